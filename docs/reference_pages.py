@@ -94,7 +94,7 @@ def commands() -> Iterator[str]:
             for action, of in command.actions.items():
                 own = command.parser_of(action)
                 yield f"\n### scrapy {name} {action}\n"
-                yield f"{sentence(of.what)}\n"
+                yield f"{sentence(of.summary)}\n"
                 usage = " ".join(own.format_usage().removeprefix("usage: ").split())
                 yield from usage_of(usage, [*options_of(own), *options_of(parser)], of.example)
         else:

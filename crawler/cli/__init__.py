@@ -1,10 +1,11 @@
-"""What commands read and print: their options, their tables, the actions of larger commands.
+"""Command-line interface: options, printed results, and the actions of larger commands.
 
-`base` has the base classes of commands, `types` the values of options, `inspection` the base of
-Scrapy's commands for single pages. `feeds`, `duplicates`, `pages` and `dead` carry out the actions
-of the command of that name; `plan_output`, `search_output` and `simulate` print or read what those
-commands do.
+`base` has the base classes of commands, `types` the types of option values, and `inspection` the
+base class of Scrapy's commands for single pages. `feeds`, `duplicates`, `pages` and `dead`
+implement the actions of the commands with these names. `plan_output` and `search_output` print
+results.
 
-It stores nothing on its own and knows no formulas. Modules that are slow to import are imported
-inside functions, so that `--help` and small commands start quickly.
+This package reads and writes the database only through `crawler.storage`, and leaves estimates and
+plans to `crawler.planning`. Slow modules are imported inside functions so that `--help` and small
+commands start quickly.
 """

@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database
 
 T = TypeVar("T")
-# Stands for the help of all actions until somebody reads it, as it needs their modules.
-OF_ALL_ACTIONS = "actions:"
+# Placeholder for the help of all actions. It is replaced only when the help is printed, because
+# that imports the modules of all actions.
+ACTIONS_HELP = "actions:"
 
 
 class Help(ScrapyHelpFormatter):
-    """No line of an option's help is a heading.
+    """Help formatter that keeps Scrapy from underlining lines of an option's help as headings.
 
-    Scrapy takes each line for one that ends in a colon, and so, at some widths of the terminal, the
-    middle of an option's help.
+    Scrapy formats every line that ends in a colon as a heading. At some widths of the terminal, a
+    line in the middle of an option's help ends in one.
     """
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -40,14 +41,14 @@ class Help(ScrapyHelpFormatter):
 
 
 class HelpWithLines(argparse.RawDescriptionHelpFormatter, Help):
-    """The same, with the lines of examples as they are."""
+    """Help formatter that also prints the examples at the end without rewrapping them."""
 
 
 class FreshetCommand(ScrapyCommand):
-    """A command that works on the database.
+    """Base class of commands that use the database.
 
-    arguments: names of the positional arguments; optional ones in brackets, a last one with `…`
-               takes any number
+    arguments: names of the positional arguments. Optional ones are in brackets; a last one that
+               contains `…` takes any number of values.
     """
 
     requires_project = True
@@ -59,30 +60,30 @@ class FreshetCommand(ScrapyCommand):
     has_json: ClassVar[bool] = True
 
     def syntax(self) -> str:
-        """The usage line behind the command's name."""
+        """Return the part of the usage line after the command's name."""
         return " ".join(["[options]", *self.arguments])
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Scrapy's options, and `--json`."""
+        """Add Scrapy's options and `--json`."""
         super().add_options(parser)
         parser.formatter_class = Help
         parser.epilog = f"Example: {self.example}"
         if self.has_json:
-            parser.add_argument("--json", action="store_true", help="print JSON for machines")
+            parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
     @property
     def name(self) -> str:
-        """The command's name."""
+        """Return the command's name."""
         return type(self).__module__.rpartition(".")[2]
 
     @property
     def config(self) -> Config:
-        """The settings, `-s` included."""
+        """Return the settings, including those set by `-s`."""
         assert self.settings is not None
         return Config.of(self.settings)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Check the usage, then execute; the user's mistakes become one line and exit code 1."""
+        """Check the usage, then execute; an expected error is one line and exit code 1."""
         refuse_left_over(args, self.arguments)
         guard_logs()
         collect_again()
@@ -92,113 +93,118 @@ class FreshetCommand(ScrapyCommand):
             complain(self.name, error)
             self.exitcode = 1
         except UnicodeEncodeError as error:
-            # Bytes of the command line that are no text, on their way into the database.
-            complain(self.name, f"{error.object!a} is no text in UTF-8")
+            # Undecodable bytes of the command line were about to be stored in the database.
+            complain(self.name, f"{error.object!a} is not valid UTF-8")
             self.exitcode = 1
         except BrokenPipeError:
-            # The reader (head, less) has seen enough.
+            # The reader (head, less) closed the pipe. Without this, the flush at exit fails too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     @abstractmethod
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Do the command's work; raises FreshetError."""
+        """Run the command; raises FreshetError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action in the help: a line about it, and an example."""
+    """An action as the help shows it: a one-line summary and an example."""
 
-    what: str
+    summary: str
     example: str
 
 
-# What adds an action's options, and what does its work and returns the exit code, None for 0.
+# A function that adds an action's options, and one that runs it and returns its exit code (None
+# is 0).
 Functions = tuple[
     Callable[[argparse.ArgumentParser], None], Callable[[Config, argparse.Namespace], int | None]
 ]
 
 
 class ActionsCommand(FreshetCommand):
-    """A command with actions, such as `scrapy feeds import`; each has its own options.
+    """Base class of commands with actions, such as `scrapy feeds import`.
 
-    actions: by name
-    usual:   the action that is meant where none is named; None: one has to be
+    Each action has its own options. They are not argparse's subparsers because Scrapy's options may
+    come before and after the action, and because subparsers would import the modules of all
+    actions at each start.
 
-    argparse's subparsers are of no use here: Scrapy's options may stand before and behind an
-    action, and subparsers of all actions would import the modules of all of them.
+    actions:        by name
+    default_action: the action to run if none is given; None if an action is required
     """
 
-    # The arguments of an action are read into `opts`.
+    # The arguments of an action are parsed into `opts`.
     arguments = ("ACTION",)
     actions: ClassVar[Mapping[str, Action]]
-    usual: ClassVar[str | None] = None
+    default_action: ClassVar[str | None] = None
 
     @abstractmethod
     def functions(self, action: str) -> Functions:
-        """Import the functions of an action."""
+        """Import and return the functions of an action."""
 
     def syntax(self) -> str:
-        """The usage line behind the command's name."""
+        """Return the part of the usage line after the command's name."""
         names = "|".join(self.actions)
-        return f"[options] {names if self.usual is None else f'[{names}]'} [ARG…]"
+        return f"[options] {names if self.default_action is None else f'[{names}]'} [ARG…]"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options of all commands. Those of the actions are in the help only."""
+        """Add the options that all commands share; `run` parses those of the action."""
         super().add_options(parser)
-        help_of_all = self._help_of_all
-        parser.epilog = OF_ALL_ACTIONS
+        actions_help = self._actions_help
+        parser.epilog = ACTIONS_HELP
 
         class Help(argparse.RawDescriptionHelpFormatter):
-            """Imports the modules of all actions, so only for somebody who reads the help."""
+            """Formatter that generates the help of all actions when it is printed."""
 
             def add_text(self, text: str | None) -> None:
-                super().add_text(help_of_all() if text == OF_ALL_ACTIONS else text)
+                super().add_text(actions_help() if text == ACTIONS_HELP else text)
 
         parser.formatter_class = Help
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Read the action's words as its own parser does, so that no option goes unnoticed."""
-        if self.usual is not None and (not args or args[0].startswith("-")):
-            args = [self.usual, *args]
+        """Parse the arguments after the action with its own parser, then run the action."""
+        if self.default_action is not None and (not args or args[0].startswith("-")):
+            args = [self.default_action, *args]
         if not args or args[0] not in self.actions:
-            problem = f"{args[0]!r} is none of" if args else "an action is missing:"
-            raise UsageError(f"{problem} {', '.join(self.actions)}", print_help=False)
+            problem = f"unknown action {args[0]!r}" if args else "ACTION is missing"
+            available = ", ".join(self.actions)
+            raise UsageError(f"{problem}. Available: {available}", print_help=False)
         self.parser_of(args[0]).parse_intermixed_args(args[1:], opts)
         super().run(args[:1], opts)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Carry the action out."""
+        """Run the action."""
         opts.settings = self.settings
         _, work = self.functions(args[0])
         self.exitcode = work(self.config, opts) or 0
 
-    def parser_of(self, name: str) -> argparse.ArgumentParser:
-        """Return the parser of an action."""
-        shown = f"[{name}]" if name == self.usual else name
-        parser = _Parser(prog=f"scrapy {self.name} {shown}", add_help=False, allow_abbrev=False)
-        add_options, _ = self.functions(name)
+    def parser_of(self, action: str) -> argparse.ArgumentParser:
+        """Return the parser of an action's arguments and options."""
+        shown = f"[{action}]" if action == self.default_action else action
+        parser = _ActionParser(
+            prog=f"scrapy {self.name} {shown}", add_help=False, allow_abbrev=False
+        )
+        add_options, _ = self.functions(action)
         add_options(parser)
         return parser
 
-    def _help_of_all(self) -> str:
+    def _actions_help(self) -> str:
         parts = []
         for name, action in self.actions.items():
             usage, _, options = self.parser_of(name).format_help().partition("\n\n")
             usage = " ".join(usage.removeprefix("usage: ").split())
             lines = [line for line in options.splitlines() if line.startswith("  ")]
-            parts += [f"{usage}\n  {action.what}", *lines, f"  Example: {action.example}\n"]
+            parts += [f"{usage}\n  {action.summary}", *lines, f"  Example: {action.example}\n"]
         return "\n".join(parts)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reads the words behind an action, and complains as Scrapy does."""
+class _ActionParser(argparse.ArgumentParser):
+    """Parser of an action's arguments that reports errors the way Scrapy does."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, print_help=False)
 
 
 def refuse_left_over(args: list[str], arguments: tuple[str, ...]) -> None:
-    """Raise UsageError for unknown options, missing or left-over arguments."""
+    """Raise UsageError for unknown options, and for missing or unexpected arguments."""
     for arg in args:
         if arg.startswith("-"):
             raise UsageError(f"unknown option {arg}", print_help=False)
@@ -211,13 +217,13 @@ def refuse_left_over(args: list[str], arguments: tuple[str, ...]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON: times as ISO 8601 in UTC, ids as text."""
+    """Print a value as JSON, with times as ISO 8601 in UTC and ids as text."""
     print_line(as_json(value, indent=1))
 
 
 def with_database(config: Config, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Open the database and return what `work` makes of it."""
-    # The driver is slow to import: not for --help.
+    """Open the database and return the result of `work`."""
+    # The driver is slow to import, and --help does not need it.
     from crawler.storage.store import opened
 
     async def run() -> T:
@@ -228,21 +234,23 @@ def with_database(config: Config, work: Callable[[Database], Awaitable[T]]) -> T
 
 
 def confirm(removed: str, opts: argparse.Namespace, of: str = "") -> None:
-    """Ask before something is removed; ConfigError without `--yes` where nobody can answer.
+    """Ask for confirmation, unless `--yes` is given.
 
-    removed: what goes, such as `3 feeds`
-    of:      what it belongs to, for the question
+    Raises ConfigError if the user declines, or if there is no terminal to ask on.
+
+    removed: the data to delete, such as `3 feeds`
+    of:      the URL or name that the data belong to, for the question
     """
     if opts.yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError(f"would remove {removed}: say --yes to mean it")
-    question = f"Remove {removed} of {of}?" if of else f"Remove {removed}?"
+        raise ConfigError(f"this deletes {removed}. Re-run with --yes to confirm")
+    question = f"Delete {removed} of {of}?" if of else f"Delete {removed}?"
     if input(f"{question} [y/N] ").strip().lower() != "y":
-        raise ConfigError("nothing was removed")
+        raise ConfigError("cancelled; nothing was deleted")
 
 
 def no_targets(spider: str, stored: list[str]) -> ConfigError:
-    """The error of a spider without targets. stored: the spiders with targets."""
-    names = ", ".join(stored) or "none; run scrapy crawl first"
-    return ConfigError(f"no targets of {spider!r}; spiders with targets: {names}")
+    """Return the error for a spider without targets. stored: the spiders with targets."""
+    names = ", ".join(stored) or "none. Run scrapy crawl first"
+    return ConfigError(f"no targets of {spider!r}. Spiders with targets: {names}")

@@ -1,4 +1,4 @@
-"""The actions of `scrapy dead`: list pages that killed their workers, retry them, drop them."""
+"""Actions of `scrapy dead`: list, retry and discard dead letters."""
 
 from __future__ import annotations
 
@@ -19,24 +19,35 @@ from crawler.utils.urls import canonical, is_http
 
 
 def list_options(parser: argparse.ArgumentParser) -> None:
-    """Add the spider."""
-    parser.add_argument("--spider", metavar="NAME", help="of this spider alone (all)")
+    """Add the `--spider` option."""
+    parser.add_argument(
+        "--spider", metavar="NAME", help="only pages of this spider (default: all spiders)"
+    )
 
 
-def change_options(parser: argparse.ArgumentParser) -> None:
-    """Add which pages are meant."""
-    parser.add_argument("urls", metavar="URL", nargs="*", help="these")
-    parser.add_argument("--all", action="store_true", help="all of them")
+def retry_options(parser: argparse.ArgumentParser) -> None:
+    """Add the URLs, `--all` and `--spider`."""
+    _add_selection(parser, "retry")
+
+
+def drop_options(parser: argparse.ArgumentParser) -> None:
+    """Add the URLs, `--all` and `--spider`."""
+    _add_selection(parser, "discard")
+
+
+def _add_selection(parser: argparse.ArgumentParser, verb: str) -> None:
+    parser.add_argument("urls", metavar="URL", nargs="*", help=f"dead-lettered page to {verb}")
+    parser.add_argument("--all", action="store_true", help=f"{verb} all dead-lettered pages")
     list_options(parser)
 
 
 def run_list(config: Config, opts: argparse.Namespace) -> None:
-    """Print the dead-lettered pages, the newest first."""
+    """Print the dead-lettered pages, newest first."""
     rows = with_database(config, lambda db: runs.dead_letters(db, opts.spider))
     if opts.json:
         print_json(rows)
     elif not rows:
-        print_line("nothing is dead")
+        print_line("no dead letters")
     else:
         table = Table("URL", "spider", "since (UTC)", "workers lost", box=SIMPLE_HEAD)
         for column in table.columns[1:]:
@@ -48,25 +59,25 @@ def run_list(config: Config, opts: argparse.Namespace) -> None:
 
 
 def run_retry(config: Config, opts: argparse.Namespace) -> None:
-    """Make the pages due for the next crawl run."""
+    """Make dead-lettered pages due, so that the next crawl run visits them."""
     _change(config, opts, drops=False)
 
 
 def run_drop(config: Config, opts: argparse.Namespace) -> None:
-    """Take the pages off the list; they are never visited again."""
+    """Remove pages from the list permanently; they are never visited again."""
     _change(config, opts, drops=True)
 
 
 def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
     if bool(opts.urls) == opts.all:
-        raise ConfigError("name the URLs, or say --all")
+        raise ConfigError("give either the URLs of dead-lettered pages, or --all")
     urls = [canonical(url) if is_http(url) else url for url in opts.urls]
     now = Clock(config.clock_offset_hours).now()
 
     async def change(db: Database) -> list[str]:
         keys = await runs.dead_letter_keys(db, opts.spider, None if opts.all else urls)
         if not keys:
-            raise ConfigError("nothing of that is dead (scrapy dead list shows what is)")
+            raise ConfigError("no matching dead letters. scrapy dead list shows all of them")
         if drops:
             await runs.drop_dead_letters(db, keys)
         else:
@@ -77,5 +88,5 @@ def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
     if opts.json:
         print_json({"targets": keys})
     else:
-        what = "dropped; never visited again" if drops else "due again"
-        print_line(f"{count(len(keys), 'target')} {what}")
+        result = "discarded; never visited again" if drops else "due again"
+        print_line(f"{count(len(keys), 'target')} {result}")

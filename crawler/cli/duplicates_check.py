@@ -1,4 +1,4 @@
-"""`scrapy duplicates check`: the duplicates in a file of texts, found as crawls find them."""
+"""`scrapy duplicates check`: find the duplicates in a file of texts, as crawls find them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from crawler.cli.base import print_json
-from crawler.cli.duplicates import COMMAND, STOPPED, Tell, ended
-from crawler.cli.input import Incoming, explained, opened_input
+from crawler.cli.duplicates import COMMAND, INTERRUPTED, Progress, interruptible
+from crawler.cli.input import Incoming, file_errors, opened_input
 from crawler.config import Config
 from crawler.dedup.model import ALONE, Candidate, id_of
 from crawler.dedup.scheme import NAMES, Scheme, scheme_of
@@ -40,24 +40,24 @@ from crawler.utils.terminal import complain, escaped_json, print_line
 from crawler.utils.text import count
 from crawler.utils.time import Clock, in_milliseconds
 
-LONGEST_LINE_BYTES = 64_000_000
-LONGEST_ID_BYTES = LONGEST_SOURCE_BYTES = 1000
+MAX_LINE_BYTES = 64_000_000
+MAX_ID_BYTES = MAX_SOURCE_BYTES = 1000
 SHOWN_CHARACTERS = 40
-# So many seconds are the year 5138; more are milliseconds.
-MOST_SECONDS = 1e11
+# Unix times from the year 5138 on are taken as milliseconds.
+MAX_SECONDS = 1e11
 ENDS = b"\n"
 BATCH_LINES, BATCH_CHARACTERS = 500, 4_000_000
 SHOWN_PROBLEMS = 20
-LEAST_THRESHOLD = 0.3
+MIN_THRESHOLD = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that can be compared.
+    """A valid line: a text to compare.
 
-    key:     its id as JSON, so that `1` and `"1"` are two and each is printed as it came
-    created: None where the line does not say
-    source:  whose boilerplate the text may have; None where the line does not say
+    key:     its id as JSON, so that `1` and `"1"` differ and each is printed as it was read
+    created: None if the line has no date
+    source:  the source whose boilerplate is left out; None if the line has no source
     """
 
     key: str
@@ -68,123 +68,131 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A line that cannot be compared, and why."""
+    """An invalid line, and what is wrong with it."""
 
     number: int
     problem: str
 
 
 class Lines:
-    """Cuts chunks of bytes into numbered lines; a line that does not end is dropped, not kept."""
+    """Splits chunks of bytes into numbered lines, in bounded memory.
 
-    def __init__(self, longest_bytes: int = LONGEST_LINE_BYTES) -> None:
-        self._longest = longest_bytes
+    A line that is too long is reported, but its bytes are dropped as they come.
+    """
+
+    def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._rest: list[bytes] = []
         self._size = self._number = 0
 
     def of(self, chunk: bytes) -> Iterator[Line | Bad]:
-        """The lines that this chunk ends."""
-        *ended, rest = chunk.split(ENDS)
-        for part in ended:
-            self._keep(part)
+        """Yield the lines that end in this chunk."""
+        *parts, rest = chunk.split(ENDS)
+        for part in parts:
+            self._append(part)
             yield from self.end()
-        self._keep(rest)
+        self._append(rest)
 
     def end(self) -> Iterator[Line | Bad]:
-        """The line that has come so far."""
+        """Yield the current line, unless it is blank."""
         self._number += 1
-        raw, too_long = b"".join(self._rest), self._size > self._longest
+        raw, too_long = b"".join(self._rest), self._size > self._max_bytes
         self._rest, self._size = [], 0
         if too_long:
-            yield Bad(self._number, f"longer than {self._longest:,} bytes")
+            yield Bad(self._number, f"longer than {self._max_bytes:,} bytes")
         elif raw.removeprefix(BOM_UTF8).strip():
-            yield read(raw, self._number)
+            yield parse_line(raw, self._number)
 
-    def _keep(self, part: bytes) -> None:
+    def _append(self, part: bytes) -> None:
         self._size += len(part)
-        if self._size > self._longest:
+        if self._size > self._max_bytes:
             self._rest = []
         elif part:
             self._rest.append(part)
 
 
 class _Number(str):
-    """A number as it is written."""
+    """A number of a JSON text, with its original spelling."""
 
 
-def read(raw: bytes, number: int) -> Line | Bad:
-    """What a line says."""
+def parse_line(raw: bytes, number: int) -> Line | Bad:
+    """Parse a line of the file. number: of the line, for messages."""
     try:
         text = raw.decode("utf-8-sig")
         try:
-            given = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
+            row = json.loads(
+                text, parse_int=_Number, parse_float=_Number, parse_constant=_reject_constant
+            )
         except ValueError:
-            raise ValueError("no JSON") from None
-        if not isinstance(given, dict):
-            raise ValueError('no object such as {"id": 1, "text": "…"}')
-        compared = given.get("text")
+            raise ValueError("not valid JSON") from None
+        if not isinstance(row, dict):
+            raise ValueError('not an object such as {"id": 1, "text": "…"}')
+        compared = row.get("text")
         if not isinstance(compared, str) or isinstance(compared, _Number):
-            raise ValueError("text is missing" if compared is None else "text is no string")
-        created, source = _created(given.get("created")), _source(given.get("source"))
-        return Line(_key(given.get("id")), compared, created, source)
+            raise ValueError("text is missing" if compared is None else "text is not a string")
+        created, source = _parse_created(row.get("created")), _parse_source(row.get("source"))
+        return Line(_parse_id(row.get("id")), compared, created, source)
     except UnicodeDecodeError:
-        return Bad(number, "not UTF-8 (iconv -f latin1 -t utf-8 FILE makes it so)")
+        return Bad(number, "not valid UTF-8. Convert it, as with iconv -f latin1 -t utf-8 FILE")
     except RecursionError:
-        return Bad(number, "JSON nested too deep")
+        return Bad(number, "JSON is nested too deeply")
     except ValueError as error:
         return Bad(number, str(error))
 
 
-def _refuse(name: str) -> None:
+def _reject_constant(name: str) -> None:
+    """Raise ValueError for NaN and Infinity: Python's parser accepts them, but JSON does not."""
     raise ValueError(name)
 
 
-def _key(id_: Any) -> str:
-    if id_ is None:
+def _parse_id(value: Any) -> str:
+    """Return an id as JSON text."""
+    if value is None:
         raise ValueError("id is missing")
-    if not isinstance(id_, str):
-        raise ValueError("id is no string and no number")
-    key = str(id_) if isinstance(id_, _Number) else json.dumps(id_, ensure_ascii=False)
+    if not isinstance(value, str):
+        raise ValueError("id is not a string or number")
+    key = str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
     try:
         size = len(key.encode())
     except UnicodeEncodeError:  # half of a surrogate pair
-        key = json.dumps(id_)
+        key = json.dumps(value)
         size = len(key)
-    if size > LONGEST_ID_BYTES:
-        raise ValueError(f"id is longer than {LONGEST_ID_BYTES:,} bytes")
+    if size > MAX_ID_BYTES:
+        raise ValueError(f"id is longer than {MAX_ID_BYTES:,} bytes")
     return key
 
 
-def _source(given: Any) -> str | None:
-    if given is None:
+def _parse_source(value: Any) -> str | None:
+    if value is None:
         return None
-    if not isinstance(given, str) or isinstance(given, _Number):
-        raise ValueError("source is no string")
-    if len(given.encode("utf-8", "replace")) > LONGEST_SOURCE_BYTES:
-        raise ValueError(f"source is longer than {LONGEST_SOURCE_BYTES:,} bytes")
-    return given.encode("utf-8", "replace").decode()
+    if not isinstance(value, str) or isinstance(value, _Number):
+        raise ValueError("source is not a string")
+    if len(value.encode("utf-8", "replace")) > MAX_SOURCE_BYTES:
+        raise ValueError(f"source is longer than {MAX_SOURCE_BYTES:,} bytes")
+    return value.encode("utf-8", "replace").decode()
 
 
-def _created(given: Any) -> datetime | None:
-    if given is None:
+def _parse_created(value: Any) -> datetime | None:
+    """Return an ISO 8601 time or a Unix time in seconds or milliseconds as a time in UTC."""
+    if value is None:
         return None
     try:
-        if isinstance(given, _Number):
-            seconds = float(given)
-            if abs(seconds) >= MOST_SECONDS:
+        if isinstance(value, _Number):
+            seconds = float(value)
+            if abs(seconds) >= MAX_SECONDS:
                 seconds /= 1000
             return in_milliseconds(datetime.fromtimestamp(seconds, UTC))
-        moment = datetime.fromisoformat(given.strip())
+        moment = datetime.fromisoformat(value.strip())
         return in_milliseconds(moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC))
     except (ValueError, OverflowError, AttributeError, OSError):
-        shown = str(given)[:SHOWN_CHARACTERS]
-        raise ValueError(f"created is no ISO 8601 time and no Unix time: {shown!r}") from None
+        shown = str(value)[:SHOWN_CHARACTERS]
+        raise ValueError(f"created is not an ISO 8601 or Unix time: {shown!r}") from None
 
 
-def written(
+def result_line(
     key: str, duplicate_of: str | None, similarity: float | None, replaces: str | None
 ) -> str:
-    """What a text is, as a line of JSON."""
+    """Return the verdict on a text as a line of JSON."""
     alike = "null" if similarity is None else f"{similarity:.4g}"
     line = f'{{"id": {key}, "duplicate_of": {duplicate_of or "null"}, "similarity": {alike}'
     return f'{line}, "replaces": {replaces}}}\n' if replaces else f"{line}}}\n"
@@ -192,7 +200,7 @@ def written(
 
 @dataclass(slots=True)
 class Tally:
-    """What has come so far of the file with this name."""
+    """Counts of the lines read so far. name: of the file, for messages."""
 
     name: str
     started: float = field(default_factory=time.monotonic)
@@ -202,18 +210,18 @@ class Tally:
     bad: int = 0
 
     def note(self, bad: Bad) -> None:
-        """Count a line that cannot be compared; the first of them are told."""
+        """Count an invalid line, and print the problem if it is among the first."""
         self.bad += 1
         if self.bad <= SHOWN_PROBLEMS:
             complain(COMMAND, f"{self.name}, line {bad.number:,}: {bad.problem}")
 
     def end(self) -> None:
-        """Tell how many more there were."""
+        """Print the number of invalid lines that were not printed."""
         if (more := self.bad - SHOWN_PROBLEMS) > 0:
-            complain(COMMAND, f"{self.name}: and {more:,} more such lines")
+            complain(COMMAND, f"{self.name}: and {more:,} more invalid lines")
 
     def result(self) -> Document:
-        """As `--json` prints it."""
+        """Return the counts as `--json` prints them."""
         return {
             "texts": self.texts,
             "originals": self.texts - self.duplicates,
@@ -225,33 +233,33 @@ class Tally:
 
     def __str__(self) -> str:
         done = self.result()
-        each_second = self.texts / max(done["seconds"], 1e-3)
-        replacing = f" ({self.replacing:,} in place of later ones)" if self.replacing else ""
+        per_second = self.texts / max(done["seconds"], 1e-3)
+        replacing = f" ({self.replacing:,} replacing later ones)" if self.replacing else ""
         return (
             f"{count(self.texts, 'text')}, {count(done['originals'], 'original')}{replacing}, "
-            f"{count(self.duplicates, 'duplicate')}, {done['seconds']:.1f} s ({each_second:,.0f}/s)"
+            f"{count(self.duplicates, 'duplicate')}, {done['seconds']:.1f} s ({per_second:,.0f}/s)"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Lines with different ids, and those of them that have a text to compare."""
+    """Lines with distinct ids, and candidates for the lines that have text."""
 
     lines: Sequence[Line]
     candidates: Sequence[Candidate]
 
     @property
     def emptied(self) -> list[str]:
-        """Keys of lines without text."""
+        """Return the keys of lines without text."""
         compared = {candidate.key for candidate in self.candidates}
         return [line.key for line in self.lines if line.key not in compared]
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A file on its way through an index.
+    """Compares the texts of a file with an index.
 
-    write: takes what is printed for a batch
+    write: prints the result lines of a batch
     """
 
     source: Incoming
@@ -261,12 +269,12 @@ class Stream:
     write: Callable[[str], object]
 
     async def run(self) -> None:
-        """Judge and write line by line, in their order."""
+        """Compare the texts and write their results, in the order of the lines."""
         ready: asyncio.Queue[Batch | None] = asyncio.Queue(1)
         reading = asyncio.ensure_future(self._prepare(ready.put))
         try:
             while (batch := await ready.get()) is not None:
-                await self._judge(batch)
+                await self._compare(batch)
             await reading
         finally:
             reading.cancel()
@@ -276,23 +284,23 @@ class Stream:
     async def _prepare(self, put: Callable[[Batch | None], Awaitable[None]]) -> None:
         try:
             async for lines in self._batches():
-                await put(await asyncio.to_thread(self._sketched, lines))
+                await put(await asyncio.to_thread(self._sketch, lines))
         except asyncio.CancelledError:
-            raise  # nobody takes anything any more
+            raise  # `run` has stopped reading the queue, so that `put` would wait forever
         except BaseException:
             await put(None)
             raise
         await put(None)
 
     async def _batches(self) -> AsyncIterator[list[Line]]:
-        """Lines as they come; whoever writes slowly need not wait for a batch to be full."""
-        cut, batch, keys, characters = Lines(), list[Line](), set[str](), 0
+        """Yield lines in batches: full ones, or smaller ones as soon as a slow writer pauses."""
+        lines, batch, keys, characters = Lines(), list[Line](), set[str](), 0
         async for chunk in self._chunks():
-            for line in cut.of(chunk) if chunk is not None else cut.end():
+            for line in lines.of(chunk) if chunk is not None else lines.end():
                 if isinstance(line, Bad):
                     self.tally.note(line)
                     continue
-                # A text that comes again is an edit of the first: one after the other.
+                # A repeated id is an edit of the earlier text, so it goes into a later batch.
                 full = len(batch) == BATCH_LINES or characters >= BATCH_CHARACTERS
                 if full or line.key in keys:
                     yield batch
@@ -305,12 +313,13 @@ class Stream:
                 batch, keys, characters = [], set(), 0
 
     async def _chunks(self) -> AsyncIterator[bytes | None]:
+        """Yield the file's chunks, then None."""
         async for chunk in self.source.chunks():
             yield chunk
         yield None
 
-    def _sketched(self, lines: Sequence[Line]) -> Batch:
-        from crawler.dedup.boilerplate import sourced  # with the kernels' machine code
+    def _sketch(self, lines: Sequence[Line]) -> Batch:
+        from crawler.dedup.boilerplate import sourced  # slow: loads the compiled kernels
 
         candidates = []
         for line in lines:
@@ -322,10 +331,11 @@ class Stream:
                     text = sourced(line.source, line.text)
                 origin = id_of(line.source or "")
                 candidates.append(Candidate(line.key, created, sketch, text=text, source=origin))
-                _ = candidates[-1].bands, candidates[-1].id  # made here, while others are claimed
+                # Computed and cached here, in the thread, while the previous batch is compared.
+                _ = candidates[-1].bands, candidates[-1].id
         return Batch(lines, candidates)
 
-    async def _judge(self, batch: Batch) -> None:
+    async def _compare(self, batch: Batch) -> None:
         judged = await self.index.judge(batch.candidates, batch.emptied, self.clock.now())
         rows = []
         for line in batch.lines:
@@ -333,69 +343,72 @@ class Stream:
             self.tally.duplicates += not verdict.is_original
             old = judged.replaced.get(line.key)
             self.tally.replacing += old is not None
-            rows.append(written(line.key, verdict.duplicate_of, verdict.similarity, old))
+            rows.append(result_line(line.key, verdict.duplicate_of, verdict.similarity, old))
         self.tally.texts += len(rows)
         self.write("".join(rows))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which file, where to, and how texts are compared."""
+    """Add the input file, the output, and the options of the comparison."""
     parser.add_argument(
         "file", metavar="FILE|-",
-        help='{"id", "text"} as JSON on each line, and "created" where it is known (ISO 8601 or '
-        'Unix time) and "source" to leave out its boilerplate; may be packed by gzip, xz or bzip2; '
-        "-: standard input",
+        help='file with a JSON object per line: "id", "text", and optionally "created" (ISO 8601 '
+        'or Unix time) and "source" (whose boilerplate is left out); plain or compressed with '
+        "gzip, xz or bzip2; - is stdin",
     )  # fmt: skip
     parser.add_argument(
-        "--keep", metavar="NAME", help="compare with earlier runs of this name, and with later ones"
-    )
+        "--keep", metavar="NAME",
+        help="keep the texts under this name, and compare with those of earlier runs (default: "
+        "compare within the file only)",
+    )  # fmt: skip
     parser.add_argument(
         "--output", metavar="FILE", type=Path,
-        help="where the lines go (default: standard output); --json prints a summary then",
+        help="file to write the results to (default: standard output); with --json, a summary is "
+        "printed",
     )  # fmt: skip
     parser.add_argument(
-        "--scheme", choices=NAMES, help="what texts are compared by (default: FRESHET_DUPLICATES)"
+        "--scheme", choices=NAMES, help="how texts are compared (default: FRESHET_DUPLICATES)"
     )
     parser.add_argument(
         "--threshold", metavar="J", type=_threshold,
-        help="similarity from which on a text is a duplicate, 0.3 to 1 (default: "
-        "FRESHET_DUPLICATE_THRESHOLD)",
+        help="minimum similarity of duplicates, 0.3 to 1 (default: FRESHET_DUPLICATE_THRESHOLD)",
     )  # fmt: skip
 
 
 def _threshold(text: str) -> float:
+    """Parse a similarity threshold, for argparse."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not LEAST_THRESHOLD <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from {LEAST_THRESHOLD} to 1")
+    if not MIN_THRESHOLD <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {MIN_THRESHOLD} to 1")
     return value
 
 
 def run(config: Config, opts: argparse.Namespace) -> int:
-    """Print a line for each text; 1 if some lines were none, 130 where it was interrupted."""
-    usual = "characters" if config.duplicates == "off" else config.duplicates
-    name, threshold = opts.scheme or usual, opts.threshold or config.duplicate_threshold
+    """Print a result for each text; return 1 if lines are invalid, 130 if interrupted."""
+    default = "characters" if config.duplicates == "off" else config.duplicates
+    name, threshold = opts.scheme or default, opts.threshold or config.duplicate_threshold
     scheme = scheme_of(name, threshold)
     if opts.threshold is not None and scheme.threshold != opts.threshold:
-        raise ConfigError(f"--threshold: {name} has a threshold of its own")
-    # A live line on the terminal takes what is printed to itself.
-    outgoing = _outgoing(opts, sys.stdout)
+        raise ConfigError(f"--threshold: not allowed with {name}, which has a fixed threshold")
+    # The progress line replaces sys.stdout, so the output needs the original stream.
+    output = _open_output(opts, sys.stdout)
     with ExitStack() as stack:
         if opts.keep is not None:
             check_index.check_name(opts.keep)
         source = stack.enter_context(opened_input(opts.file))
         tally = Tally(source.name)
-        tell: Tell | None = None
+        progress: Progress | None = None
         if opts.output is not None or not sys.stdout.isatty():
-            tell = stack.enter_context(working(config, "opening the database"))
-        is_done = ended(_check(config, opts, scheme, source, tally, tell, outgoing))
+            progress = stack.enter_context(working(config, "opening the database"))
+        is_done = interruptible(_check(config, opts, scheme, source, tally, progress, output))
     tally.end()
     if not is_done:
-        left = f"{opts.keep} has them" if opts.keep else "nothing is left in the database"
-        complain(COMMAND, f"stopped after {count(tally.texts, 'text')}; {left}")
-        return STOPPED
+        left = f"kept in {opts.keep}" if opts.keep else "nothing was kept"
+        complain(COMMAND, f"interrupted after {count(tally.texts, 'text')}; {left}")
+        return INTERRUPTED
     if opts.output is not None and opts.json:
         print_json(tally.result())
     elif sys.stderr.isatty():
@@ -409,9 +422,10 @@ async def _check(
     scheme: Scheme,
     source: Incoming,
     tally: Tally,
-    tell: Tell | None,
-    outgoing: AbstractContextManager[Tell],
+    progress: Progress | None,
+    output: AbstractContextManager[Callable[[str], None]],
 ) -> bool:
+    """Compare the texts of the source; returns True when it is done."""
     clock = Clock(config.clock_offset_hours)
     with storage_errors():
         async with AsyncExitStack() as stack:
@@ -424,27 +438,27 @@ async def _check(
                 await stack.enter_async_context(leases.held(db, config, lease, busy))
                 index = await check_index.opened(db, opts.keep, scheme, clock.now())
                 await stack.enter_async_context(stored_at_end(index.registry))
-            out = stack.enter_context(outgoing)
+            out = stack.enter_context(output)
 
             def write(rows: str) -> None:
                 out(rows)
-                if tell is not None:
-                    tell(str(tally))
+                if progress is not None:
+                    progress(str(tally))
 
             await Stream(source, index, clock, tally, write).run()
     return True
 
 
 @contextmanager
-def _outgoing(opts: argparse.Namespace, stdout: TextIO) -> Iterator[Tell]:
-    """Writes lines where they are to go, each batch at once."""
+def _open_output(opts: argparse.Namespace, stdout: TextIO) -> Iterator[Callable[[str], None]]:
+    """Open the output; yield a function that writes a batch and flushes it."""
     if opts.output is None:
         yield lambda rows: print(escaped_json(rows), end="", file=stdout, flush=True)
         return
     path: Path = opts.output
-    with explained(str(path)):
+    with file_errors(str(path)):
         if path.exists() and Path(opts.file).exists() and path.samefile(opts.file):
-            raise ConfigError(f"--output {path}: is the file that is read")
+            raise ConfigError(f"--output {path}: this is the input file. Give another file")
         with path.open("w", encoding="utf-8", newline="\n") as file:
 
             def write(rows: str) -> None:

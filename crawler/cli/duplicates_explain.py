@@ -1,4 +1,4 @@
-"""`scrapy duplicates explain`: two posts compared again, and what was decided about them."""
+"""`scrapy duplicates explain`: compare two posts, and explain the stored verdict on them."""
 
 from __future__ import annotations
 
@@ -34,32 +34,34 @@ from crawler.utils.urls import is_http
 if TYPE_CHECKING:
     from crawler.dedup.compare import ComparedPost
 
-# Enough to see what differs; comparing more takes long.
-MOST_CHARACTERS, MOST_SENTENCES, MOST_PAIRS = 100_000, 1500, 2500
-LONGEST_SENTENCE = 240
+# The comparison takes quadratic time, so long texts are cut.
+MAX_CHARACTERS, MAX_SENTENCES, MAX_PAIRS = 100_000, 1500, 2500
+# Characters.
+MAX_SENTENCE = 240
 CONTEXT_ROWS = 1
-# Sentences with fewer words in common do not stand for each other.
-LEAST_AGREEING = 0.2
+# Minimum share of common words for sentences to be shown as two versions of one sentence.
+MIN_COMMON_WORDS = 0.2
 SAME, CHANGED, LEFT, RIGHT, GAP = " ", "|", "<", ">", "…"
-# Full stop, exclamation and question mark of Chinese and Japanese, and what closes a quotation.
+# Full stops, exclamation and question marks of Chinese and Japanese, and closing quotation marks.
 _STOPS = "\u3002\uff01\uff1f\uff61"
 _CLOSING = "\"'\u201d\u2019\u300d\u300f)\\]\uff09\u3011"
 _ENDS = re.compile(rf"[{_STOPS}]+[{_CLOSING}]*|[.!?…]+[{_CLOSING}]*\s+")
-_PIECES = re.compile(rf"(?s).{{1,{LONGEST_SENTENCE}}}(?:\s|$)|.{{1,{LONGEST_SENTENCE // 2}}}")
-# A word, a single character of scripts without spaces, or what stands between them.
+_PIECES = re.compile(rf"(?s).{{1,{MAX_SENTENCE}}}(?:\s|$)|.{{1,{MAX_SENTENCE // 2}}}")
+# A word, a character of a script without spaces, white space, or another character.
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u9fff]+|\s+|.")
 INDENT = 3
-MOST_ROWS = 200
+MAX_ROWS = 200
 STYLES = {LEFT: ("red", ""), RIGHT: ("", "green")}
 SPANS = ("bold red", "bold green")
 Span = tuple[int, int]
 
 
 class Row(NamedTuple):
-    """A sentence of either text.
+    """A row of the comparison: a sentence of the left text, of the right text, or of both.
 
-    mark:        how they differ, as `sdiff` has it; GAP: so many that are the same are left out
-    left_spans, right_spans: the words that differ
+    mark:     how the sides differ, as in `sdiff`; GAP for equal sentences that are left out
+    left_spans, right_spans: positions of the words that differ
+    left_out: number of sentences left out by a GAP
     """
 
     mark: str
@@ -71,23 +73,23 @@ class Row(NamedTuple):
 
 
 def rows(left: str, right: str) -> list[Row]:
-    """The texts beside each other; what is the same is shown where something differs only.
+    """Compare two texts sentence by sentence.
 
-    Of long ones only the beginnings.
+    Equal sentences are included only next to differences. Long texts are cut; see `is_long`.
     """
-    first, second = (sentences(text[:MOST_CHARACTERS])[:MOST_SENTENCES] for text in (left, right))
+    first, second = (sentences(text[:MAX_CHARACTERS])[:MAX_SENTENCES] for text in (left, right))
     keys = list(map(normal_text, first)), list(map(normal_text, second))
     every: list[Row] = []
     for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
         if tag == "equal":
             every += [Row(SAME, *pair) for pair in zip(first[a:b], second[c:d], strict=True)]
             continue
-        for before, after in _paired(first[a:b], second[c:d]):
+        for before, after in _pair_sentences(first[a:b], second[c:d]):
             if before is None or after is None:
                 mark = LEFT if after is None else RIGHT
                 every.append(Row(mark, before or "", after or ""))
             else:
-                every.append(Row(CHANGED, before, after, *_differing(before, after)))
+                every.append(Row(CHANGED, before, after, *_differing_words(before, after)))
     shown: list[Row] = []
     for at, row in enumerate(every):
         near = every[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1]
@@ -101,12 +103,12 @@ def rows(left: str, right: str) -> list[Row]:
 
 
 def is_long(text: str) -> bool:
-    """Whether `rows` has only the beginning of a text."""
-    return len(text) > MOST_CHARACTERS or len(sentences(text)) > MOST_SENTENCES
+    """Return whether `rows` compares only the beginning of a text."""
+    return len(text) > MAX_CHARACTERS or len(sentences(text)) > MAX_SENTENCES
 
 
 def sentences(text: str) -> list[str]:
-    """A text's sentences, fit for a terminal; long ones in pieces."""
+    """Return a text's sentences as printable text; long ones are split into pieces."""
     pieces: list[str] = []
     for line in text.splitlines():
         for sentence in _ENDS.sub(lambda end: f"{end[0]}\n", line).split("\n"):
@@ -115,8 +117,8 @@ def sentences(text: str) -> list[str]:
     return pieces
 
 
-def _differing(left: str, right: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """Where the words are that one text has and the other has not."""
+def _differing_words(left: str, right: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Return the positions of the words that only one of two sentences has, for each of them."""
     first, second = _WORDS.findall(left), _WORDS.findall(right)
     spans: tuple[list[Span], list[Span]] = [], []
     for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
@@ -132,15 +134,15 @@ def _span(words: Sequence[str], start: int, stop: int) -> Span:
     return before, before + sum(map(len, words[start:stop]))
 
 
-def _paired(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Sentences that stand for each other, in order; None: nothing does.
+def _pair_sentences(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Pair sentences that are versions of each other, in order; None if there is no counterpart.
 
-    The pairs are those whose words agree most, all together.
+    The pairs maximize the sum of the shares of common words.
     """
-    if len(left) * len(right) > MOST_PAIRS:
+    if len(left) * len(right) > MAX_PAIRS:
         yield from zip_longest(left, right)
         return
-    best = _agreement(left, right)
+    best = _best_agreement(left, right)
     i = j = 0
     while i < len(left) or j < len(right):
         if j == len(right) or (i < len(left) and best[i][j] == best[i + 1][j]):
@@ -154,8 +156,8 @@ def _paired(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str
             i, j = i + 1, j + 1
 
 
-def _agreement(left: list[str], right: list[str]) -> list[list[float]]:
-    """[i][j]: how well the sentences from i and from j on can be paired at most."""
+def _best_agreement(left: list[str], right: list[str]) -> list[list[float]]:
+    """Return a table: [i][j] is the best sum for pairing left[i:] with right[j:]."""
     words = [
         [set(_WORDS.findall(normal_text(text))) - {" "} for text in side] for side in (left, right)
     ]
@@ -163,14 +165,14 @@ def _agreement(left: list[str], right: list[str]) -> list[list[float]]:
     for i in reversed(range(len(left))):
         for j in reversed(range(len(right))):
             shared = len(words[0][i] & words[1][j])
-            agreeing = shared / max(1, len(words[0][i] | words[1][j]))
-            together = agreeing + best[i + 1][j + 1] if agreeing > LEAST_AGREEING else 0.0
-            best[i][j] = max(together, best[i + 1][j], best[i][j + 1])
+            common = shared / max(1, len(words[0][i] | words[1][j]))
+            paired = common + best[i + 1][j + 1] if common > MIN_COMMON_WORDS else 0.0
+            best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
     return best
 
 
 def show(console: Console, comparison: Document) -> None:
-    """Print both posts, how alike they are, the verdict, and their texts side by side."""
+    """Print both posts, their similarity, the verdict, and their texts side by side."""
     for name in ("a", "b"):
         post = comparison[name]
         heading = f"{name.upper()}  {title_of(post) or '(no title)'}"
@@ -181,7 +183,7 @@ def show(console: Console, comparison: Document) -> None:
             f"{count(post['characters'], 'character')}, {count(post['words'], 'word')}",
             f"shingles of {' and '.join(post['shingles'])}" if post["shingles"] else "",
             f"bands {' and '.join(post['bandings'])}" if post["bandings"] else "",
-            f"{post['boilerplate']:.0%} boilerplate of its source" if post["boilerplate"] else "",
+            f"{post['boilerplate']:.0%} boilerplate" if post["boilerplate"] else "",
         ]
         console.print(Padding("; ".join(filter(None, facts)), (0, 0, 0, INDENT)))
     console.print()
@@ -192,8 +194,8 @@ def show(console: Console, comparison: Document) -> None:
     for line in (
         f"shared bands  {comparison['shared_bands']} of {comparison['of_bands']}",
         f"similarity    {comparison['similarity']:.3f} estimated by {comparison['scheme']}, "
-        f"duplicates from {comparison['threshold']:.3g} on",
-        f"exactly       {', '.join(exact) or 'nothing to compare by'}",
+        f"threshold {comparison['threshold']:.3g}",
+        f"exact         {', '.join(exact) or 'no shingles'}",
         f"datasketch    {', '.join(estimated) or 'no shingles'}",
     ):
         console.print(line, soft_wrap=True)
@@ -201,7 +203,7 @@ def show(console: Console, comparison: Document) -> None:
     console.print()
     _show_diff(console, comparison["diff"])
     if comparison["is_long"]:
-        console.print("only the beginnings of the texts are shown side by side", style="dim")
+        console.print("long texts: only their beginnings are shown side by side", style="dim")
 
 
 def _show_diff(console: Console, rows: list[Document]) -> None:
@@ -209,10 +211,10 @@ def _show_diff(console: Console, rows: list[Document]) -> None:
     table.add_column(ratio=1, overflow="fold")
     table.add_column(width=1)
     table.add_column(ratio=1, overflow="fold")
-    for row in rows[:MOST_ROWS]:
+    for row in rows[:MAX_ROWS]:
         mark = row["mark"]
         if mark == GAP:
-            same = Text(f"… {count(row['left_out'], 'sentence')} the same", style="dim")
+            same = Text(f"… {count(row['left_out'], 'equal sentence')}", style="dim")
             table.add_row(same, "", "")
             continue
         sides = []
@@ -224,19 +226,23 @@ def _show_diff(console: Console, rows: list[Document]) -> None:
             sides.append(text)
         table.add_row(sides[0], mark, sides[1])
     console.print(table)
-    if (more := len(rows) - MOST_ROWS) > 0:
-        console.print(f"and {count(more, 'row')} more; --json shows all")
+    if (more := len(rows) - MAX_ROWS) > 0:
+        console.print(f"and {count(more, 'more row')}. --json shows all")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which posts."""
-    for name in ("A", "B"):
-        parser.add_argument(f"url_{name.lower()}", metavar=f"URL_{name}", help="or a post's id")
-    parser.add_argument("--spider", metavar="NAME", help="where several have posts with the URL")
+    """Add the two posts and `--spider`."""
+    for name, which in (("A", "first"), ("B", "second")):
+        parser.add_argument(
+            f"url_{name.lower()}", metavar=f"URL_{name}", help=f"URL or id of the {which} post"
+        )
+    parser.add_argument(
+        "--spider", metavar="NAME", help="spider of the posts, if several have the same URL"
+    )
 
 
 def run(config: Config, opts: argparse.Namespace) -> int:
-    """Print how alike they are and why they are what they are."""
+    """Print the comparison and the verdict."""
     comparison = asyncio.run(_compare(config, opts))
     if opts.json:
         print_json(comparison)
@@ -246,19 +252,19 @@ def run(config: Config, opts: argparse.Namespace) -> int:
 
 
 async def _compare(config: Config, opts: argparse.Namespace) -> Document:
-    """Both posts, how alike they are, and the verdict, as `--json` prints them."""
-    from crawler.dedup import compare  # with the kernels' machine code
+    """Return both posts, their similarity and the verdict, as `--json` prints them."""
+    from crawler.dedup import compare  # slow: loads the compiled kernels
 
     async with opened(config) as db:
         scheme = await queries.stored_scheme(db, config)
-        posts = [await _post(db, config, url, opts.spider) for url in (opts.url_a, opts.url_b)]
+        posts = [await _find_post(db, config, url, opts.spider) for url in (opts.url_a, opts.url_b)]
         if posts[0]["_id"] == posts[1]["_id"]:
             raise ConfigError(f"both are the same post: {posts[0]['_id']}")
-        a, b = await _sides(db, scheme, posts)
+        a, b = await _compared_posts(db, scheme, posts)
     measured = compare.measure(a, b)
     return {
-        "a": _of_side(posts[0], a),
-        "b": _of_side(posts[1], b),
+        "a": _post_json(posts[0], a),
+        "b": _post_json(posts[1], b),
         "shared_bands": measured.shared_bands,
         "of_bands": measured.of_bands,
         "similarity": measured.similarity,
@@ -274,28 +280,30 @@ async def _compare(config: Config, opts: argparse.Namespace) -> Document:
     }
 
 
-async def _post(db: Database, config: Config, given: str, spider: str | None) -> Document:
-    urls = names_of(given, config) if is_http(given) else []
-    posts = await queries.posts_named(db, given, urls, spider)
+async def _find_post(db: Database, config: Config, url_or_id: str, spider: str | None) -> Document:
+    """Return the post with a URL or id; raises ConfigError unless there is exactly one."""
+    urls = names_of(url_or_id, config) if is_http(url_or_id) else []
+    posts = await queries.posts_named(db, url_or_id, urls, spider)
     if not posts:
-        near = await nearest(db, given, ("posts",))
+        near = await nearest(db, url_or_id, ("posts",))
         mean = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise ConfigError(
-            f"no post has the URL or id {given}. {mean}scrapy search WORDS finds posts"
-        )
+        raise ConfigError(f"post not found: {url_or_id}. {mean}scrapy search WORDS finds posts")
     items = {post.get("item") for post in posts}
     if len(posts) > 1 and len(items) == 1 and None not in items:
-        # All are the same item: the page itself is meant, rather than what feeds have of it.
+        # All are sources of one item. The page itself is preferred to the posts of feeds.
         return min(posts, key=lambda post: ("feed" in post, post["_id"]))
     if len(posts) > 1:
         ids = listed([repr(post["_id"]) for post in posts])
-        raise ConfigError(f"several posts have the URL {given}; give one's id: {ids}")
+        raise ConfigError(f"several posts have the URL {url_or_id}. Give the id of one: {ids}")
     return posts[0]
 
 
-async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[ComparedPost]:
+async def _compared_posts(
+    db: Database, scheme: Scheme, posts: list[Document]
+) -> list[ComparedPost]:
+    """Return the posts with their current sketches and stored signatures."""
     from crawler.dedup.boilerplate import weighed
-    from crawler.dedup.compare import ComparedPost  # with the kernels' machine code
+    from crawler.dedup.compare import ComparedPost  # slow: loads the compiled kernels
     from crawler.storage.dedup import boilerplate
     from crawler.storage.dedup.registry import Registry
 
@@ -324,7 +332,7 @@ async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Co
     return sides
 
 
-def _of_side(post: Document, side: ComparedPost) -> Document:
+def _post_json(post: Document, side: ComparedPost) -> Document:
     from crawler.dedup.compare import shape_name
 
     shapes = side.sketch.parts if side.sketch else ()

@@ -1,4 +1,4 @@
-"""The actions of `scrapy feeds` but the list: import, add, export, remove and push."""
+"""Actions of `scrapy feeds`: import, add, export, remove and push. `feeds_list` has the list."""
 
 from __future__ import annotations
 
@@ -52,22 +52,32 @@ from crawler.utils.urls import host_of
 
 COMMAND = "feeds"
 SHOWN_REFUSALS = 20
-# A file's name for standard input and for standard output.
+# The file name of standard input and of standard output.
 STANDARD = "-"
-# A list from standard input goes to a temporary file beyond this.
+# A longer list from standard input goes to a temporary file.
 IN_MEMORY_BYTES = 16 * BYTES_IN_MB
 OPML, URLS = "opml", "urls"
+# Links of one page that are tried as feeds.
+MAX_TRIED = 10
+PERMANENT_REDIRECTS = frozenset({301, 308})
+CONCURRENT_URLS = 8
+# Characters of an error message.
+MAX_REASON = 300
 
 
 def spider_option(parser: argparse.ArgumentParser) -> None:
-    """Add whose feeds are meant."""
+    """Add the `--spider` option."""
     parser.add_argument(
-        "--spider", metavar="NAME", default=COMMAND, help="whose feeds (default: feeds)"
-    )
+        "--spider", metavar="NAME", default=COMMAND,
+        help=f"spider that collects the feeds (default: {COMMAND})",
+    )  # fmt: skip
 
 
 async def owned(db: Database, config: Config, spider: str, urls: Iterable[str]) -> list[str]:
-    """URLs of the feeds that these are, aliases included; ConfigError names one that is unknown."""
+    """Return the stored URLs of feeds. URLs may be those of aliases.
+
+    Raises ConfigError for a URL that is not stored, with similar URLs that are.
+    """
     feeds: dict[str, None] = {}
     for url in urls:
         stored = await subscriptions.feeds_named(db, spider, names_of(url, config))
@@ -82,14 +92,16 @@ async def owned(db: Database, config: Config, spider: str, urls: Iterable[str]) 
 
 
 def import_options(parser: argparse.ArgumentParser) -> None:
-    """Add the file."""
-    parser.add_argument("file", metavar="FILE|-", help="OPML, or a URL a line; -: standard input")
+    """Add the file and `--spider`."""
+    parser.add_argument(
+        "file", metavar="FILE|-", help="OPML file, or text file with one URL per line; - is stdin"
+    )
     spider_option(parser)
 
 
 def run_import(config: Config, opts: argparse.Namespace) -> int:
-    """Read all of the list, then store its feeds; 1 if it has none."""
-    with working(config, "reading the list"), _opened(opts.file) as (file, name):
+    """Read the whole list, then store its feeds; return 1 if it has none."""
+    with working(config, "reading the list"), _seekable_file(opts.file) as (file, name):
         feed_list = read_list(file, name, config)
     now = Clock(config.clock_offset_hours).now()
     with working(config, f"storing {count(len(feed_list.feeds), 'feed')}"):
@@ -109,21 +121,24 @@ def run_import(config: Config, opts: argparse.Namespace) -> int:
         )
     else:
         parts = [
-            f"{count(stored.added, 'feed')} added, {stored.known:,} known",
+            f"{count(stored.added, 'feed')} added, {stored.known:,} already known",
             f"{categories:,} categor{'y' if categories == 1 else 'ies'}",
         ]
         if feed_list.refused:
-            parts.append(f"{len(feed_list.refused):,} refused")
+            parts.append(f"{len(feed_list.refused):,} rejected")
         print_line(", ".join(parts))
         for problem in feed_list.problems:
             print_line(f"note: {problem}")
-        _complain_of(feed_list.refused)
+        _print_refusals(feed_list.refused)
     return 0 if feed_list.feeds else 1
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[tuple[BinaryIO, str]]:
-    """The file, so that it can be read twice, and what to call it."""
+def _seekable_file(name: str) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a file, or a copy of it if it is a pipe, so that it can be read twice.
+
+    Yields the file and its name for messages. Raises ConfigError.
+    """
     shown = "standard input" if name == STANDARD else name
     try:
         with sys.stdin.buffer if name == STANDARD else Path(name).open("rb") as file:
@@ -135,25 +150,27 @@ def _opened(name: str) -> Iterator[tuple[BinaryIO, str]]:
                 while chunk := file.read(BYTES_IN_MB):
                     left -= len(chunk)
                     if left < 0:
-                        raise ConfigError(f"{shown}: larger than {MAX_MB} MB; import it in parts")
+                        raise ConfigError(
+                            f"{shown}: larger than {MAX_MB} MB. Split it into smaller lists"
+                        )
                     copy.write(chunk)
                 yield cast(BinaryIO, copy), shown
     except OSError as error:
         raise ConfigError(f"{shown}: {error.strerror or error}") from None
 
 
-def _complain_of(refused: Sequence[Refused]) -> None:
-    """A line on stderr for each refusal, but for very many."""
+def _print_refusals(refused: Sequence[Refused]) -> None:
+    """Print a line on stderr for each of the first rejected feeds, and the number of others."""
     for refusal in refused[:SHOWN_REFUSALS]:
         where = f"{refusal.where}: " if refusal.where else ""
         complain(COMMAND, f"{where}{refusal.url or '(empty)'}: {refusal.reason}")
     if (more := len(refused) - SHOWN_REFUSALS) > 0:
-        complain(COMMAND, f"and {more:,} more (--json shows them all)")
+        complain(COMMAND, f"and {more:,} more (--json shows all)")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A feed to add. given: by the user; title, form: of its document."""
+class NewFeed:
+    """A feed to add. given: the URL that the user typed; title, form: of the feed document."""
 
     given: str
     url: str
@@ -162,23 +179,31 @@ class Named:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add which feeds, and what they are called."""
-    parser.add_argument("urls", metavar="URL", nargs="+", help="a feed, or a page that names one")
+    """Add the URLs, the feed's category and title, and options for finding feeds."""
+    parser.add_argument(
+        "urls", metavar="URL", nargs="+", help="feed, or web page that links to its feed"
+    )
     parser.add_argument(
         "--category", metavar="NAME", action="append", type=category, default=[],
-        help="put it there, such as News/Local; may be repeated",
+        help="category to put the feed in, such as News/Local (may be repeated)",
     )  # fmt: skip
-    parser.add_argument("--title", help="call it so")
-    parser.add_argument("--all", action="store_true", help="all feeds that a page names")
-    parser.add_argument("--no-fetch", action="store_true", help="add the URLs as they are")
+    parser.add_argument("--title", metavar="TEXT", help="title to store for the feed")
+    parser.add_argument(
+        "--all", action="store_true",
+        help="add all feeds that a page links to (default: only the first)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-fetch", action="store_true",
+        help="add the URLs without fetching them to check that they are feeds",
+    )  # fmt: skip
     spider_option(parser)
 
 
 def run_add(config: Config, opts: argparse.Namespace) -> int:
-    """Find the feeds, add them; 1 if a URL gave none."""
+    """Find the feeds at the URLs and add them; return 1 if one of the URLs has no feed."""
     if opts.title is not None and (len(opts.urls) > 1 or opts.all):
-        raise ConfigError("--title names one feed; give one URL, without --all")
-    valid: dict[str, Named] = {}
+        raise ConfigError("--title is for a single feed. Give one URL, without --all")
+    valid: dict[str, NewFeed] = {}
     refused = []
     for given in opts.urls:
         try:
@@ -186,13 +211,13 @@ def run_add(config: Config, opts: argparse.Namespace) -> int:
         except ValueError as error:
             refused.append(Refused("", without_secrets(given), str(error)))
         else:
-            valid.setdefault(url, Named(given, url))
+            valid.setdefault(url, NewFeed(given, url))
     feeds = list(valid.values())
     if feeds and not opts.no_fetch:
-        with working(config, "looking"):
-            feeds, without_feeds = _discovered(config, opts, feeds)
+        with working(config, "looking for feeds"):
+            feeds, without_feeds = _discover_feeds(config, opts, feeds)
         refused += without_feeds
-    rows = asyncio.run(_store(config, opts, feeds)) if feeds else []
+    rows = asyncio.run(_store_feeds(config, opts, feeds)) if feeds else []
     if opts.json:
         added = sum(row["added"] for row in rows)
         print_json(
@@ -208,23 +233,20 @@ def run_add(config: Config, opts: argparse.Namespace) -> int:
             title = tidy(row["title"] or "", TITLE_CHARACTERS)
             state = "added" if row["added"] else "known"
             print_line("  ".join(filter(None, (state, row["url"], title))))
-        _complain_of(refused)
+        _print_refusals(refused)
     return 1 if refused else 0
 
 
-def _discovered(
-    config: Config, opts: argparse.Namespace, given: list[Named]
-) -> tuple[list[Named], list[Refused]]:
-    """The feeds that the web has at these URLs."""
-    # Slow to import: not for --help.
-    from crawler.cli.feeds import discover
-
+def _discover_feeds(
+    config: Config, opts: argparse.Namespace, pages: list[NewFeed]
+) -> tuple[list[NewFeed], list[Refused]]:
+    """Fetch the URLs; return their feeds, and the URLs that have none."""
     now = Clock(config.clock_offset_hours).now()
-    urls = [page.url for page in given]
+    urls = [page.url for page in pages]
     probed = discover(opts.settings, urls, now, config.read_seconds, every=opts.all)
-    feeds: dict[str, Named] = {}
-    refused = [Refused("", page.url, page.reason) for page in probed if page.reason]
-    for page, probe in zip(given, probed, strict=True):
+    feeds: dict[str, NewFeed] = {}
+    refused = [Refused("", probe.url, probe.reason) for probe in probed if probe.reason]
+    for page, probe in zip(pages, probed, strict=True):
         for feed in probe.feeds:
             try:
                 url = feed_url(feed.url, config)
@@ -232,12 +254,14 @@ def _discovered(
                 refused.append(Refused("", without_secrets(feed.url), str(error)))
             else:
                 document = feed.document
-                feeds.setdefault(url, Named(page.given, url, document.title, document.format))
+                feeds.setdefault(url, NewFeed(page.given, url, document.title, document.format))
     return list(feeds.values()), refused
 
 
-async def _store(config: Config, opts: argparse.Namespace, feeds: list[Named]) -> list[Document]:
-    """Add them one by one, as each of them is printed."""
+async def _store_feeds(
+    config: Config, opts: argparse.Namespace, feeds: list[NewFeed]
+) -> list[Document]:
+    """Store feeds one by one, and return a row for each with whether it was added."""
     title = tidy(opts.title or "", TITLE_CHARACTERS) or None
     categories = tuple(dict.fromkeys(opts.category))
     rows = []
@@ -254,18 +278,20 @@ async def _store(config: Config, opts: argparse.Namespace, feeds: list[Named]) -
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:
-    """Add the file and its format."""
+    """Add the file, its format and `--spider`."""
     parser.add_argument(
-        "file", metavar="FILE", nargs="?", default=STANDARD, help="without it: standard output"
-    )
+        "file", metavar="FILE", nargs="?", default=STANDARD,
+        help="file to write (default: standard output)",
+    )  # fmt: skip
     parser.add_argument(
-        "--format", choices=(OPML, URLS), default=OPML, help="OPML 2.0, or a URL a line"
-    )
+        "--format", choices=(OPML, URLS), default=OPML,
+        help=f"OPML 2.0, or one URL per line (default: {OPML})",
+    )  # fmt: skip
     spider_option(parser)
 
 
 def run_export(config: Config, opts: argparse.Namespace) -> None:
-    """Write all feeds but aliases."""
+    """Write all feeds except aliases."""
     feeds = with_database(config, lambda db: subscriptions.exported(db, opts.spider))
     if opts.json and opts.file == STANDARD:
         print_json(
@@ -292,19 +318,21 @@ def run_export(config: Config, opts: argparse.Namespace) -> None:
     if opts.json:
         print_json({"feeds": len(feeds), "file": opts.file})
     else:
-        print_line(f"{count(len(feeds), 'feed')} in {opts.file}")
+        print_line(f"{count(len(feeds), 'feed')} written to {opts.file}")
 
 
 def remove_options(parser: argparse.ArgumentParser) -> None:
-    """Add which feeds, and whether to ask."""
-    parser.add_argument("urls", metavar="URL", nargs="+", help="of the feed, or an alias of it")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--dry-run", action="store_true", help="only count what would go")
+    """Add the URLs, `--yes`, `--dry-run` and `--spider`."""
+    parser.add_argument("urls", metavar="URL", nargs="+", help="feed to remove, or its alias")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be removed, without removing it"
+    )
     spider_option(parser)
 
 
 def run_remove(config: Config, opts: argparse.Namespace) -> None:
-    """Count, ask, remove."""
+    """Remove feeds and their data, after asking for confirmation."""
     urls, counts = asyncio.run(_remove(config, opts, really=False))
     if not opts.dry_run:
         confirm(_in_words(counts), opts, of=listed(urls))
@@ -331,15 +359,16 @@ def _in_words(counts: dict[str, int]) -> str:
 
 
 def run_push(config: Config, opts: argparse.Namespace) -> None:
-    """Subscribe to hubs and take what they deliver, until SIGTERM, SIGINT or the end of `--for`.
+    """Receive pushed updates from hubs until SIGTERM, SIGINT or the end of `--for`.
 
-    Events are logged on stderr; a summary goes to stdout at the end. While another process serves
-    the same database, this one only prints so. Raises FreshetError.
+    Events are logged on stderr; a summary is printed on stdout at the end. If another process
+    already does this for the same database, the command prints a message and exits with code 0.
+    Raises FreshetError.
     """
     from crawler.web.websub.options import order_of
 
     order = order_of(opts)
-    # Twisted's web parts are slow to import: not before the options are right.
+    # twisted.web is slow to import. Invalid options are reported before.
     from crawler.web.websub.service import run
 
     try:
@@ -354,21 +383,13 @@ def run_push(config: Config, opts: argparse.Namespace) -> None:
         ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in amounts.items())
         for amounts in (done["counts"], done["subscriptions"])
     )
-    print_line(f"{counts or 'nothing happened'}; {count(round(done['seconds']), 'second')}")
+    print_line(f"{counts or 'no events'}; {count(round(done['seconds']), 'second')}")
     print_line(f"subscriptions: {states or 'none'}")
-
-
-# Links of one page that are tried as feeds.
-MAX_TRIED = 10
-PERMANENT_REDIRECTS = frozenset({301, 308})
-CONCURRENT_URLS = 8
-# Characters of an error.
-MAX_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed on the web. url: after permanent redirects."""
+    """A feed that was fetched. url: after permanent redirects."""
 
     url: str
     document: FeedDocument
@@ -376,7 +397,7 @@ class Feed:
 
 @dataclass(slots=True)
 class Probe:
-    """A URL and its feeds, or the reason why it has none."""
+    """A URL to check, with its feeds, or with the reason why it has none."""
 
     url: str
     feeds: list[Feed] = field(default_factory=list)
@@ -384,16 +405,16 @@ class Probe:
 
 
 class NotFound(Exception):
-    """There is no feed at a URL; `str()` says why."""
+    """Raised if a URL has no feed. Its message is the reason."""
 
 
 def discover(
     settings: Settings, urls: Sequence[str], now: datetime, read_seconds: float, *, every: bool
 ) -> list[Probe]:
-    """Fetch the URLs and what they name; their feeds, in the order of the URLs.
+    """Fetch the URLs and the feeds that these pages link to; return the results in their order.
 
-    read_seconds: of processor time for reading one document
-    every:        all feeds that a page names; else the first
+    read_seconds: maximum CPU time for parsing one document
+    every:        return all feeds that a page links to, not only the first
     """
     probes = [Probe(url) for url in urls]
     process = AsyncCrawlerProcess(settings)
@@ -405,10 +426,10 @@ def discover(
 
 
 class FeedProbe(Spider):
-    """Fetches the URLs of probes and fills in their feeds."""
+    """Spider that fetches the URLs of probes and fills in their feeds."""
 
     name = "feeds-add"
-    # Somebody waits for the result, and a host gets one request at a time.
+    # The user is waiting for the result, and each host gets only one request at a time anyway.
     custom_settings = {  # noqa: RUF012 - as Scrapy declares it
         "RETRY_ENABLED": False,
         "AUTOTHROTTLE_ENABLED": False,
@@ -420,16 +441,17 @@ class FeedProbe(Spider):
         super().__init__()
         self.probes, self.now, self.every = probes, now, every
         self.read_seconds = read_seconds
-        # The guard of private networks lets start URLs pass, and not the links of their pages.
+        # Private addresses are allowed for start URLs, but not for the links on their pages.
         self.start_urls = [probe.url for probe in probes]
-        # Of requests that wait for one robots.txt, Scrapy 2.19 lets the third and later ones pass.
+        # If several requests wait for one robots.txt, Scrapy 2.19 sends the third and later ones
+        # without checking it, so each host gets one request at a time.
         self.host_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.slots = asyncio.Semaphore(CONCURRENT_URLS)
 
     async def start(self) -> AsyncIterator[Request]:
-        """Do all the work; Scrapy itself gets no request."""
+        """Check all probes and close the spider, without yielding a request."""
         await asyncio.gather(*map(self._probe, self.probes))
-        # Scrapy would notice only at its next look, five seconds apart, that nothing is left.
+        # On its own, Scrapy checks only every five seconds whether a spider is idle.
         engine = self.crawler.engine
         assert engine is not None
         self._closing = asyncio.ensure_future(engine.close_spider_async(reason="finished"))
@@ -452,24 +474,23 @@ class FeedProbe(Spider):
             problem = str(error)
         if not isinstance(response, HtmlResponse):
             raise NotFound(problem)
-        # Feeds are named at its head, and a large page may take hours to read.
+        # Only the beginning of a page is searched: feeds are declared in the head, and a huge page
+        # may take hours to parse.
         head = response.replace(body=response.body[:LARGE_BYTES])
         try:
             with time_limit(self.read_seconds):
-                named = candidates(decoded(head))
+                links = candidates(decoded(head))
         except TimeLimitExceeded as error:
             raise NotFound(str(error)) from None
-        for urls in (named.declared, named.guessed):
+        for urls in (links.declared, links.guessed):
             if feeds := await self._feeds_among(urls):
                 return feeds
-        if tried := len(named.declared) + len(named.guessed):
-            raise NotFound(
-                f"{problem}; {count(tried, 'link')} may be a feed's, none can be read as one"
-            )
-        raise NotFound(f"{problem}, and links to no feed")
+        if n := len(links.declared) + len(links.guessed):
+            raise NotFound(f"{problem}, with {count(n, 'possible feed link')} but no feed")
+        raise NotFound(f"{problem}, and does not link to a feed")
 
     async def _feeds_among(self, urls: Sequence[str]) -> list[Feed]:
-        """The first of these that is a feed, or all that are."""
+        """Return the first of the URLs that is a feed, or with `every` all that are."""
         feeds: list[Feed] = []
         for url in urls if self.every else urls[:MAX_TRIED]:
             try:
@@ -487,7 +508,7 @@ class FeedProbe(Spider):
             response = await engine.download_async(Request(url, dont_filter=True))
         except Exception as error:  # noqa: BLE001 - whatever a server does is the URL's problem
             if isinstance(error, IgnoreRequest) and "robots.txt" in str(error):
-                reason = "robots.txt forbids to fetch it (--no-fetch adds it as it is)"
+                reason = "robots.txt disallows fetching it. --no-fetch adds it without a check"
             else:
                 reason = " ".join(str(error).split()) or type(error).__name__
             raise NotFound(reason[:MAX_REASON].rstrip(".")) from None
@@ -496,7 +517,7 @@ class FeedProbe(Spider):
         return response
 
     def _read(self, url: str, response: Response) -> Feed:
-        """The feed of a response; by its new URL where every redirect was permanent."""
+        """Return the feed of a response, with its new URL if all redirects were permanent."""
         kind = (response.headers.get("Content-Type") or b"").decode("latin-1") or None
         try:
             with time_limit(self.read_seconds):

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from crawler.cli.feeds import owned, spider_option
-from crawler.cli.types import category, number
+from crawler.cli.types import category, positive_int
 from crawler.config import Config
 from crawler.feeds.subscriptions import TITLE_CHARACTERS, tidy
 from crawler.storage import feeds as subscriptions
@@ -23,31 +23,32 @@ from crawler.utils.text import amount, count, is_known, span
 from crawler.utils.time import Clock
 
 WEEK = timedelta(weeks=1)
-# Of fewer, the rate is known only to a factor of more than ten.
-ENOUGH_POSTS = 3
+# With fewer posts, the uncertainty of the rate is more than a factor of ten.
+MIN_POSTS = 3
 DEFAULT_LIMIT = 1000
-# On a terminal of so many columns the URL has a column of its own.
-WIDE = 110
+# A terminal with at least this many columns shows the URL in its own column.
+MIN_WIDE_COLUMNS = 110
 STATE_CHARACTERS = 80
 PUSH_FIELDS = ("hub", "topic", "state", "lease_until", "asked_at", "delivered_at", "deliveries")
 
 
 def row_of(target: Document, monitor: Document) -> Document:
-    """A row of the list.
+    """Return a feed's row of the list.
 
-    rate_per_week: posts, as the plan has it, else as the past has it; None while not known
-    window_full:   posts have been seen to leave the document, so it holds no more than `window`
-    trouble:       whether somebody should look at it
+    rate_per_week: posts a week by the plan, else by the history; None while it is not known
+    window:        posts in the feed document
+    window_full:   posts have dropped out of the document, so it never holds more than `window`
+    trouble:       the feed has an error that needs attention
     """
-    state, trouble = _state(target, monitor)
+    state, needs_attention = _state(target, monitor)
     push = monitor.get("push") or {}
-    plan, past = target.get("plan") or {}, target.get("history") or {}
+    plan, history = target.get("plan") or {}, target.get("history") or {}
     rate: float | None = None
     if (planned := plan.get("rate_per_week")) is not None:
         if is_known(plan.get("rate_low"), plan.get("rate_high")):
             rate = float(planned)
-    elif "since" in past and target["changes"] >= ENOUGH_POSTS:
-        weeks = max(past["until"] - past["since"], WEEK) / WEEK
+    elif "since" in history and target["changes"] >= MIN_POSTS:
+        weeks = max(history["until"] - history["since"], WEEK) / WEEK
         rate = round(target["changes"] / weeks, 3)
     return {
         "url": target["url"],
@@ -72,12 +73,12 @@ def row_of(target: Document, monitor: Document) -> Document:
         "gone": bool(target.get("gone")),
         "alias_of": target.get("alias_of"),
         "state": state,
-        "trouble": trouble,
+        "trouble": needs_attention,
     }
 
 
 def _state(target: Document, monitor: Document) -> tuple[str, bool]:
-    """How a feed is doing in a few words, and whether that is trouble."""
+    """Return a feed's state in a few words, and whether it needs attention."""
     if alias_of := target.get("alias_of"):
         return f"alias of {alias_of}", False
     if target.get("gone"):
@@ -93,7 +94,7 @@ def _state(target: Document, monitor: Document) -> tuple[str, bool]:
 
 
 def _error(target: Document, monitor: Document) -> str | None:
-    """Why the last visit failed; None if it did not."""
+    """Return why the last visit failed; None if it succeeded."""
     if not (target.get("consecutive_errors") or target.get("consecutive_gone")):
         return None
     last = target.get("last_visit") or {}
@@ -101,21 +102,24 @@ def _error(target: Document, monitor: Document) -> str | None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add which feeds, and how many."""
-    parser.add_argument("urls", metavar="URL", nargs="*", help="only these")
-    parser.add_argument("--errors", action="store_true", help="only those with trouble")
+    """Add the URLs, and options that select feeds and limit their number."""
     parser.add_argument(
-        "--category", metavar="NAME", type=category, help="only those in it or below it"
+        "urls", metavar="URL", nargs="*", help="feeds or aliases to list (default: all)"
     )
+    parser.add_argument("--errors", action="store_true", help="list only feeds with errors")
     parser.add_argument(
-        "--limit", metavar="N", type=number, default=DEFAULT_LIMIT,
-        help="rows of the table at most (default: 1000); --json shows all",
+        "--category", metavar="NAME", type=category,
+        help="list only feeds in this category and its subcategories",
+    )  # fmt: skip
+    parser.add_argument(
+        "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
+        help=f"maximum number of rows in the table (default: {DEFAULT_LIMIT}); --json lists all",
     )  # fmt: skip
     spider_option(parser)
 
 
 def run(config: Config, opts: argparse.Namespace) -> None:
-    """Print a table, or all feeds as JSON."""
+    """Print the feeds as a table, or as JSON."""
     asyncio.run(_list(config, opts))
 
 
@@ -137,12 +141,12 @@ async def _list(config: Config, opts: argparse.Namespace) -> None:
         if not opts.json:
             await _print_table(rows, opts, now)
             return
-        # Row by row, as there may be very many.
+        # Printed row by row, because the list may not fit into memory.
         print("[", end="")
-        before = "\n"
+        separator = "\n"
         async for row in rows:
-            print(before + as_json(row), end="")
-            before = ",\n"
+            print(separator + as_json(row), end="")
+            separator = ",\n"
         print_line("\n]")
 
 
@@ -150,42 +154,44 @@ async def _print_table(
     rows: AsyncIterator[Document], opts: argparse.Namespace, now: datetime
 ) -> None:
     console = stdout()
-    is_wide = console.width >= WIDE
+    is_wide = console.width >= MIN_WIDE_COLUMNS
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("feed", "URL") if is_wide else ("feed",):
         table.add_column(name)
-    for name in ("a week", "S", "fetched", "next", "missed"):
+    for name in ("a week", "size", "fetched", "next", "missed"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state")
     is_cut = False
     async for row in rows:
         if is_cut := table.row_count == opts.limit:
             break
-        rate, window, missed = row["rate_per_week"], row["window"], row["missed"]
+        rate, size, missed = row["rate_per_week"], row["window"], row["missed"]
         title = tidy(row["title"] or "", TITLE_CHARACTERS)
-        fetched = following = ""
+        fetched = next_visit = ""
         if row["last_visit"]:
             fetched = f"{span(max(now - row['last_visit'], timedelta()).total_seconds())} ago"
         if row["next_visit"]:
-            ahead = row["next_visit"] - now
-            following = f"in {span(ahead.total_seconds())}" if ahead > timedelta() else "due"
+            wait = row["next_visit"] - now
+            next_visit = f"in {span(wait.total_seconds())}" if wait > timedelta() else "due"
         table.add_row(
             *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
             amount(rate) if rate is not None else "not known" if row["last_visit"] else "",
-            "" if window is None else f"{window}{'' if row['window_full'] else '+'}",
+            "" if size is None else f"{size}{'' if row['window_full'] else '+'}",
             fetched,
-            following,
+            next_visit,
             amount(round(missed)) if missed else "",
             shortened(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…")),
         )
     shown = count(table.row_count, "feed")
     if table.row_count:
         console.print(table)
-        console.print(f"the first {shown}; --limit N shows more, --json all" if is_cut else shown)
+        if is_cut:
+            shown = f"first {shown} shown. --limit N shows more, --json shows all"
+        console.print(shown)
     elif opts.errors or opts.category:
-        console.print("no such feeds", soft_wrap=True)
+        console.print("no matching feeds", soft_wrap=True)
     else:
         console.print(
-            "no feeds; scrapy feeds import FILE or scrapy feeds add URL brings some",
+            "no feeds yet. Add some with scrapy feeds import FILE or scrapy feeds add URL",
             soft_wrap=True,
         )

@@ -1,4 +1,4 @@
-"""Bytes of a file or of standard input as they come, unpacked."""
+"""Reading a file or standard input in chunks, decompressed."""
 
 from __future__ import annotations
 
@@ -18,41 +18,44 @@ from typing import BinaryIO, Protocol
 from crawler.errors import ConfigError
 
 STDIN = "-"
-# So little of packed data that it fits into memory whatever it holds.
-CHUNK_BYTES, PACKED_BYTES = 1 << 18, 1 << 14
-BROKEN = (EOFError, zlib.error, lzma.LZMAError)
+# Compressed data is read in smaller chunks, so that even a decompression bomb fits into memory.
+CHUNK_BYTES, COMPRESSED_CHUNK_BYTES = 1 << 18, 1 << 14
+CORRUPT_DATA = (EOFError, zlib.error, lzma.LZMAError)
 
 
-class Stream(Protocol):
-    """One packed stream, as the standard library unpacks it."""
+class Decompressor(Protocol):
+    """A decompressor of the standard library, for one compressed stream."""
 
     @property
     def eof(self) -> bool:
-        """Whether it has come to its end."""
+        """Return whether the end of the stream has been reached."""
 
     @property
     def unused_data(self) -> bytes:
-        """What stands behind its end."""
+        """Return the data after the end of the stream."""
 
     def decompress(self, data: bytes, /) -> bytes:
-        """What can be unpacked with this."""
+        """Return the data that can be decompressed so far."""
 
 
-PACKED: dict[bytes, Callable[[], Stream]] = {
+# By the bytes that a file of the format starts with.
+DECOMPRESSORS: dict[bytes, Callable[[], Decompressor]] = {
     b"\x1f\x8b": lambda: zlib.decompressobj(31),
     b"\xfd7zXZ\x00": lzma.LZMADecompressor,
     b"BZh": bz2.BZ2Decompressor,
 }
-REFUSED = {
-    b"\x28\xb5\x2f\xfd": "packed by zstd (zstd -dc FILE | scrapy duplicates check -)",
-    b"PK\x03\x04": "a zip archive (unzip -p FILE | scrapy duplicates check -)",
-    b"\xff\xfe": "UTF-16, not UTF-8 (iconv -f utf-16 -t utf-8 FILE makes it so)",
-    b"\xfe\xff": "UTF-16, not UTF-8 (iconv -f utf-16 -t utf-8 FILE makes it so)",
+UNSUPPORTED = {
+    b"\x28\xb5\x2f\xfd": ("zstd is not supported. Run zstd -dc FILE | scrapy duplicates check -"),
+    b"PK\x03\x04": (
+        "zip archives are not supported. Run unzip -p FILE | scrapy duplicates check -"
+    ),
+    b"\xff\xfe": "UTF-16, not UTF-8. Convert it with iconv -f utf-16 -t utf-8 FILE",
+    b"\xfe\xff": "UTF-16, not UTF-8. Convert it with iconv -f utf-16 -t utf-8 FILE",
 }
 
 
 class Incoming:
-    """A file that is read once. name: what to call it."""
+    """A file that is read once, from its beginning to its end. name: for messages."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.name = name
@@ -63,7 +66,7 @@ class Incoming:
             self._descriptor = None
 
     def waits(self) -> bool:
-        """Whether nothing more is there at this moment: its writer takes its time."""
+        """Return whether a read would block because the writer of a pipe has not written more."""
         if self._descriptor is None:
             return False
         poll = select.poll()
@@ -71,40 +74,48 @@ class Incoming:
         return not poll.poll(0)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """All that comes, unpacked; ConfigError where it cannot be read or is no text."""
-        with explained(self.name):
-            first = await self._read(PACKED_BYTES)
-            for mark, what in REFUSED.items():
-                if first.startswith(mark):
-                    raise ConfigError(f"{self.name}: {what}")
-            make = next((PACKED[mark] for mark in PACKED if first.startswith(mark)), None)
-            unpack = _Plain() if make is None else _Packed(make)
-            size = CHUNK_BYTES if make is None else PACKED_BYTES
+        """Yield the decompressed data.
+
+        Raises ConfigError if the file cannot be read or has an unsupported format.
+        """
+        with file_errors(self.name):
+            first = await self._read(COMPRESSED_CHUNK_BYTES)
+            for magic, problem in UNSUPPORTED.items():
+                if first.startswith(magic):
+                    raise ConfigError(f"{self.name}: {problem}")
+            make = next(
+                (DECOMPRESSORS[magic] for magic in DECOMPRESSORS if first.startswith(magic)), None
+            )
+            decoder = _Plain() if make is None else _Compressed(make)
+            size = CHUNK_BYTES if make is None else COMPRESSED_CHUNK_BYTES
             chunk = first
             while chunk:
-                for part in unpack.of(chunk):
+                for part in decoder.of(chunk):
                     yield part
                 chunk = await self._read(size)
-            unpack.end()
+            decoder.end()
 
     async def _read(self, size: int) -> bytes:
-        """Some bytes; none at the end. Ctrl-C ends the wait for them."""
+        """Return at most `size` bytes, none at the end of the file.
+
+        It waits for data in the event loop, so that Ctrl-C interrupts it.
+        """
         if self._descriptor is None:
             return self._file.read(size)
         while True:
-            await _readable(self._descriptor)
+            await _wait_until_readable(self._descriptor)
             try:
                 return os.read(self._descriptor, size)
             except BlockingIOError:
                 await asyncio.sleep(0)
 
 
-async def _readable(descriptor: int) -> None:
+async def _wait_until_readable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     try:
         loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
-    except PermissionError:  # a file is readable at any time
+    except PermissionError:  # epoll rejects regular files, which are always readable
         return
     try:
         await ready
@@ -120,12 +131,12 @@ class _Plain:
         pass
 
 
-class _Packed:
-    """Unpacks streams, one after the other."""
+class _Compressed:
+    """Decompresses a file, which may have several compressed streams in a row."""
 
-    def __init__(self, make: Callable[[], Stream]) -> None:
+    def __init__(self, make: Callable[[], Decompressor]) -> None:
         self._make = make
-        self._stream: Stream | None = None
+        self._stream: Decompressor | None = None
 
     def of(self, data: bytes) -> Iterator[bytes]:
         while data:
@@ -133,7 +144,7 @@ class _Packed:
             yield self._stream.decompress(data)
             if not self._stream.eof:
                 return
-            # Zeros may fill up the space behind a stream.
+            # Zero bytes may pad the end of a stream.
             data, self._stream = self._stream.unused_data.lstrip(b"\0"), None
 
     def end(self) -> None:
@@ -142,25 +153,25 @@ class _Packed:
 
 
 @contextmanager
-def opened_input(given: str) -> Iterator[Incoming]:
-    """A file by its path, or standard input. Raises ConfigError where there is none."""
-    if given == STDIN:
+def opened_input(path: str) -> Iterator[Incoming]:
+    """Open the file at a path, or standard input for `-`; raises ConfigError if it cannot."""
+    if path == STDIN:
         if sys.stdin is None:
             raise ConfigError("standard input is closed")
         yield Incoming(sys.stdin.buffer, "standard input")
         return
     with ExitStack() as stack:
-        with explained(given):
-            file = stack.enter_context(Path(given).open("rb", buffering=0))
-        yield Incoming(file, given)
+        with file_errors(path):
+            file = stack.enter_context(Path(path).open("rb", buffering=0))
+        yield Incoming(file, path)
 
 
 @contextmanager
-def explained(name: str) -> Iterator[None]:
-    """What is wrong with a file, as the user's error."""
+def file_errors(name: str) -> Iterator[None]:
+    """Raise errors about reading or writing a file as ConfigError with the file's name."""
     try:
         yield
-    except BROKEN:
-        raise ConfigError(f"{name}: broken data (fetch or write the file again)") from None
+    except CORRUPT_DATA:
+        raise ConfigError(f"{name}: corrupt data. Download or write the file again") from None
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror or error}") from None

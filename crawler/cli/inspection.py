@@ -1,7 +1,7 @@
-"""What Scrapy's commands for single pages share: no crawl run, no database, the user's own URL.
+"""Base class of Scrapy's commands for single pages: `shell`, `fetch`, `view` and `parse`.
 
-`scrapy shell`, `fetch`, `view` and `parse` read a page as a spider would. A crawl run would count
-as one in the database, and a URL that a user types may lead into their own network.
+They fetch a page as a spider would, but start no crawl run and leave the database unchanged. URLs
+that the user types may lead to private addresses, which are refused during a crawl.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
 ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
+INVALID_ARGUMENT = "invalid -a value. Use -a NAME=VALUE"
 
 
 class Inspection(ScrapyCommand):
-    """A command that shows one page; the user's mistakes and a failed request give exit code 1."""
+    """Base class of commands that show one page.
+
+    Invalid arguments and failed requests are one-line errors with exit code 1.
+    """
 
     @property
     def name(self) -> str:
-        """The command's name."""
+        """Return the command's name."""
         return type(self).__module__.rpartition(".")[2]
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Scrapy's options and, where Scrapy has none, `-a` for spiders that need arguments."""
+        """Add Scrapy's options, and `-a` for spider arguments if Scrapy has not added it."""
         super().add_options(parser)
         if "-a" not in parser._option_string_actions:
             parser.add_argument(
@@ -51,7 +55,7 @@ class Inspection(ScrapyCommand):
             )
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Check the spider and its arguments before Scrapy starts."""
+        """Check the spider and its arguments before the crawler starts."""
         from spiders.wrapper import INSPECTS, WrapperSpider
 
         super().process_options(args, opts)
@@ -61,8 +65,7 @@ class Inspection(ScrapyCommand):
             try:
                 opts.spargs = arglist_to_dict(opts.spargs)
             except ValueError:
-                problem = "Invalid -a value, use -a NAME=VALUE"
-                raise UsageError(problem, print_help=False) from None
+                raise UsageError(INVALID_ARGUMENT, print_help=False) from None
         try:
             kind = self.spider_class(args, opts)
             if issubclass(kind, WrapperSpider):
@@ -72,10 +75,10 @@ class Inspection(ScrapyCommand):
             sys.exit(1)
 
     def spider_class(self, args: list[str], opts: argparse.Namespace) -> type[Spider]:
-        """The spider that `--spider` names, else the only one whose site the URL is on.
+        """Return the spider that `--spider` names, else the only one that handles the URL.
 
-        Scrapy's default spider where there is none. Raises ConfigError for an unknown name and for
-        a URL that cannot be read.
+        If no spider or several handle the URL, it returns Scrapy's default spider. Raises
+        ConfigError for an unknown name or an invalid URL.
         """
         assert self.settings is not None
         if opts.spider:
@@ -89,9 +92,11 @@ class Inspection(ScrapyCommand):
         return spidercls_for_request(get_spider_loader(self.settings), request, DefaultSpider)
 
     def typed_request(self, spider: Spider, url: str, *, redirect: bool = True) -> Request:
-        """The request for a URL that the user typed, with a site definition's headers and cookies.
+        """Return the request for a URL that the user typed.
 
-        No status is an error; with `redirect` off, redirects are not followed.
+        It has the headers and cookies of the site definition. Responses of any status are accepted.
+
+        redirect: follow redirects
         """
         from crawler.fetch.guard import TYPED
         from crawler.items import Kind, Target
@@ -109,7 +114,7 @@ class Inspection(ScrapyCommand):
         return request
 
     def failed(self, failure: Failure) -> None:
-        """Print why there is no answer; the exit code becomes 1."""
+        """Print why the request failed, and set exit code 1."""
         from spiders.wrapper import failure_text
 
         request: Request = failure.request  # type: ignore[attr-defined]
@@ -118,7 +123,7 @@ class Inspection(ScrapyCommand):
 
 
 def spider_named(settings: BaseSettings, name: str) -> type[Spider]:
-    """The spider class of this name; raises ConfigError, which lists the names."""
+    """Return the spider class of a name; raises ConfigError with the available names."""
     loader: Any = get_spider_loader(settings)
     try:
         kind: type[Spider] = loader.load(name)

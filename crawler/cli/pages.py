@@ -1,4 +1,4 @@
-"""The actions of `scrapy pages`: pages of cells as files, or served on this machine."""
+"""Actions of `scrapy pages`: write dashboards to files, or serve them on this machine."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ COMMAND = "pages"
 
 
 def build_options(parser: argparse.ArgumentParser) -> None:
-    """Add templates and the folder of the pages."""
+    """Add the templates and the output folder."""
     add_places(parser)
 
 
 def serve_options(parser: argparse.ArgumentParser) -> None:
-    """Add the same, and the address."""
+    """Add the templates, the output folder and the address to listen on."""
     add_places(parser)
     add_listening(parser)
 
 
 def run_build(config: Config, opts: argparse.Namespace) -> int:
-    """Build once; 1 where a page failed. Raises FreshetError."""
-    # Jinja is slow to import: not for --help.
+    """Build the dashboards once; return 1 if one of them failed. Raises FreshetError."""
+    # Jinja is slow to import, and --help does not need it.
     from crawler.web.pages import sources
     from crawler.web.pages.build import build
     from crawler.web.pages.render import Cells
@@ -48,12 +48,12 @@ def run_build(config: Config, opts: argparse.Namespace) -> int:
 
 
 def run_serve(config: Config, opts: argparse.Namespace) -> None:
-    """Serve until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
+    """Serve the dashboards until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
 
-    Address and problems go to stderr, a summary to stdout at the end.
+    The address and problems are printed on stderr, a summary on stdout at the end.
     """
     folders, address = places(config, opts), listening(opts)
-    # Twisted's web parts and Jinja are slow to import: not for --help.
+    # twisted.web and Jinja are slow to import, and --help does not need them.
     from crawler.web.pages.serve import serve
     from crawler.web.server import run_in_reactor
 

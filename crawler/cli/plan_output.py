@@ -1,4 +1,4 @@
-"""What `scrapy replan`, `plan` and `explain` print: plans in words, tables and charts of text."""
+"""Output of `scrapy replan`, `plan` and `explain`: plans as text, tables and text charts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from schedules.history import DAY_HOURS, Floats
 from schedules.windows import DAYS
 
 BUDGET_SOURCES = {
-    "goal": "what the goal needs",
-    "intervals": "what the fixed intervals spend",
-    "plans": "what the present plans spend",
+    "goal": "required by the goal",
+    "intervals": "same as the fixed intervals",
+    "plans": "same as the current plans",
 }
 CAPS = (("daily_cap", "on one day"), ("hourly_cap", "in an hour"))
-# The same in the shorter head of a plan.
+# Shorter names, for the first line of `scrapy plan`.
 SHORT_CAPS = (("daily_cap", "a day"), ("hourly_cap", "an hour"))
 FIGURES = {
     "pages": ("freshness", "age"),
@@ -53,14 +53,14 @@ def show_replan(plans: Sequence[Document]) -> None:
         for warning in plan["warnings"]:
             console.print(f"note: {warning}")
         if plan["dry_run"]:
-            console.print("dry run: nothing was written")
+            console.print("dry run: no plan was stored")
 
 
 def _lines(plan: Document) -> dict[str, str]:
-    """The texts about a plan, by their heads."""
+    """Return the lines that describe a plan, by their labels."""
     totals, is_feeds = plan["totals"], plan["kind"] == "feeds"
     heading = "feeds" if is_feeds else "targets"
-    new = f", {plan['unplanned']:,} without a plan so far" if plan["unplanned"] else ""
+    new = f", {plan['unplanned']:,} without a plan before" if plan["unplanned"] else ""
     with_objective = not is_feeds and plan["policy"] == "optimal"
     objective = f", objective {plan['objective']}" if with_objective else ""
     lines = {
@@ -69,36 +69,44 @@ def _lines(plan: Document) -> dict[str, str]:
         "requests": f"{totals['requests_per_day']:,.1f} a day{_budget(plan)}",
     }
     if is_feeds:
-        lines["posts"] = _posts(totals) if totals["known"] else NOT_KNOWN
-        saves = "a fetch is made where it saves {:.3g} posts or more"
+        lines["posts"] = NOT_KNOWN
+        if totals["known"]:
+            missed, delay = totals["missed_share"], totals["delay_hours"]
+            lines["posts"] = (
+                f"{totals['posts_per_day']:,.1f} a day expected, "
+                f"{'an unknown share' if missed is None else f'{missed:.1%}'} missed; "
+                f"delay {'unknown' if delay is None else span(delay * HOUR)}"
+            )
+        saves = "a fetch is added if it saves at least {:.3g} posts"
     else:
         daily = totals["daily"]
-        would_give = f" would give {_freshness(daily)}" if totals["known"] else ""
+        result = f" would give {_freshness(daily)}" if totals["known"] else ""
         lines["freshness"] = _freshness(totals, " expected") if totals["known"] else NOT_KNOWN
         lines["daily crawl"] = (
-            f"{daily['requests_per_day']:,} a day{would_give}; "
-            f"this is {totals['load']:.1%} of its requests"
+            f"{daily['requests_per_day']:,} a day{result}; "
+            f"this plan makes {totals['load']:.1%} of these requests"
         )
-        saves = "a visit is made where it saves {:.3g} hours of staleness or more"
+        saves = "a visit is added if it saves at least {:.3g} hours of staleness"
     if plan["price"] is not None:
-        lines["price"] = saves.format(plan["price"])
+        lines["marginal value"] = saves.format(plan["price"])
     if not is_feeds and plan["dated"]:
-        lines["dates"] = f"believed: {listed(plan['dated'])}"
-    share = plan["moved"] / plan["targets"]
-    return lines | {"moved": f"{plan['moved']:,} of {plan['targets']:,} ({share:.1%})"}
+        lines["dates"] = f"trusted for {listed(plan['dated'])}"
+    moved, targets = plan["moved"], plan["targets"]
+    return lines | {"updated": f"{moved:,} of {targets:,} ({moved / targets:.1%})"}
 
 
 def _budget(plan: Document) -> str:
+    """Return the budget, its source and the caps, to follow the number of requests."""
     caps = [f"at most {plan[name]:,} {time}" for name, time in CAPS if plan[name]]
     if plan["budget_per_day"] is None:
-        budget = "what the policy spends; it takes no budget"
+        budget = "set by the policy, which takes no budget"
     else:
         budget = f"of {plan['budget_per_day']:,.6g}"
-        why = "as so far" if plan["budget_kept"] else BUDGET_SOURCES.get(plan["budget_from"])
+        source = "unchanged" if plan["budget_kept"] else BUDGET_SOURCES.get(plan["budget_from"])
         if plan["budget_kept"] and plan["budget_added"]:
-            why = f"as so far, and {plan['budget_added']:,.4g} for new targets"
-        if why:
-            budget += f" ({why})"
+            source = f"unchanged, plus {plan['budget_added']:,.4g} for new targets"
+        if source:
+            budget += f" ({source})"
     return ", ".join(["", budget, *caps])
 
 
@@ -108,18 +116,8 @@ def _freshness(totals: Document, expected: str = "") -> str:
     return f"{freshness}{expected}, age {'unknown' if days is None else span(days * DAY)}"
 
 
-def _posts(totals: Document) -> str:
-    missed, delay = totals["missed_share"], totals["delay_hours"]
-    return (
-        f"{totals['posts_per_day']:,.1f} a day expected, "
-        f"{'an unknown share' if missed is None else f'{missed:.1%}'} of "
-        "them missed; the others are collected after "
-        f"{'an unknown time' if delay is None else span(delay * HOUR)}"
-    )
-
-
 def show_plan(console: Console, plan: Document) -> None:
-    """Print what `report.of_plans` returns."""
+    """Print the result of `report.of_plans`."""
     for part in plan["plans"]:
         budget = part["budget_per_day"]
         parts = [
@@ -142,17 +140,17 @@ def show_plan(console: Console, plan: Document) -> None:
     if totals["load"] is not None:
         counts.append(f"{totals['load']:.1%} of the requests of daily crawling")
     if plan["unplanned"]:
-        counts.append(f"{plan['unplanned']:,} wait for the next replan")
+        counts.append(f"{plan['unplanned']:,} not planned until the next replan")
     if plan["learning"]:
-        counts.append(f"{plan['learning']:,} in a learning phase")
+        counts.append(f"{plan['learning']:,} in a sampling phase")
     console.print("; ".join(counts))
     console.print()
-    groups = Table("group", "targets", "requests a day", *FIGURES[kind])
+    classes = Table("class", "targets", "requests a day", *FIGURES[kind])
     for row in plan["groups"]:
         per_day = f"{row['requests_per_day']:,.1f}"
-        groups.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row, kind))
-    _align_right(groups)
-    console.print(groups)
+        classes.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row, kind))
+    _align_right(classes)
+    console.print(classes)
     _show_times(console, plan)
 
 
@@ -170,38 +168,38 @@ def _figures(row: Document, kind: str) -> tuple[str, str]:
 
 
 def _show_times(console: Console, plan: Document) -> None:
-    """Print when visits are: the pages of a few, requests by hour of many."""
+    """Print the visit times of each page if there are few pages, else the requests by hour."""
     even = plan["even"]
     if pages := plan.get("pages"):
-        console.print("\nTimetable, on the site's clock")
+        console.print("\nTimetable, in the site's time zone")
         by_times: dict[tuple[str, str], list[str]] = {}
         for page in sorted(pages, key=lambda page: -page.get("visits_per_week", 0)):
             key = "\n".join(page.get("windows") or ["?"]), page.get("group") or "?"
             by_times.setdefault(key, []).append(page["url"])
-        table = Table("visited at", "group", "URLs")
+        table = Table("visited at", "class", "URLs")
         for column in table.columns[:2]:
             column.no_wrap = True
-        for (times, group), urls in by_times.items():
-            table.add_row(times, group, shortened("\n".join(urls)))
+        for (times, frequency_class), urls in by_times.items():
+            table.add_row(times, frequency_class, shortened("\n".join(urls)))
         console.print(table)
     elif even["targets"] < plan["targets"] - plan["unplanned"]:
         week = np.array([plan["timetable"][day] for day in DAYS]).ravel()
-        console.print("\nRequests by weekday and time, on the site's clock")
+        console.print("\nRequests by weekday and time, in the site's time zone")
         console.print(_week_table(week - even["per_week"] / len(week)))
     if even["targets"]:
         per_day = even["per_week"] / len(DAYS)
         console.print(
-            f"{even['targets']:,} targets at even intervals: {per_day:,.1f} requests a day, "
-            "at any hour"
+            f"{even['targets']:,} targets visited at even intervals: {per_day:,.1f} requests a "
+            "day, at any hour"
         )
 
 
 def show_changes(console: Console, changes: Document) -> None:
-    """Print what `report.of_changes` returns."""
+    """Print the result of `report.of_changes`."""
     total, rows = changes["total"], changes["urls"]
     console.print(
-        f"{changes['spider']}: {total['changes']:,} changes found, each at the hour of the visit "
-        f"that found it, on the clock of {changes['timezone']}"
+        f"{changes['spider']}: {total['changes']:,} changes found, counted at the hour of the "
+        f"visit that found them (time zone {changes['timezone']})"
     )
     if total["changes"]:
         names = [row["url"] for row in rows]
@@ -247,16 +245,19 @@ def _align_right(table: Table) -> None:
 
 
 def bars(values: Iterable[float]) -> str:
-    """A bar for each value >= 0, in a line; the highest is full, any that is not 0 is visible."""
-    return _drawn(values, BARS)
+    """Return a line with a bar for each value >= 0.
+
+    The highest value has a full bar. All values above 0 have a visible one.
+    """
+    return _levels(values, BARS)
 
 
 def week_chart(values: Sequence[float], marked: Iterable[int] = (), mark: str = "●") -> list[str]:
-    """The 168 hours of a local week, a line a day, darker where values are higher.
+    """Return a heat map of the 168 hours of a week, one line per day; high values are dark.
 
-    marked: hours of the week that get a mark instead
+    marked: hours of the week that show the mark instead
     """
-    shades = list(_drawn(values, SHADES))
+    shades = list(_levels(values, SHADES))
     for hour in marked:
         shades[hour] = mark
     rows = [
@@ -266,7 +267,8 @@ def week_chart(values: Sequence[float], marked: Iterable[int] = (), mark: str = 
     return [f"    {HOURS}".rstrip(), *rows]
 
 
-def _drawn(values: Iterable[float], levels: str) -> str:
+def _levels(values: Iterable[float], levels: str) -> str:
+    """Return a character for each value, from the first level for 0 to the last for the highest."""
     values = list(values)
     highest = max(values, default=0.0)
     if highest <= 0:

@@ -1,4 +1,4 @@
-"""What `scrapy search` prints of a post: title, date, copies, URL, a passage with the words."""
+"""Output of `scrapy search`: title, date, copies, URL and a passage of each post."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from crawler.utils.terminal import printable
 
 PASSAGE_LINES = 2
 INDENT = 2
-# Columns of a line that stay empty before a long word.
-SPARE = 5
+# Columns at the end of a line that may stay empty because the next word is too long for them.
+WRAP_COLUMNS = 5
 MIN_WIDTH = 20
 MARKED = "bold red"
 
 
-def room(console: Console) -> int:
-    """Columns for a passage, all its lines together."""
-    return PASSAGE_LINES * (_width(console) - SPARE)
+def passage_columns(console: Console) -> int:
+    """Return the columns available for a passage, summed over its lines."""
+    return PASSAGE_LINES * (_width(console) - WRAP_COLUMNS)
 
 
 def _width(console: Console) -> int:
@@ -30,7 +30,7 @@ def _width(console: Console) -> int:
 
 
 def show_posts(console: Console, rows: Iterable[Document], terms: Sequence[Term]) -> None:
-    """Print posts as `scrapy search` finds them."""
+    """Print the posts that `scrapy search` found."""
     for row in rows:
         title = marked(row["title"], terms)
         console.print(_styled(title, "bold") if title.text else "(no title)", soft_wrap=True)
@@ -65,7 +65,7 @@ def _styled(passage: Passage, style: str = "") -> Text:
 
 
 def _url(post: Document) -> str:
-    """A post without a link of its own is known by its feed."""
+    """Return the post's URL, or its feed's URL if the post has no link."""
     return printable(post.get("url") or post.get("feed") or post["_id"])
 
 
@@ -73,19 +73,22 @@ def _day(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d}"
 
 
-def nothing(query: Query) -> str:
-    """Why a query may have no posts."""
+def no_matches(query: Query) -> str:
+    """Return a message for a query without matching posts, with a hint on what to change."""
     if not query.terms:
-        return "nothing to look for: no letters and no digits"
+        return "the query has no letters or digits to search for"
     if query.is_one_character:
-        return "nothing found (a single character is found where it stands alone; add the next one)"
+        return (
+            "no posts found. A single character matches only as a separate word. "
+            "Add the next character"
+        )
     if query.every and len(query.terms) > 1:
-        return "nothing found (all words have to occur; --any finds posts with one of them)"
-    return "nothing found"
+        return "no posts found with all of the words. --any finds posts with at least one of them"
+    return "no posts found"
 
 
-def plain(row: Document) -> Document:
-    """A post as JSON has it."""
+def json_of(row: Document) -> Document:
+    """Return a post as `--json` prints it."""
     post = _with_id({name: value for name, value in row.items() if name != "passage"})
     post["sources"] = [
         {"id": source["_id"]} | {name: source.get(name) for name in ("spider", "url", "feed")}

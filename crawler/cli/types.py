@@ -1,7 +1,8 @@
-"""Values of options: `type=` functions for argparse, and a reader for options that stay text.
+"""Types of option values: `type=` functions for argparse, and parsers for `option`.
 
-argparse ends with exit code 2 where a `type=` function refuses a value. Options whose mistakes are
-the user's wishes rather than wrong usage stay text; `option` reads them, for exit code 1.
+If a `type=` function rejects a value, argparse prints the usage and exits with code 2. Options with
+values such as budgets and durations are stored as text instead and parsed by `option`, so that an
+invalid value is a one-line error with exit code 1.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeVar, overload
 from crawler.errors import ConfigError
 from crawler.utils import time as units
 
+# Characters.
 MAX_PATTERN = 1000
 T = TypeVar("T")
 
@@ -24,45 +26,48 @@ def option(parse: Callable[[str], T], text: str, name: str) -> T: ...
 @overload
 def option(parse: Callable[[str], T], text: str | None, name: str) -> T | None: ...
 def option(parse: Callable[[str], T], text: str | None, name: str) -> T | None:
-    """Parse an option that may be absent; ConfigError names it where `parse` raises ValueError."""
+    """Parse the value of an option, if it is given.
+
+    Raises ConfigError with the option's name if `parse` raises ValueError.
+    """
     try:
         return None if text is None else parse(text)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
 
 
-def number(text: str) -> int:
-    """A number of at least 1."""
+def positive_int(text: str) -> int:
+    """Parse an integer of at least 1, for argparse."""
     try:
         value = int(text)
     except ValueError:
         value = 0
     if value < 1:
-        raise ArgumentTypeError(f"{text!r} is not a number such as 100")
+        raise ArgumentTypeError(f"{text!r} is not a positive integer such as 100")
     return value
 
 
 def weeks(text: str) -> float:
-    """A finite number of weeks; ValueError, for `option`."""
+    """Parse a finite number of weeks, for `option`; raises ValueError."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{text!r} is no number of weeks, such as 3")
+        raise ValueError(f"{text!r} is not a number of weeks such as 3")
     return value
 
 
 def pages(text: str) -> int:
-    """A number of pages; ValueError, for `option`."""
+    """Parse a number of pages, for `option`; raises ValueError."""
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number of pages") from None
+        raise ValueError(f"{text!r} is not a number of pages such as 10") from None
 
 
-def when(text: str) -> datetime | timedelta:
-    """A time, or how long ago."""
+def time_or_age(text: str) -> datetime | timedelta:
+    """Parse a time (UTC unless it has an offset) or an age such as `7d`, for argparse."""
     try:
         return timedelta(hours=units.hours(text))
     except (ValueError, OverflowError):
@@ -71,36 +76,40 @@ def when(text: str) -> datetime | timedelta:
         at = datetime.fromisoformat(text.strip())
         return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):
-        message = f"{text!r} is no time such as 2026-01-31, 2026-01-31T08:00Z or 7d"
+        message = f"{text!r} is not a time such as 2026-01-31, 2026-01-31T08:00Z or 7d"
         raise ArgumentTypeError(message) from None
 
 
-def moment(given: datetime | timedelta | None, now: datetime) -> datetime | None:
-    """The time of what `when` returned."""
-    if given is None or isinstance(given, datetime):
-        return given
+def as_time(value: datetime | timedelta | None, now: datetime) -> datetime | None:
+    """Return a value of `time_or_age` as a time; ages count back from now."""
+    if value is None or isinstance(value, datetime):
+        return value
     try:
-        return now - given
+        return now - value
     except OverflowError:
         return datetime.min.replace(tzinfo=UTC)
 
 
-def storable(text: str) -> str:
-    """Text for MongoDB, also where a terminal sent it in another encoding than UTF-8."""
+def valid_utf8(text: str) -> str:
+    """Return a text that MongoDB can store: bytes that are not UTF-8 become question marks.
+
+    A terminal with another encoding sends such bytes. Python decodes them as surrogates, which
+    MongoDB rejects.
+    """
     return text.encode("utf-8", "replace").decode()
 
 
 def url_part(text: str) -> str:
-    """A part of a URL, with `*` for any characters."""
+    """Parse a part of a URL, with `*` for any characters, for argparse."""
     if not text.strip("*") or len(text) > MAX_PATTERN:
         raise ArgumentTypeError(f"{text[:50]!r} is not a part of a URL such as /news/*-2026")
-    return storable(text)
+    return valid_utf8(text)
 
 
 def category(name: str) -> str:
-    """A category in its normal form."""
+    """Parse a category and return it in its normal form, for argparse."""
     from crawler.feeds.subscriptions import category_of
 
     if not (normal := category_of(name)):
-        raise ArgumentTypeError(f"{name!r} names no category")
+        raise ArgumentTypeError(f"{name!r} is not a category such as News/Local")
     return normal

@@ -1,9 +1,10 @@
-"""The commands of `scrapy`; each module is one command and gives it its name.
+"""Commands of `scrapy`. Each module implements the command with its name.
 
-Freshet's own commands subclass `crawler.cli.base.FreshetCommand`, or `ActionsCommand` where they
-have actions such as `scrapy feeds import`. Those of Scrapy's that read single pages (`fetch`,
-`parse`, `shell`, `view`) share `crawler.cli.inspection`.
+Freshet's own commands subclass `crawler.cli.base.FreshetCommand`, or `ActionsCommand` if they have
+actions such as `scrapy feeds import`. Scrapy's commands for single pages (`fetch`, `parse`,
+`shell`, `view`) share the base class in `crawler.cli.inspection`.
 
-Scrapy imports every module of this package at each start, so a command imports the database, numpy,
-rich and Twisted only inside the functions that need them. No other package imports a command.
+Scrapy imports all modules of this package at each start, so commands import the database driver,
+numpy, rich and Twisted only inside the functions that need them. Other packages never import a
+command.
 """

@@ -1,4 +1,4 @@
-"""`scrapy bench`: Scrapy's own, which measures how fast Scrapy is on this machine."""
+"""`scrapy bench`: Scrapy's benchmark of its own speed on this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from scrapy.commands import bench
 
-# Its server is on this machine, and answers as fast as it can.
+# The benchmark crawls its own server on this machine, at full speed.
 SETTINGS = {
     "FRESHET_PRIVATE_ADDRESSES": True,
     "AUTOTHROTTLE_ENABLED": False,
@@ -15,10 +15,10 @@ SETTINGS = {
 
 
 class Command(bench.Command):
-    """Scrapy's benchmark, without a crawl's politeness."""
+    """Run Scrapy's benchmark with Freshet's politeness settings disabled."""
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Let the benchmark reach its own server."""
+        """Apply the settings that the benchmark's local server needs."""
         super().process_options(args, opts)
         assert self.settings is not None
         self.settings.setdict(SETTINGS, priority="cmdline")

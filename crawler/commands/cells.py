@@ -1,4 +1,4 @@
-"""`scrapy cells`: period, age, refresh ratio and errors of each cell, and the means by group."""
+"""`scrapy cells`: period, age, refresh ratio and errors of each cell, and averages by group."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ DAY_SECONDS = 86_400.0
 
 
 class Command(FreshetCommand):
-    """The cells, and their refresh ratios by group."""
+    """List cells, and refresh ratios by group."""
 
     arguments = ("[SPIDER]",)
     example = "scrapy cells market --json"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "List cells: period, age, refresh ratio, trouble; ratios by group"
+        """Return the description for `scrapy -h`."""
+        return "List cells with period, age, refresh ratio and error; show ratios by group"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add which cells."""
+        """Add the `--errors` option."""
         super().add_options(parser)
-        parser.add_argument("--errors", action="store_true", help="only those with trouble")
+        parser.add_argument("--errors", action="store_true", help="list only cells with errors")
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the cells."""
@@ -59,9 +59,9 @@ class Command(FreshetCommand):
 
         console = stdout()
         if not summary["cells"]:
-            console.print("no cells (scrapy crawl cells -a file=cells.toml)")
+            console.print("no cells. Run scrapy crawl cells -a file=cells.toml first")
             return
-        columns = ("cell", "group", "every", "takes", "age", "ratio", "trouble")
+        columns = ("cell", "group", "every", "takes", "age", "ratio", "error")
         table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for column in table.columns[1:-1]:
             column.no_wrap = True
@@ -85,10 +85,11 @@ class Command(FreshetCommand):
 
 
 def summed_up(rows: list[Document], now: datetime) -> Document:
-    """Cells with ages and ratios, and the means of each group.
+    """Return the cells with their ages and ratios, and the averages of each group.
 
-    load:     seconds of refreshing that periods ask for, by second
-    expected: the ratio that the paper's policy books for a group, one refresh at a time
+    load:     seconds of refreshing per second that the periods require; above 1 is overload
+    expected: the refresh ratio of a group that the paper's policy predicts for one refresh at a
+              time
     """
     import numpy as np
 

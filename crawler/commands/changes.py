@@ -1,4 +1,4 @@
-"""`scrapy changes`: what changed, what is new and what is gone, the newest first."""
+"""`scrapy changes`: list changed, new and removed pages, newest first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from crawler.cli.base import FreshetCommand, print_json
-from crawler.cli.types import moment, number, url_part, when
+from crawler.cli.types import as_time, positive_int, time_or_age, url_part
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, stdout
 from crawler.utils.text import count, listed
@@ -18,46 +18,46 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
 
 DEFAULT_LIMIT = 50
-# Characters of a summary.
+# Characters.
 MAX_SUMMARY = 160
-# Longer values are not shown in a summary.
+# Characters. Of longer values, a summary has only the names of their fields.
 MAX_VALUE = 40
 MAX_FIELDS = 5
 BACK = "back"
-NOTHING = "no changes found"
 
 
 class Command(FreshetCommand):
-    """The newest events of the change log."""
+    """List the newest entries of the change log."""
 
     arguments = ("[NAME]",)
     example = "scrapy changes books --since 1d"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "List what changed, what is new and what is gone, newest first"
+        """Return the description for `scrapy -h`."""
+        return "List changed, new and removed pages, newest first"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what to list."""
+        """Add options that select changes and limit their number."""
         super().add_options(parser)
         parser.add_argument(
-            "--since", metavar="T", type=when,
-            help="from then on: a day or time (UTC), or a span such as 1d",
+            "--since", metavar="T", type=time_or_age,
+            help="only changes since a day or time (UTC), or since a time ago such as 1d",
         )  # fmt: skip
         parser.add_argument(
-            "--until", metavar="T", type=when, help="before then: a day or time (UTC), or a span"
-        )
+            "--until", metavar="T", type=time_or_age,
+            help="only changes before a day or time (UTC), or before a time ago such as 1d",
+        )  # fmt: skip
         parser.add_argument(
             "--match", metavar="PART", type=url_part,
-            help="only URLs with this part; * stands for any characters",
+            help="only URLs that contain PART; * matches any characters",
         )  # fmt: skip
         parser.add_argument(
-            "--limit", metavar="N", type=number, default=DEFAULT_LIMIT,
-            help=f"list at most N changes (default: {DEFAULT_LIMIT})",
+            "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
+            help=f"maximum number of changes (default: {DEFAULT_LIMIT})",
         )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print the changes, and how many more there are."""
+        """Print the changes, and the number of changes that are not shown."""
         spiders, rows, total, is_cut = asyncio.run(self._read(args[0] if args else None, opts))
         if opts.json:
             print_json(rows)
@@ -70,33 +70,34 @@ class Command(FreshetCommand):
             console.print(f"{row['at']:%Y-%m-%d %H:%M}  {row['outcome']:<7}  {url}")
             if row["summary"]:
                 console.print(f"    {row['summary']}", style="dim")
-        where = listed(spiders)
+        names = listed(spiders)
         if not rows:
             console.print(
-                f"{NOTHING} in {where}; an earlier --since or scrapy crawl NAME may find some"
+                f"no changes found in {names}. Try an earlier --since, or run scrapy crawl NAME"
             )
             return
-        also = ""
-        if more := total - len(rows):
+        more = ""
+        if left_out := total - len(rows):
             last = f"{rows[-1]['at']:%Y-%m-%dT%H:%M}"
-            also = f"; {more:,} more: --limit N, or --until {last}"
-        console.print(f"{count(len(rows), 'change')} in {where}, times in UTC{also}")
+            more = f". {left_out:,} more with --limit N or --until {last}"
+        console.print(f"{count(len(rows), 'change')} in {names}, times in UTC{more}")
         if is_cut:
             console.print(
-                f"only the newest {MAX_EVENTS:,} were searched: --until goes further back"
+                f"only the newest {MAX_EVENTS:,} changes were searched. --until T searches older "
+                "ones"
             )
 
     async def _read(
         self, spider: str | None, opts: argparse.Namespace
     ) -> tuple[list[str], list[Document], int, bool]:
-        """Spiders, changes, how many there are in all, and whether older ones were not searched."""
+        """Return spiders, changes, the number of all changes, and whether the search was cut."""
         from crawler.storage import targets, visits
         from crawler.storage.store import opened
 
         config = self.config
         async with opened(config) as db:
             now = Clock(config.clock_offset_hours).now()
-            span = moment(opts.since, now), moment(opts.until, now)
+            span = as_time(opts.since, now), as_time(opts.until, now)
             spiders = await targets.spiders(db)
             if not spiders:
                 raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
@@ -107,11 +108,11 @@ class Command(FreshetCommand):
                     )
                 spiders = [spider]
             rows, total, is_cut = await visits.latest(db, spiders, span, opts.match, opts.limit)
-            return spiders, [await _change(db, row) for row in rows], total, is_cut
+            return spiders, [await _change_json(db, row) for row in rows], total, is_cut
 
 
-async def _change(db: Database, row: Document) -> Document:
-    """A change as JSON has it."""
+async def _change_json(db: Database, row: Document) -> Document:
+    """Return a change as `--json` prints it. row: its visit."""
     from crawler.items import Outcome
     from crawler.storage import visits
 
@@ -126,7 +127,7 @@ async def _change(db: Database, row: Document) -> Document:
     elif outcome in (Outcome.NEW, Outcome.CHANGED):
         summary = summary_of(*await visits.contents(db, row), row["diff_size"])
     else:
-        outcome, summary = BACK, "the page was gone before"
+        outcome, summary = BACK, "the page was gone before this visit"
     return {
         "at": row["at"],
         "outcome": outcome,
@@ -138,16 +139,16 @@ async def _change(db: Database, row: Document) -> Document:
 
 
 def summary_of(before: Document | None, after: Document | None, diff_size: int = 0) -> str:
-    """Return what changed between two contents, or what a new page holds, in one line.
+    """Summarize the changes between two contents, or the content of a new page, in one line.
 
-    diff_size: characters that differ, for what is too long to be shown
+    diff_size: characters that differ, shown instead of long values
     """
     if after is None:
         return f"{count(diff_size, 'character')} differ" if diff_size else ""
     if before is None:
         return _short(next(filter(None, map(_text, after.values())), ""))
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    parts = [_field(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]
+    parts = [_field_change(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]
     summary = "; ".join(parts)
     if (more := len(names) - MAX_FIELDS) > 0:
         summary += f"; and {count(more, 'more field')}"
@@ -156,23 +157,23 @@ def summary_of(before: Document | None, after: Document | None, diff_size: int =
     return _short(summary)
 
 
-def _field(name: str, before: Any, after: Any) -> str:
-    """How one field changed."""
+def _field_change(name: str, before: Any, after: Any) -> str:
+    """Summarize the change of one field."""
     if isinstance(before, list) and isinstance(after, list):
         were, are = set(map(str, before)), set(map(str, after))
         added, removed = len(are - were), len(were - are)
         counts = [f"+{added:,}"] * bool(added) + [f"-{removed:,}"] * bool(removed)
-        return f"{name}: {' '.join(counts) or 'in another order'}"
+        return f"{name}: {' '.join(counts) or 'reordered'}"
     old, new = _text(before), _text(after)
     if not new:
-        return f"{name}: no longer there"
+        return f"{name}: removed"
     if len(new) > MAX_VALUE or len(old) > MAX_VALUE:
         return f"{name} edited" if old else f"{name}: new"
     return f"{name}: {old} -> {new}" if old else f"{name}: {new}"
 
 
 def _text(value: Any) -> str:
-    """A value in one line; of a list, how many values it has."""
+    """Return a value in one line; for a list, its number of values."""
     if value is None:
         return ""
     if isinstance(value, list):

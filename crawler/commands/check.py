@@ -1,4 +1,7 @@
-"""`scrapy check`: Scrapy's own, without crawl runs; prints where there is nothing to check."""
+"""`scrapy check`: Scrapy's command, without starting crawl runs.
+
+Unlike Scrapy's, it rejects unknown spiders, and prints a hint if no spider has contracts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class Command(check.Command):
     """Check the contracts in the docstrings of callbacks."""
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Check the names of the spiders before Scrapy starts."""
+        """Check the names of the spiders before the crawler starts."""
         from spiders.wrapper import INSPECTS
 
         super().process_options(args, opts)
@@ -34,17 +37,17 @@ class Command(check.Command):
             sys.exit(1)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Check, and say so where no spider has contracts."""
+        """Check the contracts; print a hint if there are none."""
         super().run(args, opts)
-        if not self._contracts(args):
+        if not self._count_contracts(args):
             print_line(
-                "scrapy check: no spider has contracts in its docstrings. To see what a site "
-                "definition reads: scrapy wrapper check NAME URL",
+                "scrapy check: no spider has contracts in its docstrings. To test a site "
+                "definition, run scrapy wrapper check NAME URL",
                 error=True,
             )
 
-    def _contracts(self, names: list[str]) -> int:
-        """How many callbacks of these spiders, or of all, have contracts."""
+    def _count_contracts(self, names: list[str]) -> int:
+        """Return the number of callbacks with contracts, of these spiders or of all."""
         assert self.settings is not None
         kinds = self.settings.get_component_priority_dict_with_base("SPIDER_CONTRACTS")
         manager = ContractsManager(map(load_object, build_component_list(kinds)))

@@ -1,4 +1,4 @@
-"""`scrapy crawl`: Scrapy's own, with checks before it starts and errors in one line."""
+"""`scrapy crawl`: Scrapy's command, with checks before the start and one-line errors."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ DEFAULT_LOG_LEVEL = "INFO"
 
 
 class Command(crawl.Command):
-    """Crawl the pages that are due."""
+    """Visit the targets of a site that are due."""
 
     _loaded: type[Spider] | None = None
 
     name = "crawl"
 
     def syntax(self) -> str:
-        """The usage line."""
+        """Return the part of the usage line after the command's name."""
         return "[options] <spider>"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Visit what is due of a site, by its name"
+        """Return the description for `scrapy -h`."""
+        return "Visit the targets of a site that are due"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Scrapy's options and an example."""
+        """Add Scrapy's options and an example."""
         super().add_options(parser)
         parser.epilog = "Example: scrapy crawl books -o items.jsonl -a limit=100"
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Check before Scrapy starts: the user's mistakes are one line and exit code 1."""
-        # The import of this module reads the source of every caller and every module three times.
-        # From inside of Scrapy's engine that takes 0.1 s; here few modules are loaded.
+        """Check arguments and servers before the crawler starts.
+
+        Expected errors are one line and exit code 1. If the site is already being crawled, the exit
+        code is 0.
+        """
+        # Importing this module makes Twisted inspect all loaded modules three times. Imported
+        # later, by Scrapy's engine, that takes 0.1 s; here few modules are loaded.
         import scrapy.core.downloader.contextfactory  # noqa: F401
 
         super().process_options(args, opts)
@@ -58,7 +62,7 @@ class Command(crawl.Command):
             sys.exit(1)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Crawl; exit code 1 if anything failed, or nothing was found."""
+        """Crawl; exit code 1 if the run failed or found no pages."""
         assert self.crawler_process is not None
         crawler = self._create_crawler(self._spider(args[0]))
         self.crawler_process.crawl(crawler, **opts.spargs)
@@ -70,13 +74,16 @@ class Command(crawl.Command):
             self.exitcode = 1
         elif isinstance(session, Session):
             if isinstance(session.error, Busy):
-                # Another run of the site began after the check.
+                # Another run of the site started after the check.
                 print_line(f"scrapy {self.name}: {session.error}", error=True)
             elif session.failure is not None or session.warnings.found_nothing:
                 self.exitcode = 1
 
     def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:
-        """Check arguments and name, reach the database; raises Busy while the site is crawled."""
+        """Check the spider's arguments and name, and that the database can be reached.
+
+        Raises Busy if the site is already being crawled.
+        """
         from spiders.wrapper import WrapperSpider
 
         assert self.settings is not None
@@ -88,16 +95,16 @@ class Command(crawl.Command):
             raise ConfigError(
                 f"the name {name!r} is taken by a spider class. Give this site another name"
             )
-        # The slow imports come only now, as most mistakes are found before.
+        # Slow to import. Most errors are reported before.
         from crawler.storage import leases
 
         lease, busy = f"{leases.CRAWL}{name}", f"{name} is already being crawled"
-        # With Redis this is one more worker of a shared run.
+        # With Redis, this process becomes another worker of the shared run.
         shares = config.redis_url is not None
         with_database(config, lambda db: leases.refuse_second(db, lease, busy, shares=shares))
 
     def _spider(self, name: str) -> type[Spider]:
-        """The spider class of this name, or one for the site whose definition is stored."""
+        """Return the spider class of a name, which may be that of a stored site definition."""
         from crawler.ops.jobs import lacks_file
         from spiders.site import Loader, stored_definitions
 

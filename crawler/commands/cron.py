@@ -1,4 +1,4 @@
-"""`scrapy cron`: the lines of a crontab, or the unit of systemd, that run this project."""
+"""`scrapy cron`: print the crontab lines, or the systemd unit, that run this project."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     from crawler.ops.jobs import Spiders, StoredSites
 
 CRAWL_MINUTES = 10
-# Of the replan and of the prune.
+# Hours of the daily replan and prune.
 NIGHT_HOURS = 2, 3
 LOG = "cron.log"
 QUIET = ("-L", "WARNING")
 
 
 class Command(FreshetCommand):
-    """Lines for `crontab`."""
+    """Print lines for a crontab, or a systemd unit."""
 
     arguments = ("[NAME|FILE.toml|FOLDER/…]",)
     example = "(crontab -l; scrapy cron books shop.toml) | crontab -"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Print the lines of a crontab: crawl, replan, prune"
+        """Return the description for `scrapy -h`."""
+        return "Print crontab lines that crawl, replan and prune, or a systemd unit"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add systemd's units."""
+        """Add the options of systemd units."""
         super().add_options(parser)
         parser.add_argument(
-            "--systemd", action="store_true", help="instead: a unit that runs `scrapy refresh run`"
-        )
+            "--systemd", action="store_true",
+            help="print a systemd unit that runs scrapy refresh run, instead of crontab lines",
+        )  # fmt: skip
         parser.add_argument(
-            "--worker",
-            action="store_true",
-            help="with --systemd: the unit of further workers, freshet@.service",
-        )
+            "--worker", action="store_true",
+            help="with --systemd: print the unit of additional workers, freshet@.service",
+        )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print the lines, or the unit."""
+        """Print the crontab lines, or the unit."""
         from crawler.ops.jobs import (
             StoredSites,
             needs_database,
@@ -64,22 +64,23 @@ class Command(FreshetCommand):
         config = self.config
         if opts.worker:
             if not opts.systemd:
-                raise UsageError("--worker goes with --systemd", print_help=False)
+                raise UsageError("--worker requires --systemd", print_help=False)
             if config.redis_url is None:
                 env = PROJECT / ".env"
                 raise ConfigError(
-                    f"--worker: workers share a pass through Redis: set REDIS_URL in {env}"
+                    "--worker: workers share a crawl run through Redis, but REDIS_URL is not set. "
+                    f"Set it in {env}"
                 )
         spiders = spiders_of(self.settings)
         names = [*with_files(args)]
-        # Without names the service finds the sites on its own.
-        is_usual = not names and not opts.systemd
-        is_stored = is_usual or needs_database(names, spiders)
+        # The service finds the sites on its own if none are named, but crontab lines need names.
+        finds_sites = not names and not opts.systemd
+        is_stored = finds_sites or needs_database(names, spiders)
         stored = stored_sites(config) if is_stored else StoredSites()
         remarks: list[str] = []
-        if is_usual:
-            names, remarks = _usual(spiders, stored)
-        lines = _lines(names, spiders, stored, config)
+        if finds_sites:
+            names, remarks = _sites_to_schedule(spiders, stored)
+        lines = _crontab_lines(names, spiders, stored, config)
         if opts.systemd:
             print_line(unit(config, args, WORKER if opts.worker else SERVICE).rstrip("\n"))
             return
@@ -90,32 +91,43 @@ class Command(FreshetCommand):
     ) -> None:
         folder = self.config.data_dir
         try:
-            # A shell runs nothing whose log it cannot open.
+            # The shell does not run a command whose log it cannot open.
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ServerError(f"data folder {folder}: {error.strerror or error}") from None
         if opts.json:
             print_json([{"schedule": when, "command": command} for when, command in lines])
             return
-        own = sorted(name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX))
-        if own:
+        variables = sorted(
+            name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX)
+        )
+        if variables:
             env = PROJECT / ".env"
-            remarks.append(f"cron does not see {', '.join(own)} of this shell: put them into {env}")
+            remarks.append(
+                f"cron does not see these variables of this shell: {', '.join(variables)}. "
+                f"Set them in {env}"
+            )
         for remark in remarks:
             print_line(f"# {remark}")
         for when, command in lines:
             print_line(f"{when:<15} {command}")
 
 
-def _usual(spiders: Spiders, stored: StoredSites) -> tuple[list[str], list[str]]:
-    """The sites to schedule where none are named, and remarks; raises ConfigError if none."""
+def _sites_to_schedule(spiders: Spiders, stored: StoredSites) -> tuple[list[str], list[str]]:
+    """Return the sites that have targets, and remarks on sites that are left out.
+
+    Raises ConfigError if no site has targets.
+    """
     from crawler.ops.jobs import undefined_words, usual
 
     sites = usual(spiders, stored)
     remarks = [f"not scheduled: {name}: {undefined_words(name)}" for name in sites.undefined]
     never_run = ", ".join(sites.unwatched)
     if never_run:
-        remarks.append(f"not scheduled, as they have never run: {never_run} (scrapy cron NAME ...)")
+        remarks.append(
+            f"not scheduled, because they have never run: {never_run}. Run scrapy cron NAME to "
+            "schedule them"
+        )
     if not sites.jobs:
         ready = f" ({never_run})" if never_run else ""
         raise ConfigError(
@@ -125,15 +137,18 @@ def _usual(spiders: Spiders, stored: StoredSites) -> tuple[list[str], list[str]]
     return [job.word for job in sites.jobs], remarks
 
 
-def _lines(
+def _crontab_lines(
     names: list[str], spiders: Spiders, stored: StoredSites, config: Config
 ) -> list[tuple[str, str]]:
-    """Times and commands, crawls first: spider classes, stored sites or files."""
+    """Return schedules and commands: a crawl per site, the replan and the prune.
+
+    names: spider classes, stored sites or files of site definitions; raises ConfigError for others
+    """
     from crawler.extract.list_wrappers import load_any
     from crawler.ops.jobs import ANY_SITE, check_name
     from crawler.ops.schedule import prune_words
 
-    # Several projects on one machine begin at different minutes.
+    # Projects and sites start at different minutes, to spread the load of a machine.
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
     lines = []
     for number, name in enumerate(names):
@@ -144,7 +159,7 @@ def _lines(
         else:
             check_name(name, spiders, stored)
             words = [name]
-        lines.append((_every(minute + number), _command(config, "crawl", *words, *QUIET)))
+        lines.append((_crawl_times(minute + number), _command(config, "crawl", *words, *QUIET)))
     replan, prune = (f"{(minute + 7 * k) % 60} {hour} * * *" for k, hour in enumerate(NIGHT_HOURS))
     return [
         *lines,
@@ -153,16 +168,16 @@ def _lines(
     ]
 
 
-def _every(minute: int) -> str:
-    """Every ten minutes, from a minute on, as not all sites should begin in the same one."""
+def _crawl_times(minute: int) -> str:
+    """Return the times of a site's crawls: every ten minutes, starting at a minute of the hour."""
     first = minute % CRAWL_MINUTES
     return f"{first}-59/{CRAWL_MINUTES} * * * *" if first else f"*/{CRAWL_MINUTES} * * * *"
 
 
 def _command(config: Config, *words: str) -> str:
-    """A command as cron runs it: in the project folder, by this interpreter, with a log.
+    """Return a crontab command that runs scrapy in the project folder and appends to the log.
 
-    In a crontab `%` ends a line, so it is escaped.
+    It uses this Python interpreter. `%` is escaped, because it ends a command in a crontab.
     """
     log = config.data_dir.resolve() / LOG
     run = shlex.join([sys.executable, "-m", "scrapy", *words])

@@ -1,11 +1,12 @@
-"""`scrapy db`: the embedded MongoDB server, and a copy of the database on another."""
+"""`scrapy db`: manage the embedded MongoDB server, and copy the database to another server."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy.exceptions import UsageError
 
@@ -15,28 +16,29 @@ from crawler.ops.progress import working
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count
 
-if TYPE_CHECKING:
-    from crawler.storage.copy import Say
-
 COPY = "copy"
 ACTIONS = ("start", "stop", "status", "uri", COPY)
 
 
 class Command(FreshetCommand):
-    """Start, stop or find the embedded server; copy the database."""
+    """Start, stop or show the embedded server, or copy the database."""
 
     arguments = ("start|stop|status|uri|copy", "[TO_URI]")
     example = "mongosh $(scrapy db uri)"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Start, stop or find the embedded MongoDB server; copy the database to another"
+        """Return the description for `scrapy -h`."""
+        return (
+            "Start, stop or show the embedded MongoDB server; copy the database to another server"
+        )
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Carry the action out and print its result."""
+        """Run the action and print its result."""
         action = args[0]
         if action not in ACTIONS:
-            raise UsageError(f"{action!r} is none of {', '.join(ACTIONS)}", print_help=False)
+            raise UsageError(
+                f"unknown action {action!r}. Available: {', '.join(ACTIONS)}", print_help=False
+            )
         refuse_left_over(args, (action, "TO_URI") if action == COPY else (action,))
         if action == COPY:
             self._copy(args[1], opts)
@@ -67,8 +69,8 @@ class Command(FreshetCommand):
             return {"uri": server_uri(config)}
         if config.mongo_uri is not None:
             raise ConfigError(
-                f"MONGO_URI is set ({without_password(config.mongo_uri)}): no embedded server is "
-                "used"
+                f"MONGO_URI is set ({without_password(config.mongo_uri)}), so the embedded server "
+                "is not used. Unset MONGO_URI to use it"
             )
         server = EmbeddedServer.of(config)
         if action == "start":
@@ -89,17 +91,22 @@ class Command(FreshetCommand):
     def _copy(self, uri: str, opts: argparse.Namespace) -> None:
         from crawler.storage.client import without_password
 
-        with working(self.config, "opening the databases") as say:
-            counts = asyncio.run(self._copied(uri, say))
+        with working(self.config, "opening the databases") as progress:
+            counts = asyncio.run(self._copy_locked(uri, progress))
         to = without_password(uri)
         if opts.json:
             print_json({"to": to, "documents": sum(counts.values()), "collections": counts})
             return
         copied = f"{count(sum(counts.values()), 'document')} in {count(len(counts), 'collection')}"
-        print_line(f"copied to {to}: {copied}; set MONGO_URI to it, the data here stay as they are")
+        print_line(
+            f"copied {copied} to {to}. Set MONGO_URI to this server; the source is unchanged"
+        )
 
-    async def _copied(self, uri: str, say: Say) -> dict[str, int]:
-        """Copy while nobody writes; returns the number of documents by collection."""
+    async def _copy_locked(self, uri: str, progress: Callable[[str], None]) -> dict[str, int]:
+        """Copy the database while other writers are locked out.
+
+        Returns the number of documents by collection. Raises ServerError if a writer is running.
+        """
         from crawler.storage import leases, runs, targets
         from crawler.storage.client import server_uri
         from crawler.storage.copy import copy, target_of
@@ -116,9 +123,9 @@ class Command(FreshetCommand):
             for name in (leases.REPLAN, leases.REBUILD, leases.PUSH):
                 writers[name] = f"{name} is running"
             try:
-                # Held to the end, so that no writer begins on whichever machine.
+                # Held until the end, so that no writer starts on any machine.
                 for lease, message in writers.items():
                     await stack.enter_async_context(leases.held(source, config, lease, message))
             except Busy as busy:
-                raise ServerError(f"{busy}: let it end, or stop it first") from None
-            return await copy(source, target, server_uri(config), say)
+                raise ServerError(f"{busy}. Wait until it has finished, or stop it") from None
+            return await copy(source, target, server_uri(config), progress)

@@ -1,4 +1,4 @@
-"""`scrapy dead`: pages that killed their workers."""
+"""`scrapy dead`: dead letters, which are pages that repeatedly crashed their workers."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ from crawler.cli.base import Action, ActionsCommand, Functions
 
 
 class Command(ActionsCommand):
-    """Poison pages: list them, retry them or leave them alone."""
+    """List, retry or discard dead letters."""
 
     actions: ClassVar[Mapping[str, Action]] = {
-        "list": Action("what was given up, and when", "scrapy dead list --json"),
-        "retry": Action("let pages be visited again", "scrapy dead retry --all"),
-        "drop": Action("leave pages alone for good", "scrapy dead drop https://shop.example/bad"),
+        "list": Action("List dead-lettered pages, newest first", "scrapy dead list --json"),
+        "retry": Action(
+            "Make pages due, so that the next crawl visits them", "scrapy dead retry --all"
+        ),
+        "drop": Action(
+            "Discard pages, so that they are never visited again",
+            "scrapy dead drop https://shop.example/bad",
+        ),
     }
-    usual = "list"
+    default_action = "list"
     example = "scrapy dead list"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "List, retry or drop pages that killed one worker after the other"
+        """Return the description for `scrapy -h`."""
+        return "List, retry or discard dead letters: pages that repeatedly crashed workers"
 
     def functions(self, action: str) -> Functions:
-        """Import the functions of an action."""
+        """Import and return the functions of an action."""
         from crawler.cli import dead
 
         functions: Mapping[str, Functions] = {
             "list": (dead.list_options, dead.run_list),
-            "retry": (dead.change_options, dead.run_retry),
-            "drop": (dead.change_options, dead.run_drop),
+            "retry": (dead.retry_options, dead.run_retry),
+            "drop": (dead.drop_options, dead.run_drop),
         }
         return functions[action]

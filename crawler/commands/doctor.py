@@ -1,4 +1,4 @@
-"""`scrapy doctor`: find what keeps Freshet from working, and what to do about it."""
+"""`scrapy doctor`: find problems that keep Freshet from working, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -15,36 +15,39 @@ STYLES = {Status.WARNING: "yellow", Status.FAILED: "red"}
 
 
 class Command(FreshetCommand):
-    """Examine everything that Freshet needs."""
+    """Check the settings, servers, sites and data that Freshet needs."""
 
     example = "scrapy doctor --spider books --spider shop.toml"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Look at everything that Freshet needs, and say what to do"
+        """Return the description for `scrapy -h`."""
+        return "Check settings, servers, sites and data, and suggest fixes"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what to examine."""
+        """Add options that select and extend the checks."""
         super().add_options(parser)
         parser.add_argument(
             "--spider", action="append", default=[], metavar="NAME|FILE.toml",
-            help="only this one (may be repeated); all spiders of the project",
+            help="check only this site (may be repeated; default: all spiders of the project)",
         )  # fmt: skip
         parser.add_argument(
-            "--quick", action="store_true", help="start no server and ask no site for robots.txt"
-        )
+            "--quick", action="store_true",
+            help="skip checks that start a server or fetch robots.txt",
+        )  # fmt: skip
         parser.add_argument(
             "--deep", action="store_true",
-            help="read all of the database: do targets, log, versions, posts and clusters agree?",
+            help="read the whole database to check that targets, change log, versions, posts and "
+            "clusters are consistent",
         )  # fmt: skip
         parser.add_argument(
             "--repair", action="store_true",
-            help="with --deep: repair the log, and make due what the next run has to store again",
+            help="with --deep: repair the change log, and make targets due if the next run has to "
+            "store them again",
         )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Examine and print; exit code 1 if something keeps Freshet from working."""
-        # Slow to import: not for --help.
+        """Run the checks and print the findings; exit code 1 if a check failed."""
+        # Slow to import, and --help does not need it.
         from crawler.ops.doctor import Examination
 
         assert self.settings is not None
@@ -53,11 +56,12 @@ class Command(FreshetCommand):
         try:
             config = self.config
         except ConfigError:
-            # One of the findings is about bad settings; until then only progress needs some.
+            # Invalid settings are reported as a finding. Here the settings are needed only for the
+            # progress line.
             config = Config.model_construct()
-        with working(config, "looking at this machine") as say:
+        with working(config, "checking this machine") as progress:
             findings = Examination(
-                self.settings, say, opts.spider,
+                self.settings, progress, opts.spider,
                 quick=opts.quick, deep=opts.deep, repair=opts.repair,
             ).run()  # fmt: skip
         if any(finding.status is Status.FAILED for finding in findings):

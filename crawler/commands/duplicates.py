@@ -1,4 +1,4 @@
-"""`scrapy duplicates`: posts that say the same, and the same question for a file of texts."""
+"""`scrapy duplicates`: near-duplicates among the stored posts, or in a file of texts."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from crawler.cli.base import Action, ActionsCommand, Functions
 
 
 class Command(ActionsCommand):
-    """One action of the table; without its name, the list."""
+    """List, explain and rebuild clusters of near-duplicates, or check a file of texts."""
 
-    usual = "list"
+    default_action = "list"
     actions: ClassVar[Mapping[str, Action]] = {
         "list": Action(
-            "show the clusters of near-duplicates, the largest first, or one of them",
+            "List the clusters of near-duplicates, largest first, or show one cluster",
             "scrapy duplicates --cluster 69a5b1f0c2d4e8f1a2b3c4d5",
         ),
         "explain": Action(
-            "compare two posts: bands, similarity, what was decided and why, side by side",
+            "Compare two posts side by side, and explain why they are duplicates or not",
             "scrapy duplicates explain https://a.example/post https://b.example/copy",
         ),
         "check": Action(
-            'find the duplicates in a file of {"id", "text"} lines; the posts are left alone',
+            'Find the duplicates in a file of {"id", "text"} lines; stored posts do not change',
             "scrapy duplicates check posts.jsonl --keep archive --output flags.jsonl",
         ),
         "kept": Action(
-            "list what `check --keep` has kept, or remove one of them",
+            "List the indexes stored by `check --keep`, or delete one of them",
             "scrapy duplicates kept --forget archive",
         ),
         "rebuild": Action(
-            "compare all posts anew, by what the settings ask for; crawls have to wait",
+            "Compare all posts again with the current settings; crawls cannot run meanwhile",
             "scrapy duplicates rebuild -s FRESHET_DUPLICATES=words",
         ),
     }
     example = "scrapy duplicates"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Show near-duplicates, explain and rebuild them, or check a file of texts"
+        """Return the description for `scrapy -h`."""
+        return "List, explain or rebuild near-duplicates, or check a file of texts"
 
     def functions(self, action: str) -> Functions:
-        """Import the functions of an action."""
+        """Import and return the functions of an action."""
         if action == "explain":
             from crawler.cli import duplicates_explain
 

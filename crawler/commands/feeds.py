@@ -1,4 +1,4 @@
-"""`scrapy feeds`: the feeds that are collected; in and out, and how they are doing."""
+"""`scrapy feeds`: manage the feeds that Freshet collects."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from crawler.cli.base import Action, ActionsCommand, Functions
 
 
 class Command(ActionsCommand):
-    """Feeds: add, import, export, list, remove and push."""
+    """Import, add, export, list and remove feeds, and receive pushed updates."""
 
     actions: ClassVar[Mapping[str, Action]] = {
         "import": Action(
-            "put in the feeds of an OPML file or of a list of URLs",
+            "Add the feeds of an OPML file or of a list of URLs",
             "scrapy feeds import subscriptions.opml",
         ),
         "add": Action(
-            "add a feed, or the feed that a page names",
+            "Add a feed, or the feed that a web page links to",
             "scrapy feeds add https://blog.example/ --category News/Local",
         ),
         "export": Action(
-            "write all feeds as OPML; import reads it again", "scrapy feeds export feeds.opml"
+            "Write all feeds as OPML, which import can read", "scrapy feeds export feeds.opml"
         ),
         "list": Action(
-            "how each feed is doing: posts a week, posts it holds (S), visits, losses, trouble",
+            "List feeds: posts a week, feed size in posts, visits, missed posts, errors",
             "scrapy feeds list --errors",
         ),
         "remove": Action(
-            "remove feeds with their posts, versions and visits",
+            "Remove feeds with their posts, versions and visits",
             "scrapy feeds remove https://blog.example/feed --yes",
         ),
         "push": Action(
-            "let hubs tell when there is something new",
+            "Subscribe to WebSub hubs and receive their updates",
             "scrapy feeds push --callback https://public.example/push",
         ),
     }
     example = "scrapy feeds import subscriptions.opml"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Import, add, export, list or remove the feeds that are collected"
+        """Return the description for `scrapy -h`."""
+        return "Import, add, export, list or remove feeds; receive updates from WebSub hubs"
 
     def functions(self, action: str) -> Functions:
-        """Import the functions of an action."""
+        """Import and return the functions of an action."""
         from crawler.cli import feeds, feeds_list
         from crawler.web.websub.options import add_options as push_options
 

@@ -1,4 +1,7 @@
-"""`scrapy fetch`: Scrapy's own, without a crawl run; exit code 1 where there is no answer."""
+"""`scrapy fetch`: Scrapy's command, without starting a crawl run.
+
+Unlike Scrapy's, it exits with code 1 if the request fails.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,14 @@ from crawler.cli.inspection import Inspection
 
 
 class Command(Inspection, fetch.Command):
-    """Print a page, or the headers of both sides."""
+    """Print a page, or the headers of its request and response."""
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Fetch the page; Scrapy's own asks as no spider would, and fails silently."""
+        """Fetch and print the page.
+
+        Scrapy's command sends a request without the spider's headers and cookies, and does not
+        report failures.
+        """
         if len(args) != 1 or not is_url(args[0]):
             raise UsageError
 

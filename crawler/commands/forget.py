@@ -1,4 +1,4 @@
-"""`scrapy forget`: remove a URL or all of a spider from the database."""
+"""`scrapy forget`: delete the data of a URL or of a spider from the database."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from crawler.utils.urls import is_http
 
 
 class Command(FreshetCommand):
-    """Remove targets, visits, versions and items; there is no way back."""
+    """Delete targets, visits, versions and items. This cannot be undone."""
 
     arguments = ("URL|NAME",)
     example = "scrapy forget oldshop --yes"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Remove a URL, or everything of a spider, from the database"
+        """Return the description for `scrapy -h`."""
+        return "Delete all data of a URL, or of a spider, from the database"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add whether to ask, and whether to remove."""
+        """Add `--yes` and `--dry-run`."""
         super().add_options(parser)
-        parser.add_argument("--yes", action="store_true", help="do not ask")
-        parser.add_argument("--dry-run", action="store_true", help="only count what would go")
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        parser.add_argument(
+            "--dry-run", action="store_true",
+            help="print what would be deleted, without deleting it",
+        )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Count, ask, remove."""
+        """Count the data, ask for confirmation, and delete them."""
         counts = asyncio.run(_forget(self.config, args[0], really=False))
         if not opts.dry_run:
             confirm(_in_words(counts), opts, of=args[0])
@@ -38,11 +41,15 @@ class Command(FreshetCommand):
         if opts.json:
             print_json({"dry_run": opts.dry_run} | counts)
         else:
-            verb = "would forget" if opts.dry_run else "forgot"
+            verb = "would delete" if opts.dry_run else "deleted"
             print_line(f"{verb} {_in_words(counts)}")
 
 
-async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
+async def _forget(config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:
+    """Return the number of documents to delete by kind, and delete them if `really`.
+
+    Raises ConfigError if there are none.
+    """
     from crawler.items import CELL
     from crawler.storage import retention, targets
     from crawler.storage.dedup.index import as_stored
@@ -51,22 +58,22 @@ async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
 
     async with opened(config) as db, as_stored(db, config) as registry:
         now = Clock(config.clock_offset_hours).now()
-        if what.startswith(CELL):
-            counts = await retention.forget_url(db, registry, what, now, really=really)
-        elif is_http(what):
-            # Sites leave out different parameters.
-            for url in dict.fromkeys(names_of(what, config)):
+        if url_or_name.startswith(CELL):
+            counts = await retention.forget_url(db, registry, url_or_name, now, really=really)
+        elif is_http(url_or_name):
+            # A URL may be stored without some of its parameters. These differ between sites.
+            for url in dict.fromkeys(names_of(url_or_name, config)):
                 counts = await retention.forget_url(db, registry, url, now, really=really)
                 if any(counts.values()):
                     break
         else:
-            counts = await retention.forget_spider(db, registry, what, now, really=really)
+            counts = await retention.forget_spider(db, registry, url_or_name, now, really=really)
         if any(counts.values()):
             return counts
-        if is_http(what):
-            raise await unknown(db, what, ("targets", "posts"))
+        if is_http(url_or_name):
+            raise await unknown(db, url_or_name, ("targets", "posts"))
         spiders = ", ".join(await targets.spiders(db)) or "none"
-        raise ConfigError(f"nothing is stored of {what!r}. Sites with targets: {spiders}")
+        raise ConfigError(f"no data stored for {url_or_name!r}. Sites with targets: {spiders}")
 
 
 def _in_words(counts: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""`scrapy genspider`: Scrapy's own, with Freshet's templates beside Scrapy's."""
+"""`scrapy genspider`: Scrapy's command, with Freshet's templates in addition to Scrapy's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "templates" / "spiders"
 
 
 class Command(genspider.Command):
-    """Generate a spider from a template; `-t wrapper` writes a commented wrapper."""
+    """Generate a spider from a template; `-t wrapper` writes a commented site definition."""
 
     def _find_template(self, template: str) -> Path | None:
         own = TEMPLATES / f"{template}.tmpl"

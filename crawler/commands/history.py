@@ -1,4 +1,4 @@
-"""`scrapy history`: the visits and versions of a URL, and what changed between two of them."""
+"""`scrapy history`: visits and versions of a URL, and the difference between two versions."""
 
 from __future__ import annotations
 
@@ -10,46 +10,53 @@ from typing import TYPE_CHECKING, Any
 from crawler.cli.base import FreshetCommand, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
-from crawler.utils.text import listed
+from crawler.utils.text import count, listed
 
 if TYPE_CHECKING:
     from crawler.storage.client import Document
 
 SHOWN_HASH = 8
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
-# No mark is searched beyond the next one: that keeps the search linear.
+# A mark is never searched beyond the start of the next one, to keep the search linear.
 MARKS = {r"\[-(?:(?!\[-).)*?-\]": "red", r"\{\+(?:(?!\{\+).)*?\+\}": "green"}
 
 
 class Command(FreshetCommand):
-    """Visits and versions of one URL."""
+    """Show visits and versions of a URL, or the difference between two versions."""
 
     arguments = ("URL",)
     example = "scrapy history https://books.toscrape.com/ --diff 1 2"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Show visits and versions of a URL, or the difference of two versions"
+        """Return the description for `scrapy -h`."""
+        return "Show visits and versions of a URL, or the difference between two versions"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what to show."""
+        """Add `--diff`, and options that select the target and its visits."""
         super().add_options(parser)
         parser.add_argument(
             "--diff", nargs="*", metavar="VERSION",
-            help="difference of two versions (numbers, negative from the end; default -2 -1)",
+            help="show the difference between two versions, by their numbers; negative numbers "
+            "count from the end (default: -2 -1)",
         )  # fmt: skip
-        parser.add_argument("--spider", help="where several spiders watch the URL")
+        parser.add_argument(
+            "--spider", metavar="NAME", help="spider of the target, if several visit the URL"
+        )
         parser.add_argument(
             "--source", metavar="FEED",
-            help="show the post that this feed has of the URL, not the page (default: the page)",
+            help="show the post of this feed instead of the page at the URL",
         )  # fmt: skip
-        parser.add_argument("--last", type=int, default=0, help="only the last N visits")
+        parser.add_argument(
+            "--last", type=int, metavar="N", default=0,
+            help="show only the last N visits (default: all)",
+        )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the history."""
         history = asyncio.run(self._read(args[0], opts))
         if opts.diff is not None:
-            self._show_diff(history, _pair(opts.diff, len(history["versions"])), as_json=opts.json)
+            pair = _version_pair(opts.diff, len(history["versions"]))
+            self._show_diff(history, pair, as_json=opts.json)
         elif opts.json:
             print_json(history)
         else:
@@ -65,19 +72,19 @@ class Command(FreshetCommand):
             names = names_of(url, config)
             items = await sources.of_urls(db, [url, *names], opts.spider)
             feed_posts = [item for item in items if "feed" in item]
-            # A link may name its page another way, such as by http in place of https.
+            # A post's link may differ from the page's URL, such as http instead of https.
             named = [*names, *(item["url"] for item in items if "feed" not in item)]
             watched = await targets.of_url(db, named, opts.spider)
-            # The page of a feed's post is fetched for that post.
+            # Targets with `post` are fetched only to complete the post of a feed.
             pages = [target for target in watched if "post" not in target] or watched
             if opts.source is not None or (feed_posts and not pages):
-                post = _chosen(feed_posts, url, opts.source)
+                post = _post_of_source(feed_posts, url, opts.source)
                 key, spider = post["_id"], post["spider"]
                 return {
                     "url": post["url"],
                     "spider": spider,
                     "post": post,
-                    # Visits are those of its feed.
+                    # Visits are recorded for the feed, not for its posts.
                     "visits": [],
                     "versions": await posts.of_target(db, spider, key.removeprefix(f"{spider} ")),
                     "sources": _sources(other for other in feed_posts if other["_id"] != key),
@@ -115,7 +122,7 @@ class Command(FreshetCommand):
                 "at (UTC)", "outcome", "status", "get", "update", "diff", "reason",
                 title="visits, sizes in bytes, diff in characters", title_justify="left",
             )  # fmt: skip
-            # Too narrow a terminal shortens the reason.
+            # In a narrow terminal, only the last column (the reason) is shortened.
             for column in visits.columns[:-1]:
                 column.no_wrap = True
             for row in history["visits"]:
@@ -163,36 +170,42 @@ class Command(FreshetCommand):
             console.print(text)
 
 
-def _chosen(posts: Sequence[Document], url: str, source: str | None) -> Document:
-    """The post of a feed, or the first one where none is asked for."""
+def _post_of_source(posts: Sequence[Document], url: str, source: str | None) -> Document:
+    """Return the post of a feed, or the first post if no feed is given; raises ConfigError."""
     if not posts:
-        raise ConfigError(f"no feed has a post of {url}")
+        raise ConfigError(f"no feed has a post with the URL {url}")
     post = next((post for post in posts if source in (None, post["feed"])), None)
     if post is None:
         feeds = listed([post["feed"] for post in posts])
-        raise ConfigError(f"--source {source}: not a feed with a post of {url}. Available: {feeds}")
+        raise ConfigError(
+            f"--source {source}: this feed has no post with the URL {url}. Available: {feeds}"
+        )
     return post
 
 
 def _sources(posts: Iterable[Document]) -> list[Document]:
-    """Posts of feeds that have the URL too, as `--source` takes them."""
+    """Return the posts of feeds with the same URL, and the feeds for `--source`."""
     return [{"id": post["_id"], "spider": post["spider"], "feed": post["feed"]} for post in posts]
 
 
-def _pair(given: list[str], n: int) -> tuple[int, int]:
-    """Positions of the two versions to compare. n: how many there are."""
-    if len(given) not in (0, 2):
-        raise ConfigError(f"--diff takes no or two versions, not {len(given)}")
-    if n < 2 and not given:
-        raise ConfigError(f"there is {n} version, nothing to compare")
+def _version_pair(numbers: list[str], n: int) -> tuple[int, int]:
+    """Return the positions of the two versions to compare; raises ConfigError.
+
+    numbers: given by the user, two or none
+    n:       number of stored versions
+    """
+    if len(numbers) not in (0, 2):
+        raise ConfigError(f"--diff takes two versions or none, not {len(numbers)}")
+    if n < 2 and not numbers:
+        raise ConfigError(f"nothing to compare: {count(n, 'version')} stored")
     positions = []
-    for number in given or ("-2", "-1"):
+    for number in numbers or ("-2", "-1"):
         try:
             value = int(number)
         except ValueError:
             raise ConfigError(f"--diff {number}: not a number") from None
         if value == 0 or abs(value) > n:
-            raise ConfigError(f"--diff {number}: there are versions 1 to {n}")
+            raise ConfigError(f"--diff {number}: version not found. Available: 1 to {n}")
         positions.append(value - 1 if value > 0 else n + value)
     before, after = positions
     return before, after

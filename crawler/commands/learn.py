@@ -1,4 +1,4 @@
-"""`scrapy learn`: poll some pages at a fixed grid for a few weeks, as the paper does."""
+"""`scrapy learn`: poll a sample of pages at short, regular intervals for a few weeks."""
 
 from __future__ import annotations
 
@@ -26,41 +26,49 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day
 
-Ten pages of shop, spread over its kinds and categories, are polled every 20 minutes for three
-weeks by the passes that cron runs; all others keep their schedule. Polls every 20 minutes cost 72
-requests a day and page. Few need this: on traces of real pages the daily visits that a site gets
-before its first plan anyway lost the planner almost nothing, .001 of freshness at most.
+This polls ten pages of shop every 20 minutes for three weeks, chosen from all its kinds and
+categories. All other pages keep their schedule. The polls are made by the regular crawl runs.
+Polling one page every 20 minutes costs 72 requests a day. Most sites do not need a sampling
+phase: with the daily visits that precede the first plan, the planner lost at most 0.001 of
+freshness on traces of real pages.
 """
 
 
 class Command(FreshetCommand):
-    """Begin a sampling phase, see its progress, or end it."""
+    """Start a sampling phase, show its progress, or end it."""
 
     arguments = ("NAME",)
     example = "scrapy learn shop --weeks 3 --every 20m --budget 720/day"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Poll a sample of pages at short intervals, for the planner to learn from"
+        """Return the description for `scrapy -h`."""
+        return "Poll a sample of pages at short intervals to measure when they change"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what to learn from, and for how long."""
+        """Add the length, interval, sample and budget of the phase, and `--stop`."""
         super().add_options(parser)
         parser.epilog = EXAMPLE
         parser.formatter_class = HelpWithLines
-        parser.add_argument("--weeks", metavar="W", help="how long (default: 3)")
-        parser.add_argument("--every", metavar="T", help="time between two polls (default: 20m)")
+        parser.add_argument(
+            "--weeks", metavar="W", help="length of the sampling phase in weeks (default: 3)"
+        )
+        parser.add_argument(
+            "--every", metavar="T", help="interval between two polls of a page (default: 20m)"
+        )
         parser.add_argument(
             "--sample", metavar="N",
-            help="how many pages; more than the budget allows take turns "
-            "(default: as many as it allows)",
+            help="number of pages to sample; if the budget is too small for all of them, they "
+            "take turns (default: as many as the budget allows)",
         )  # fmt: skip
-        parser.add_argument("--budget", metavar="R", help="polls a day at most, such as 720/day")
-        parser.add_argument("--stop", action="store_true", help="end it now")
+        parser.add_argument(
+            "--budget", metavar="R",
+            help="maximum polls a day, such as 720/day; required to start a phase",
+        )  # fmt: skip
+        parser.add_argument("--stop", action="store_true", help="end the sampling phase now")
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Begin, show or end the phase."""
-        # Slow to import: not for --help.
+        """Start, show or end the sampling phase."""
+        # Slow to import, and --help does not need it.
         from crawler.planning.learning import PhaseOptions
 
         options = PhaseOptions(
@@ -71,7 +79,7 @@ class Command(FreshetCommand):
         )
         options.check()
         if opts.stop and options != PhaseOptions():
-            raise ConfigError("--stop ends the phase; it takes no other options")
+            raise ConfigError("--stop cannot be combined with other options")
         done = asyncio.run(self._learn(args[0], options, stop=opts.stop))
         if opts.json:
             print_json(done)
@@ -90,33 +98,33 @@ class Command(FreshetCommand):
             now = Clock(config.clock_offset_hours).now()
             busy = f"another scrapy learn {spider} is running"
             async with leases.held(db, config, f"learn {spider}", busy):
-                return await self._carry_out(db, spider, options, now, stop=stop)
+                return await self._update_phase(db, spider, options, now, stop=stop)
 
     def _show(self, done: Document) -> None:
         console = stdout()
-        for line in _lines(done):
+        for line in _summary(done):
             console.print(line, soft_wrap=True)
         if "urls" in done:
-            console.print(_table(done["urls"], seen=not done["begun"]))
+            console.print(_table(done["urls"], with_polls=not done["begun"]))
         for note in done["notes"]:
             console.print(f"note: {note}", soft_wrap=True)
         if done["begun"]:
             console.print(
-                f"Cron has to run scrapy crawl every {done['every']} at least. "
-                f"scrapy learn {done['spider']} shows how far it is, --stop ends it.",
+                f"scrapy crawl must run at least every {done['every']}. "
+                f"scrapy learn {done['spider']} shows the progress, --stop ends the phase.",
                 soft_wrap=True,
             )
 
-    async def _carry_out(
+    async def _update_phase(
         self, db: Database, spider: str, options: PhaseOptions, now: datetime, *, stop: bool
     ) -> Document:
-        """Begin, change or end the phase of a spider; returns its progress or outcome."""
+        """Start, change or end the sampling phase of a spider; return its progress or result."""
         from crawler.planning.learning import PhaseOptions, choose, outcome, progress
         from crawler.storage import sampling_phases
 
         phase = await sampling_phases.follow(db, spider, now)
         if phase is None and stop:
-            raise ConfigError(f"{spider} is not learning")
+            raise ConfigError(f"{spider} is not in a sampling phase")
         if (
             phase is None
             and options == PhaseOptions()
@@ -137,37 +145,41 @@ class Command(FreshetCommand):
         return done
 
 
-def _lines(done: Document) -> Iterator[str]:
+def _summary(done: Document) -> Iterator[str]:
+    """Yield the state of the phase, its sample and its polls."""
     name = done["spider"]
     if done["begun"]:
-        yield f"{name} learns for {done['weeks']:g} weeks, until {_time(done['until'])}"
+        weeks, until = done["weeks"], _time(done["until"])
+        yield f"{name}: sampling phase of {weeks:g} weeks started, until {until}"
     elif done["learning"]:
         left = f"{span(done['days_left'] * DAY)} from now"
-        yield f"{name} is learning until {_time(done['until'])}, {left}"
+        yield f"{name}: sampling phase until {_time(done['until'])}, {left}"
     else:
-        yield f"{name} learned until {_time(done['ended'])}; its pages go their former way"
+        yield (
+            f"{name}: sampling phase ended {_time(done['ended'])}; pages are back on their schedule"
+        )
     turns = ""
     if done["turns"] != 1:
         turns = f", {-(-done['pages'] // done['turns']):,} at a time"
         if done["learning"]:
-            turns += f": turn {done['turn'] + 1} of {done['turns']}"
+            turns += f" (turn {done['turn'] + 1} of {done['turns']})"
     yield (
-        f"{done['pages']:,} pages{turns}, each every {done['every']}, "
+        f"{done['pages']:,} pages{turns}, polled every {done['every']}, "
         f"at most {done['budget_per_day']:,g} requests a day"
     )
     if not done["begun"]:
         due = f" of {done['polls_due']:,} due so far" if "polls_due" in done else ""
-        yield f"{done['polls']:,} polls{due}, {done['changes']:,} changes seen"
+        yield f"{done['polls']:,} polls{due}, {done['changes']:,} changes found"
 
 
-def _table(rows: list[Document], *, seen: bool) -> Table:
-    """Pages by kind and category. seen: with polls and changes."""
+def _table(rows: list[Document], *, with_polls: bool) -> Table:
+    """Return a table of pages by kind and category. with_polls: add polls and changes."""
     from rich.table import Table
 
     parts: dict[tuple[str, str], list[Document]] = defaultdict(list)
     for row in rows:
         parts[row["kind"], ", ".join(row["categories"][:1])].append(row)
-    columns = ("pages", "polls", "changes") if seen else ("pages",)
+    columns = ("pages", "polls", "changes") if with_polls else ("pages",)
     table = Table("kind", "category", *columns)
     for column in table.columns[2:]:
         column.justify = "right"

@@ -1,4 +1,4 @@
-"""`scrapy list`: Scrapy's own, with the sites whose definitions are stored."""
+"""`scrapy list`: Scrapy's command, extended by sites whose definitions are in the database."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from crawler.utils.terminal import complain, print_line
 
 
 class Command(scrapy_list.Command):
-    """Names for `scrapy crawl`."""
+    """List the names that `scrapy crawl` accepts."""
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "List what can be crawled: spider classes, and sites whose definitions are stored"
+        """Return the description for `scrapy -h`."""
+        return "List all spiders: spider classes, and sites with a stored definition"
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print one name a line; the spider classes also where the database cannot be reached."""
+        """Print one name per line; only spider classes if the database cannot be reached."""
         from spiders.site import stored_definitions
 
         assert self.settings is not None
@@ -28,6 +28,6 @@ class Command(scrapy_list.Command):
         try:
             names |= stored_definitions(Config.of(self.settings)).keys()
         except FreshetError as error:
-            complain("list", f"only spider classes: {error}")
+            complain("list", f"stored sites are missing from this list: {error}")
         for name in sorted(names):
             print_line(name)

@@ -1,4 +1,4 @@
-"""`scrapy metrics`: figures of the database for Prometheus, printed, written or served."""
+"""`scrapy metrics`: metrics of the database for Prometheus, printed, written or served."""
 
 from __future__ import annotations
 
@@ -27,41 +27,44 @@ CACHE = "60s"
 
 
 class Command(FreshetCommand):
-    """Metrics: once, or by HTTP until it is stopped."""
+    """Print or write metrics once, or serve them over HTTP."""
 
     arguments = (f"[{SERVE}]",)
     example = "scrapy metrics serve --port 9464"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Tell Prometheus how targets, plans, passes and posts are"
+        """Return the description for `scrapy -h`."""
+        return "Export Prometheus metrics on targets, plans, crawl runs and posts"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add where the metrics go."""
+        """Add the output file, and the options of `serve`."""
         super().add_options(parser)
         parser.add_argument(
-            "--out", metavar="FILE", type=Path, help="write this file at once as a whole"
-        )
+            "--out", metavar="FILE", type=Path,
+            help="write the metrics to this file, atomically (default: standard output)",
+        )  # fmt: skip
         parser.add_argument(
             "--port", metavar="[HOST:]PORT", default=PORT,
-            help=f"of serve: loopback without a host; port 0 takes a free one ({PORT})",
+            help="serve: address to listen on; the host is loopback if left out, port 0 is any "
+            f"free port (default: {PORT})",
         )  # fmt: skip
         parser.add_argument(
             "--cache", metavar="T", default=CACHE,
-            help=f"of serve: read the database at most so often ({CACHE})",
+            help=f"serve: minimum time between two reads of the database (default: {CACHE})",
         )  # fmt: skip
         parser.add_argument(
-            "--for", dest="for_time", metavar="T", help="of serve: end after a time, such as 12h"
-        )
+            "--for", dest="for_time", metavar="T",
+            help="serve: stop after a time, such as 12h (default: run until stopped)",
+        )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Serve, or print."""
+        """Serve, write or print the metrics."""
         if args and args[0] != SERVE:
-            raise UsageError(f"{args[0]!r} is not {SERVE}", print_help=False)
+            raise UsageError(f"unknown action {args[0]!r}. Available: {SERVE}", print_help=False)
         if args:
             self._serve(opts)
             return
-        # Prometheus's library is slow to import: not for --help.
+        # prometheus_client is slow to import, and --help does not need it.
         from crawler.ops.metrics_database import text_of
 
         metrics = asyncio.run(self._read())
@@ -89,7 +92,7 @@ class Command(FreshetCommand):
 
     def _serve(self, opts: argparse.Namespace) -> None:
         """Serve until SIGTERM, SIGINT or the end of `--for`."""
-        # Twisted's web parts are slow to import.
+        # twisted.web is slow to import, and printing does not need it.
         from crawler.ops.metrics_database import Latest
         from crawler.storage.store import Store
         from crawler.web.metrics import MetricsSource, served

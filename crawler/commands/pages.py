@@ -1,4 +1,4 @@
-"""`scrapy pages`: pages composed of cells, as files or served on this machine."""
+"""`scrapy pages`: dashboards made of cells, as files or served on this machine."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from crawler.cli.base import Action, ActionsCommand, Functions
 
 
 class Command(ActionsCommand):
-    """Pages of cells: build them, or serve them while they are built."""
+    """Build dashboards, or serve them and rebuild them when cells change."""
 
     actions: ClassVar[Mapping[str, Action]] = {
         "build": Action(
-            "write the pages whose cells or templates changed",
+            "Write the dashboards whose cells or templates changed",
             "scrapy pages build templates --out /srv/www/cells",
         ),
         "serve": Action(
-            "show pages on this machine, and build them again as cells change",
+            "Serve dashboards on this machine, and rebuild them when cells change",
             "scrapy pages serve templates --port 8000",
         ),
     }
     example = "scrapy pages build templates --out /srv/www/cells"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Build or serve pages composed of cells"
+        """Return the description for `scrapy -h`."""
+        return "Build or serve dashboards made of cells"
 
     def functions(self, action: str) -> Functions:
-        """Import the functions of an action."""
+        """Import and return the functions of an action."""
         from crawler.cli import pages
 
         if action == "build":

@@ -1,4 +1,7 @@
-"""`scrapy parse`: Scrapy's own, without a crawl run; exit code 1 where nothing could be read."""
+"""`scrapy parse`: Scrapy's command, without starting a crawl run.
+
+Unlike Scrapy's, it exits with code 1 if the spider finds neither items nor links on the page.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ from crawler.utils.terminal import complain
 
 
 class Command(Inspection, parse.Command):
-    """Print the items and the requests that a spider makes of a page."""
+    """Print the items and requests that a spider extracts from a page."""
 
     def spider_class(self, args: list[str], opts: argparse.Namespace) -> type[Spider]:
-        """The spider of the page; raises ConfigError where no site has it."""
+        """Return the spider that handles the URL; raises ConfigError if there is none."""
         kind = super().spider_class(args, opts)
         if kind is DefaultSpider and args and is_url(args[0]):
             raise ConfigError(f"no spider for {args[0]}. Name one with --spider NAME")
         return kind
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Parse the page."""
+        """Fetch and parse the page, and print the results."""
         if len(args) != 1 or not is_url(args[0]):
             raise UsageError
-        # Scrapy's own way of parsing returns Deferreds, which Scrapy warns of.
+        # Scrapy's command returns Deferreds from callbacks, although Scrapy warns about that.
         warnings.filterwarnings("ignore", ".*returned a Deferred", ScrapyDeprecationWarning)
         super().run(args, opts)
         if self.exitcode == 0 and not any((*self.items.values(), *self.requests.values())):
@@ -41,7 +44,7 @@ class Command(Inspection, parse.Command):
             self.exitcode = 1
 
     def set_spidercls(self, url: str, opts: argparse.Namespace) -> None:
-        """Choose the spider, and let it ask for this page only."""
+        """Choose the spider, and limit its start requests to this page."""
         kind: Any = self.spider_class([url], opts)
 
         async def start(spider: Spider) -> AsyncIterator[Request]:

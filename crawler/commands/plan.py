@@ -1,4 +1,4 @@
-"""`scrapy plan`: the plan in effect by groups and hours, its load and freshness; and changes."""
+"""`scrapy plan`: the current plan by frequency class and hour, and the changes found."""
 
 from __future__ import annotations
 
@@ -19,56 +19,58 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 DEFAULT_URLS = 20
-# More names than these do not fit into a title.
+# The maximum number of spider names that fit into the title of a chart.
 SHOWN_NAMES = 3
-NO_PLAN = "no plan yet (scrapy replan makes one)"
+NO_PLAN = "no plan yet. Run scrapy replan first"
 
 
 class Command(FreshetCommand):
-    """The plan in effect."""
+    """Show the current plan, or the changes found."""
 
     arguments = ("[NAME]",)
     example = "scrapy plan books --calendar books.png"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Show groups, timetable, load and expected freshness of the plan in effect"
+        """Return the description for `scrapy -h`."""
+        return "Show frequency classes, timetable, load and expected freshness of the current plan"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what else to show."""
+        """Add the options of `--changes`, and the chart."""
         super().add_options(parser)
         parser.add_argument(
             "--changes", action="store_true",
-            help="instead: changes found and their sizes by URL, weekday and hour",
+            help="show changes found and their sizes by URL, weekday and hour, instead of the plan",
         )  # fmt: skip
         parser.add_argument(
-            "--weeks", type=float, metavar="N", help="changes of the last N weeks (default: all)"
-        )
+            "--weeks", type=float, metavar="N",
+            help="with --changes: only the last N weeks (default: all)",
+        )  # fmt: skip
         parser.add_argument(
             "--urls", type=int, metavar="N", default=DEFAULT_URLS,
-            help=f"changes of the N URLs that changed most (default: {DEFAULT_URLS})",
+            help="with --changes: number of URLs to show, those that changed most often first "
+            f"(default: {DEFAULT_URLS})",
         )  # fmt: skip
         parser.add_argument(
             "--calendar", type=Path, metavar="FILE",
-            help="draw requests and changes by hour of the week, as .png or .svg",
+            help="write a heat map of requests and changes by hour of the week, as .png or .svg",
         )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the plan, or the changes."""
         spider = args[0] if args else None
         if opts.urls < 1 or (opts.weeks is not None and opts.weeks <= 0):
-            raise ConfigError("--urls and --weeks have to be more than 0")
+            raise ConfigError("--urls and --weeks must be greater than 0")
         if opts.calendar is not None:
             from crawler.planning import plots
 
             plots.check(opts.calendar)
-        with working(self.config, "opening the database") as say:
+        with working(self.config, "opening the database") as progress:
             if opts.changes:
                 report = asyncio.run(self._changes(spider, opts.weeks, opts.urls))
             else:
-                report = asyncio.run(self._plan(spider, opts.calendar, say))
+                report = asyncio.run(self._plan(spider, opts.calendar, progress))
         if opts.json:
             print_json(report)
             return
@@ -80,9 +82,11 @@ class Command(FreshetCommand):
         if "plans" in report:
             show_plan(console, report)
         if "calendar" in report:
-            console.print(f"drawn: {report['calendar']}")
+            console.print(f"heat map written to {report['calendar']}")
 
-    async def _plan(self, spider: str | None, calendar: Path | None, say: Say) -> Document:
+    async def _plan(
+        self, spider: str | None, calendar: Path | None, progress: Progress
+    ) -> Document:
         from crawler.planning.report import of_plans
         from crawler.storage import plans
         from crawler.storage.store import opened
@@ -95,10 +99,10 @@ class Command(FreshetCommand):
             documents = {str(plan["_id"]): plan for plan in latest if plan is not None}
             if not documents:
                 raise ConfigError(NO_PLAN)
-            say("summing up the plan")
+            progress("summarizing the plan")
             report = await of_plans(db, spiders, list(documents.values()))
             if calendar is not None:
-                say("estimating when pages change")
+                progress("estimating when pages change")
                 await _draw(db, config, report, calendar)
             return report
 
@@ -117,12 +121,12 @@ class Command(FreshetCommand):
 
 
 async def _spiders(db: Database, spider: str | None) -> list[str]:
-    """The spiders that are meant; raises ConfigError where one has no targets."""
+    """Return the given spider, or all spiders with targets; raises ConfigError if it has none."""
     from crawler.storage import targets
 
     spiders = await targets.spiders(db)
     if not spiders:
-        raise ConfigError("no targets yet (scrapy crawl finds them)")
+        raise ConfigError("no targets yet. Run scrapy crawl first")
     if spider is None:
         return spiders
     if spider not in spiders:
@@ -131,7 +135,7 @@ async def _spiders(db: Database, spider: str | None) -> list[str]:
 
 
 async def _draw(db: Database, config: Config, report: Document, path: Path) -> None:
-    """Draw a report's requests and changes by hour of the week."""
+    """Write a heat map of a report's requests and changes, and note its path in the report."""
     import numpy as np
 
     from crawler.planning import plots

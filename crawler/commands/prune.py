@@ -1,4 +1,4 @@
-"""`scrapy prune`: keep the database from growing forever."""
+"""`scrapy prune`: delete old data to limit the size of the database."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from datetime import timedelta
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, no_targets, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
 from crawler.utils.text import megabytes
@@ -16,47 +16,53 @@ Counts = dict[str, dict[str, int]]
 
 
 class Command(FreshetCommand):
-    """Remove old versions, and make daily aggregates of old visits."""
+    """Delete old versions and runs, and replace old visits by daily aggregates."""
 
     example = "scrapy prune --spider books --keep-versions 10 --keep-days 90 --dry-run"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Remove old versions and roll old visits up into days"
+        """Return the description for `scrapy -h`."""
+        return "Delete old versions and runs, and replace old visits by daily aggregates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what to keep."""
+        """Add how much data to keep, and of which spiders."""
         super().add_options(parser)
         parser.add_argument(
-            "--spider", action="append", metavar="NAME", help="only this one (may be repeated)"
-        )
+            "--spider", action="append", metavar="NAME",
+            help="prune only this spider (may be repeated; default: all spiders)",
+        )  # fmt: skip
         parser.add_argument(
             "--keep-versions", type=int, metavar="N",
-            help="newest versions kept a target (default: FRESHET_KEEP_VERSIONS)",
+            help="number of versions to keep per target; 0 keeps all (default: "
+            "FRESHET_KEEP_VERSIONS)",
         )  # fmt: skip
         parser.add_argument(
             "--keep-days", type=float, metavar="DAYS",
-            help="older visits become day sums, passes go (default: FRESHET_KEEP_VISITS_DAYS)",
+            help="age from which visits are aggregated by day and runs are deleted; 0: never "
+            "(default: FRESHET_KEEP_VISITS_DAYS)",
         )  # fmt: skip
-        parser.add_argument("--dry-run", action="store_true", help="only count what would go")
+        parser.add_argument(
+            "--dry-run", action="store_true",
+            help="print what would be deleted, without deleting it",
+        )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Prune, and print how much went."""
+        """Prune the database, and print how much was deleted."""
         config = self.config
         keep = config.keep_versions if opts.keep_versions is None else opts.keep_versions
         days = config.keep_visits_days if opts.keep_days is None else opts.keep_days
         if keep < 0 or days < 0:
             raise ConfigError("--keep-versions and --keep-days cannot be negative")
         if not keep and not days:
-            raise ConfigError("nothing to do: give --keep-versions N or --keep-days DAYS")
+            raise ConfigError("nothing to prune. Give --keep-versions N or --keep-days DAYS")
         counts = asyncio.run(self._prune(opts.spider, int(keep), days, really=not opts.dry_run))
         if opts.json:
             print_json({"dry_run": opts.dry_run, "spiders": counts})
             return
-        verb = "would go" if opts.dry_run else "gone"
+        verb = "would delete" if opts.dry_run else "deleted"
         for name, n in counts.items():
-            gone = f"{n['versions']} versions, {n['visits']} visits and {n['runs']} passes"
-            print_line(f"{name}: {gone} {verb}; {megabytes(n['kept_bytes'])} of versions kept")
+            deleted = f"{n['versions']} versions, {n['visits']} visits and {n['runs']} runs"
+            print_line(f"{name}: {verb} {deleted}; {megabytes(n['kept_bytes'])} of versions kept")
 
     async def _prune(
         self, spiders: list[str] | None, keep: int, days: float, *, really: bool
@@ -69,7 +75,7 @@ class Command(FreshetCommand):
         async with opened(config) as db:
             stored = await targets.spiders(db)
             if unknown := sorted(set(spiders or ()) - set(stored)):
-                raise ConfigError(f"no targets of {unknown[0]!r}; there are: {', '.join(stored)}")
+                raise no_targets(unknown[0], stored)
             before = Clock(config.clock_offset_hours).now() - timedelta(days=days)
             counts: Counts = {}
             for name in spiders or stored:

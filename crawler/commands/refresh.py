@@ -1,4 +1,4 @@
-"""`scrapy refresh`: the service that takes cron's place."""
+"""`scrapy refresh`: the service that crawls, replans and prunes, as an alternative to cron."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from crawler.utils.terminal import print_line
 
 
 class Command(ActionsCommand):
-    """Keep all sites fresh by their plans."""
+    """Run the refresh service."""
 
     actions: ClassVar[Mapping[str, Action]] = {
         "run": Action(
-            "stay at work: visit what is due of all spiders, replan and prune at their times",
+            "Run as a service: fetch targets as they become due; replan and prune periodically",
             "scrapy refresh run --replan 12h",
         ),
     }
     example = "scrapy refresh run"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Keep all spiders fresh by their plans, as a service instead of cron"
+        """Return the description for `scrapy -h`."""
+        return "Keep all sites fresh by their plans, as a service instead of cron jobs"
 
     def functions(self, action: str) -> Functions:
-        """Import the functions of the action."""
+        """Import and return the functions of the action."""
         from crawler.ops.options import add_options
 
         return add_options, self.serve
 
     def serve(self, config: Config, opts: argparse.Namespace) -> None:
-        """Refresh until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
+        """Run the service until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
 
-        A line for each run is logged on stderr; a summary goes to stdout at the end.
+        Each crawl run is logged as one line on stderr. A summary is printed on stdout at the end.
         """
         from crawler.ops import jobs
         from crawler.ops.options import order_of
@@ -46,7 +46,7 @@ class Command(ActionsCommand):
         needs_database = jobs.needs_database(names, spiders)
         stored = jobs.stored_sites(config) if needs_database else jobs.StoredSites()
         chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.to_serve(spiders)
-        # Slow to import: not before the options are right.
+        # Slow to import. Invalid options are reported before.
         from crawler.ops.service import serve, summary_lines
 
         done = serve(config, opts.settings, chosen, order)

@@ -1,4 +1,4 @@
-"""`scrapy replan`: from the change log to a plan for each target."""
+"""`scrapy replan`: compute and activate a new plan from the change log."""
 
 from __future__ import annotations
 
@@ -23,49 +23,74 @@ BUSY = "another replan is running"
 
 
 class Command(FreshetCommand):
-    """A new plan for all targets, or for those of some spiders."""
+    """Make a new plan for all targets, or for those of some spiders."""
 
     example = "scrapy replan --budget 265/day --dry-run"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Plan when to visit each target, from what is known of its changes"
+        """Return the description for `scrapy -h`."""
+        return "Plan when to visit each target, based on its change history"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options of the plan; those that are not given stay as they are."""
+        """Add the options of the plan.
+
+        If none of them is given or set, the policy, budget and caps of the current plan are kept.
+        """
         super().add_options(parser)
         parser.add_argument(
-            "--spider", action="append", metavar="NAME", help="only this one (may be repeated)"
-        )
+            "--spider", action="append", metavar="NAME",
+            help="plan only targets of this spider (may be repeated; default: all spiders)",
+        )  # fmt: skip
         parser.add_argument(
-            "--kind", choices=("pages", "feeds"), help="only these; they are planned apart"
-        )
-        parser.add_argument("--policy", metavar="P", help="how visits are shared out: optimal, …")
+            "--kind", choices=("pages", "feeds"),
+            help="plan only pages or only feeds (default: both, each with its own budget)",
+        )  # fmt: skip
         parser.add_argument(
-            "--objective", metavar="O", help="balanced, freshness, age or delay (policy optimal)"
-        )
-        parser.add_argument("--budget", metavar="N", help="requests a day, such as 265/day")
+            "--policy", metavar="NAME",
+            help="allocation policy. Pages: optimal, groups, groups6, uniform, sqrt, freshness, "
+            "harmonic, age, adaptive; feeds: optimal, uniform, min-delay, min-missing (default: "
+            "FRESHET_POLICY for pages and FRESHET_FEED_POLICY for feeds, else optimal)",
+        )  # fmt: skip
         parser.add_argument(
-            "--freshness", metavar="F", help="or: as many as this expected freshness needs (0.95)"
-        )
+            "--objective", metavar="NAME",
+            help="objective of the policy optimal: balanced, freshness, age, delay (default: "
+            "FRESHET_OBJECTIVE, else balanced)",
+        )  # fmt: skip
         parser.add_argument(
-            "--max-age", metavar="T", help="or: as many as this mean age needs (6h)"
-        )
+            "--budget", metavar="N",
+            help="requests a day on average, such as 265/day (default: FRESHET_BUDGET for pages "
+            "and FRESHET_FEED_BUDGET for feeds, else the current budget)",
+        )  # fmt: skip
         parser.add_argument(
-            "--daily-cap",
-            metavar="N",
-            help="requests a day at most (default: 1.5 times the budget)",
-        )
-        parser.add_argument("--hourly-cap", metavar="N", help="requests an hour at most")
+            "--freshness", metavar="F",
+            help="goal instead of --budget: use the budget that gives this expected freshness, "
+            "such as 0.95",
+        )  # fmt: skip
+        parser.add_argument(
+            "--max-age", metavar="T",
+            help="goal instead of --budget: use the budget that gives this mean age, such as 6h",
+        )  # fmt: skip
+        parser.add_argument(
+            "--daily-cap", metavar="N",
+            help="maximum requests a day; 0 is unlimited (default: FRESHET_DAILY_CAP, else 1.5 "
+            "times the budget)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--hourly-cap", metavar="N",
+            help="maximum requests an hour; 0 is unlimited (default: FRESHET_HOURLY_CAP, else "
+            "unlimited)",
+        )  # fmt: skip
         parser.add_argument(
             "--shared-budget", action="store_true",
-            help="pages and feeds share the budget (default: FRESHET_SHARED_BUDGET)",
+            help="split one budget between pages and feeds (default: FRESHET_SHARED_BUDGET)",
         )  # fmt: skip
-        parser.add_argument("--dry-run", action="store_true", help="plan, and write nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="print the plan without storing it"
+        )
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Plan, carry it out, and print the plans."""
-        # Slow to import: not for --help.
+        """Compute, store and print the plans."""
+        # Slow to import, and --help does not need it.
         from crawler.cli.plan_output import show_replan
         from crawler.planning.options import PlanOptions, ReplanRequest
 
@@ -82,20 +107,22 @@ class Command(FreshetCommand):
         shared = opts.shared_budget or self.config.shared_budget
         order = ReplanRequest(options, opts.spider, opts.kind, shared, opts.dry_run)
         try:
-            with working(self.config, "opening the database") as say:
-                plans = asyncio.run(self._replan(order, say))
+            with working(self.config, "opening the database") as progress:
+                plans = asyncio.run(self._replan(order, progress))
         except Busy as busy:
             print_line(f"scrapy replan: {busy}", error=True)
             return
         if opts.json:
-            # Where pages and feeds were planned, the feeds' plan is a field of the pages' plan.
-            first, *further = plans
-            print_json(first | {plan["kind"]: plan for plan in further})
+            # If both pages and feeds were planned, the feeds' plan is a field of the pages' plan.
+            first, *others = plans
+            print_json(first | {plan["kind"]: plan for plan in others})
         else:
             show_replan(plans)
 
-    async def _replan(self, order: ReplanRequest, say: Callable[[str], None]) -> list[Document]:
-        # Slow to import: not before there is something to plan.
+    async def _replan(
+        self, order: ReplanRequest, progress: Callable[[str], None]
+    ) -> list[Document]:
+        # Slow to import. Invalid options are reported before.
         from crawler.planning.replan import replan_parts
         from crawler.storage import leases
         from crawler.storage.store import opened
@@ -104,4 +131,4 @@ class Command(FreshetCommand):
         async with opened(config) as db, AsyncExitStack() as stack:
             if not order.dry_run:
                 await stack.enter_async_context(leases.held(db, config, leases.REPLAN, BUSY))
-            return await replan_parts(db, config, order, say)
+            return await replan_parts(db, config, order, progress)

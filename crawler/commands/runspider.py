@@ -1,4 +1,4 @@
-"""`scrapy runspider`: Scrapy's own, with the checks and the exit codes of `scrapy crawl`."""
+"""`scrapy runspider`: Scrapy's command, with the checks and exit codes of `scrapy crawl`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from crawler.errors import ConfigError
 
 
 class Command(crawl.Command):
-    """Run a spider that a file defines."""
+    """Run a spider that is defined in a file."""
 
     name = "runspider"
     default_settings: ClassVar[dict[str, Any]] = runspider.Command.default_settings
 
     def syntax(self) -> str:
-        """The usage line."""
+        """Return the part of the usage line after the command's name."""
         return "[options] <spider_file>"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
+        """Return the description for `scrapy -h`."""
         return "Run a spider from a Python file"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Scrapy's options and an example."""
+        """Add Scrapy's options and an example."""
         super().add_options(parser)
         parser.epilog = "Example: scrapy runspider shop.py -o items.jsonl"
 
@@ -42,5 +42,5 @@ class Command(crawl.Command):
         except (ImportError, SyntaxError, ValueError) as error:
             raise ConfigError(f"{name}: cannot be loaded: {error}") from None
         if not spiders:
-            raise ConfigError(f"{name}: no spider in this file. Define a class with a name")
+            raise ConfigError(f"{name}: no spider in this file. Define a spider class with a name")
         return spiders[-1]

@@ -1,4 +1,4 @@
-"""`scrapy search`: the posts that have some words, near-duplicates left out."""
+"""`scrapy search`: find posts by words, without near-duplicates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy.exceptions import UsageError
 
 from crawler.cli.base import FreshetCommand, print_json
-from crawler.cli.types import category, moment, number, storable, when
+from crawler.cli.types import as_time, category, positive_int, time_or_age, valid_utf8
 from crawler.errors import ConfigError
 from crawler.utils.terminal import SafeConsole, complain
 from crawler.utils.text import count
@@ -24,89 +24,86 @@ DEFAULT_LIMIT = 20
 BATCH = 1000
 MAX_TITLE = 300
 COLUMNS_IN_JSON = 200
-NO_POSTS = "no posts since then: an earlier --since, or scrapy crawl NAME, may find some"
+NO_POSTS = "no posts since then. Try an earlier --since, or run scrapy crawl NAME"
 
 
 class Command(FreshetCommand):
-    """Posts with some words, best first."""
+    """List posts with some words, best match first, or the newest posts."""
 
     arguments = ("[WORD…]",)
     example = 'scrapy search "virtual world" game --since 30d'
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Find posts by words, or the newest ones (--since), without near-duplicates"
+        """Return the description for `scrapy -h`."""
+        return "Find posts by words, or list the newest posts (--since), without near-duplicates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what else a post has to be, and how many are shown."""
+        """Add options that select posts and limit their number."""
         super().add_options(parser)
         parser.add_argument(
-            "--any", action="store_true", help="one of the words is enough (default: all occur)"
-        )
+            "--any", action="store_true",
+            help="find posts with at least one of the words (default: with all of them)",
+        )  # fmt: skip
         parser.add_argument(
             "--without", metavar="WORD", action="append", default=[],
-            help="leave out posts with this word or phrase; may be repeated",
+            help="leave out posts with this word or phrase (may be repeated)",
         )  # fmt: skip
         parser.add_argument(
-            "--spider",
-            metavar="NAME",
-            type=storable,
-            help="only posts that this spider has, as a source or as a near-duplicate",
-        )
-        parser.add_argument(
-            "--category",
-            metavar="NAME",
-            type=category,
-            help="only posts in this category or below it, of one of their sources or copies",
-        )
-        parser.add_argument(
-            "--since", metavar="T", type=when,
-            help="only posts from then on: a day or time (UTC), or a span such as 7d",
+            "--spider", metavar="NAME", type=valid_utf8,
+            help="only posts of which this spider found a source or near-duplicate",
         )  # fmt: skip
         parser.add_argument(
-            "--limit", metavar="N", type=number, default=DEFAULT_LIMIT,
-            help=f"posts at most (default: {DEFAULT_LIMIT})",
+            "--category", metavar="NAME", type=category,
+            help="only posts of which a source or near-duplicate is in this category or one of its "
+            "subcategories",
+        )  # fmt: skip
+        parser.add_argument(
+            "--since", metavar="T", type=time_or_age,
+            help="only posts since a day or time (UTC), or since a time ago such as 7d",
+        )  # fmt: skip
+        parser.add_argument(
+            "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
+            help=f"maximum number of posts (default: {DEFAULT_LIMIT})",
         )  # fmt: skip
         parser.add_argument(
             "--all", action="store_true", help="show the near-duplicates of each post too"
         )
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Explain how words are left out to anybody who types `-word`."""
+        """Search; the error for a word such as `-word` mentions `--without`."""
         if unknown := next((word for word in args if word.startswith("-")), None):
-            message = f"unknown option {unknown} (--without WORD leaves posts out)"
+            message = f"unknown option {unknown}. --without WORD leaves out posts with a word"
             raise UsageError(message, print_help=False)
         super().run(args, opts)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print the posts; as with grep, the exit code is 1 without any."""
-        from crawler.cli.search_output import nothing, plain, room, show_posts
+        """Print the posts; like grep, exit with code 1 if there are none."""
+        from crawler.cli.search_output import json_of, no_matches, passage_columns, show_posts
         from crawler.search import Query
 
         if not args and opts.since is None:
-            raise UsageError(
-                "WORD is missing (--since 7d lists the newest posts)", print_help=False
-            )
+            raise UsageError("WORD is missing. --since 7d lists the newest posts", print_help=False)
         query = Query.of(args, opts.without, every=not opts.any)
         console = SafeConsole()
-        columns = COLUMNS_IN_JSON if opts.json else room(console)
+        columns = COLUMNS_IN_JSON if opts.json else passage_columns(console)
         rows, more = asyncio.run(self._search(query, opts, columns, newest=not args))
         if opts.json:
-            print_json([plain(row) for row in rows])
+            print_json([json_of(row) for row in rows])
         else:
             show_posts(console, rows, query.terms)
         if not rows:
-            complain(self.name, nothing(query) if args else NO_POSTS)
+            complain(self.name, no_matches(query) if args else NO_POSTS)
             self.exitcode = 1
         elif more and not opts.json:
-            console.print(f"the first {count(len(rows), 'post')}; --limit N shows more")
+            console.print(f"first {count(len(rows), 'post')} shown. --limit N shows more")
 
     async def _search(
         self, query: Query, opts: argparse.Namespace, columns: int, *, newest: bool
     ) -> tuple[list[Document], bool]:
-        """The posts, and whether there are more of them.
+        """Return the posts, and whether there are more than `--limit`.
 
-        newest: no words were given; words without a letter find nothing
+        newest: list the newest posts, because no words were given. A query may have no terms in
+                spite of words, if they have no letters or digits; it finds nothing.
         """
         from crawler.storage import feeds, search
         from crawler.storage.retry import in_batches
@@ -119,7 +116,7 @@ class Command(FreshetCommand):
         rows: list[Document] = []
         more = False
         async with opened(config) as db:
-            since = moment(opts.since, Clock(config.clock_offset_hours).now())
+            since = as_time(opts.since, Clock(config.clock_offset_hours).now())
             items = (
                 search.newest(db, query, source, since)
                 if newest and since is not None
@@ -129,12 +126,12 @@ class Command(FreshetCommand):
                 async for post in posts:
                     if more := len(rows) == opts.limit:
                         break
-                    rows.append(_row(post, query, columns))
+                    rows.append(_search_result(post, query, columns))
             if opts.spider is not None and not rows:
                 spiders = await search.spiders(db)
                 if opts.spider not in spiders:
-                    names = ", ".join(spiders) or "none; run scrapy crawl first"
-                    raise ConfigError(f"no posts of {opts.spider!r}; spiders with posts: {names}")
+                    names = ", ".join(spiders) or "none. Run scrapy crawl first"
+                    raise ConfigError(f"no posts of {opts.spider!r}. Spiders with posts: {names}")
             for batch in in_batches(rows, BATCH):
                 if opts.all:
                     for row, copies in zip(batch, await search.hidden(db, batch), strict=True):
@@ -145,8 +142,11 @@ class Command(FreshetCommand):
         return rows, more
 
 
-def _row(post: Document, query: Query, columns: int) -> Document:
-    """A post as it is shown, without its texts: there may be many posts."""
+def _search_result(post: Document, query: Query, columns: int) -> Document:
+    """Return a post with a passage instead of its full text, to save memory.
+
+    columns: width of the passage
+    """
     from crawler.search import passage
     from crawler.storage import search
 

@@ -1,4 +1,4 @@
-"""`scrapy shell`: Scrapy's own, with a spider from the beginning and without a crawl run."""
+"""`scrapy shell`: Scrapy's command, with the URL's spider and without starting a crawl run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from crawler.cli.inspection import Inspection
 
 
 class Command(Inspection, shell.Command):
-    """An interactive console with the page of a URL or a file."""
+    """Open an interactive console with the page of a URL or file."""
 
     def spider_class(self, args: list[str], opts: argparse.Namespace) -> type[Spider]:
-        """The spider of the page; the shell takes files, and URLs without a scheme."""
+        """Return the spider of the page, which may be a file or a URL without a scheme."""
         return super().spider_class([guess_scheme(url) for url in args[:1]], opts)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Open the shell; Scrapy's own has no spider yet when middlewares ask for it."""
+        """Open the shell.
+
+        Scrapy's command creates the spider later, but Freshet's middlewares need it at their start.
+        """
         assert self.crawler_process is not None
         crawler = self.crawler_process._create_crawler(self.spider_class(args, opts))
         crawler.spider = crawler._create_spider(**opts.spargs)
@@ -34,12 +37,12 @@ class Command(Inspection, shell.Command):
         url = guess_scheme(args[0]) if args else None
         TypedShell(self, crawler, opts.code).start(url, redirect=not opts.no_redirect)
         if opts.code is None:
-            # A mistake at the prompt is not the command's.
+            # Requests that failed at the prompt do not make the command fail.
             self.exitcode = 0
 
 
 class TypedShell(Shell):
-    """A shell in which `fetch` takes what the user types, and prints why there is no answer."""
+    """A shell whose `fetch` allows private addresses, and prints why a request failed."""
 
     def __init__(self, command: Command, crawler: Crawler, code: str | None) -> None:
         super().__init__(crawler, command.update_vars, code)
@@ -52,7 +55,7 @@ class TypedShell(Shell):
         redirect: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Fetch a page and fill the shell's variables; without an answer `response` is None."""
+        """Fetch a page and set the shell's variables; `response` is None if the request failed."""
         from crawler.fetch.guard import TYPED
 
         if isinstance(request_or_url, Request):
@@ -75,5 +78,5 @@ class TypedShell(Shell):
         request: Request | None = None,
         spider: Spider | None = None,
     ) -> None:
-        """Fill the shell's variables; the spider is there before the first page."""
+        """Set the shell's variables, including the spider before the first page."""
         super().populate_vars(response, request, spider or self.crawler.spider)

@@ -1,4 +1,4 @@
-"""`scrapy simulate`: what each policy would have cost and gained, before one is chosen."""
+"""`scrapy simulate`: compare policies on recorded changes or posts, or under overload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Example: scrapy simulate feeds --posts posts.csv.gz --feeds feeds.csv \\
 Example: scrapy simulate overload cells.toml --load 2 --plot overload.png
 """
 
-# What each kind needs and what only it takes, by the name of the option's value.
+# Options by kind: input files, required amounts, and all options that other kinds reject. Options
+# are named by their attribute in the parsed arguments.
 FILES = {PAGES: ("changes", "pages"), FEEDS: ("posts", "feeds")}
 AMOUNTS = {PAGES: ("budget", "N (requests a day)"), FEEDS: ("visits", "N (fetches in all)")}
 TRACES = ("history", "start", "split", "stop", "closed_loop", "replan_every", "visits_out")
@@ -39,101 +40,107 @@ NAMES = {"start": "from", "stop": "to"}
 
 
 class Command(FreshetCommand):
-    """Policies against changes that truly happened, against posts, or with too little time."""
+    """Simulate policies on recorded changes or posts, or under overload."""
 
     arguments = ("|".join(KINDS), "[FILE.toml]")
     example = EXAMPLES
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Try policies on a trace of changes or posts, on the own past, or under overload"
+        """Return the description for `scrapy -h`."""
+        return "Simulate policies on recorded data, on your own history, or under overload"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """What to simulate, and what to write."""
+        """Add the policies, input files, budgets and output files."""
         super().add_options(parser)
         parser.formatter_class = HelpWithLines
         parser.add_argument(
-            "--policy", action="append", metavar="P",
-            help="may be repeated (default: optimal, of overload all); pages: optimal, groups, "
-            "groups6, uniform, sqrt, freshness, harmonic, age, adaptive; feeds: optimal, uniform, "
-            "min-delay, min-missing; overload: value, expected-ratio, starved-first, round-robin, "
-            "earliest-deadline",
+            "--policy", action="append", metavar="NAME",
+            help="policy to simulate (may be repeated). Pages: optimal, groups, groups6, uniform, "
+            "sqrt, freshness, harmonic, age, adaptive; feeds: optimal, uniform, min-delay, "
+            "min-missing; overload: value, expected-ratio, starved-first, round-robin, "
+            "earliest-deadline (default: optimal; with overload, all)",
         )  # fmt: skip
         parser.add_argument(
             "--plot", type=Path, metavar="FILE",
-            help="draw what comes of it, as .png or .svg",
+            help="write a chart of the results, as .png or .svg",
         )  # fmt: skip
         group = parser.add_argument_group("Pages and feeds")
         group.add_argument(
             "--history", nargs="?", const="", metavar="NAME",
-            help="instead of files: the past of the database, of one spider or of all. It knows "
-            "only what visits saw, and nothing after the last of them",
+            help="use the history in the database instead of files: of this spider, or of all "
+            "spiders. It has only the changes that visits found",
         )  # fmt: skip
         group.add_argument(
-            "--from",
-            dest="start",
-            metavar="T",
-            help="learning begins (default: with what is known)",
-        )
+            "--from", dest="start", metavar="T",
+            help="start of the history that policies plan from (default: start of the data)",
+        )  # fmt: skip
         group.add_argument(
-            "--split",
-            metavar="T",
-            help="from here on it counts (default: after a third of the time)",
-        )
-        group.add_argument("--to", dest="stop", metavar="T", help="end (default: of what is known)")
+            "--split", metavar="T",
+            help="start of the evaluation (default: after a third of the time)",
+        )  # fmt: skip
+        group.add_argument(
+            "--to", dest="stop", metavar="T",
+            help="end of the evaluation (default: end of the data)",
+        )  # fmt: skip
         group.add_argument(
             "--closed-loop", action="store_true",
-            help="nothing is known beforehand: a week of daily visits to pages, or one look at "
-            "each feed, then plans from own visits as replan makes them; without it, polls every "
-            "20 minutes, or all posts, from --from to --split are known",
+            help="start without history: visit pages daily for a week, or each feed once, then "
+            "replan from the simulated visits only (default: from --from to --split, policies know "
+            "all posts, and changes to within 20 minutes)",
         )  # fmt: skip
         group.add_argument(
             "--replan-every", metavar="DAYS",
-            help="days between replans (default: 7; of feeds 1). Without --closed-loop the paper's "
-            "policies for feeds are planned once",
+            help="days between replans (default: 7 for pages, 1 for feeds). Without --closed-loop, "
+            "uniform, min-delay and min-missing plan feeds only once",
         )  # fmt: skip
         group.add_argument(
             "--visits-out", type=Path, metavar="DIR",
-            help="write DIR/POLICY_BUDGET.csv.gz, or DIR/POLICY_VISITS.csv.gz",
+            help="write the simulated visits to this folder, as POLICY_BUDGET.csv.gz (pages) or "
+            "POLICY_VISITS.csv.gz (feeds)",
         )  # fmt: skip
         group = parser.add_argument_group("Pages")
         group.add_argument(
-            "--changes", metavar="FILE", help="CSV with page_id, commit_time_utc; plain or gzip"
-        )
+            "--changes", metavar="FILE",
+            help="CSV file with page_id, commit_time_utc; plain or gzip",
+        )  # fmt: skip
         group.add_argument(
             "--pages", metavar="FILE",
-            help="CSV with page_id, source_id, until_utc; pages.csv beside it if left out",
+            help="CSV file with page_id, source_id, until_utc (default: pages.csv next to "
+            "--changes)",
         )  # fmt: skip
         group.add_argument(
             "--budget", action="append", metavar="N",
-            help="requests a day; may be repeated, each policy is tried with each (default with "
-            "--history: the current budget)",
+            help="requests a day; may be repeated to try each policy with each budget (default: "
+            "the current budget with --history, else required)",
         )  # fmt: skip
         group.add_argument(
-            "--daily-cap", metavar="N", help="requests at most on a day, UTC (default: no cap)"
-        )
+            "--daily-cap", metavar="N",
+            help="maximum requests on a UTC day (default: unlimited)",
+        )  # fmt: skip
         group = parser.add_argument_group("Feeds")
         group.add_argument(
-            "--posts", metavar="FILE", help="CSV with feed_id, posted_at_utc; plain or gzip"
-        )
+            "--posts", metavar="FILE",
+            help="CSV file with feed_id, posted_at_utc; plain or gzip",
+        )  # fmt: skip
         group.add_argument(
             "--feeds", metavar="FILE",
-            help="CSV with feed_id, window_size_S, weight; feeds.csv beside it if left out",
+            help="CSV file with feed_id, window_size_S, weight (default: feeds.csv next to "
+            "--posts)",
         )  # fmt: skip
         group.add_argument(
             "--visits", action="append", metavar="N",
-            help="fetches of all feeds together from --split to --to, such as 20000, or as many "
-            "for each feed, such as 3x; may be repeated, each policy is tried with each (default "
-            "with --history: as many as the current budget allows)",
+            help="fetches of all feeds from --split to --to, such as 20000, or fetches per feed, "
+            "such as 3x; may be repeated to try each policy with each number (default: those that "
+            "the current budget allows with --history, else required)",
         )  # fmt: skip
         group = parser.add_argument_group("Overload")
         group.add_argument(
             "--load", metavar="X",
-            help="seconds of work that are asked for in a second: all costs are scaled to it "
-            "(default: FILE's, 2 without FILE)",
+            help="seconds of work requested per second; the cost of each refresh is scaled to it "
+            "(default: load of FILE, or 2 without FILE)",
         )  # fmt: skip
         group.add_argument(
-            "--equal-costs", action="store_true", help="each refresh takes the same time"
+            "--equal-costs", action="store_true", help="give all refreshes the same cost"
         )
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -141,7 +148,7 @@ class Command(FreshetCommand):
         kind, opts.file = args[0], args[1] if len(args) > 1 else None
         check(kind, opts)
         simulation: Simulation[Any, Any]
-        with working(self.config, "reading what is known") as say:
+        with working(self.config, "reading the data") as progress:
             if kind == PAGES:
                 from crawler.planning.simulate_pages import PageSimulation
 
@@ -154,7 +161,7 @@ class Command(FreshetCommand):
                 from crawler.planning.simulate_overload import OverloadSimulation
 
                 simulation = OverloadSimulation(self.config, opts)
-            simulation.play(say)
+            simulation.play(progress)
         simulation.write()
         if opts.json:
             print_json(simulation.in_json())
@@ -163,32 +170,32 @@ class Command(FreshetCommand):
 
 
 def check(kind: str, opts: argparse.Namespace) -> None:
-    """UsageError where an option is missing, or of another kind."""
+    """Raise UsageError for a missing option, or for one of another kind."""
     if kind not in KINDS:
-        raise _wrong(f"{kind!r} is none of {', '.join(KINDS)}")
+        raise _usage_error(f"unknown simulation {kind!r}. Available: {', '.join(KINDS)}")
     for name in dict.fromkeys(name for names in OWN.values() for name in names):
         if name not in OWN[kind] and getattr(opts, name) not in (None, False):
             kinds = " and ".join(other for other in KINDS if name in OWN[other])
-            raise _wrong(f"{_option(name)} is for simulate {kinds}, not for {kind}")
+            raise _usage_error(f"{_option(name)} is for simulate {kinds}, not for {kind}")
     if kind == OVERLOAD:
         return
     if opts.file is not None:
-        raise _wrong(f"unexpected argument {opts.file!r}")
-    trace, beside = FILES[kind]
+        raise _usage_error(f"unexpected argument {opts.file!r}")
+    trace, details = FILES[kind]
     if opts.history is None and not getattr(opts, trace):
-        raise _wrong(f"{_option(trace)} FILE or --history is missing")
-    if opts.history is not None and (getattr(opts, trace) or getattr(opts, beside)):
-        raise _wrong("--history takes no files")
+        raise _usage_error(f"{_option(trace)} FILE or --history is missing")
+    if opts.history is not None and (getattr(opts, trace) or getattr(opts, details)):
+        given = trace if getattr(opts, trace) else details
+        raise _usage_error(f"--history and {_option(given)} cannot be combined")
     amount, unit = AMOUNTS[kind]
     if not getattr(opts, amount) and opts.history is None:
-        raise _wrong(f"{_option(amount)} {unit} is missing")
+        raise _usage_error(f"{_option(amount)} {unit} is missing")
 
 
 def _option(name: str) -> str:
-    """How an option is written, by the name of its value."""
+    """Return the name of an option on the command line, by its attribute."""
     return f"--{NAMES.get(name, name).replace('_', '-')}"
 
 
-def _wrong(cause: str) -> UsageError:
-    """An error of one line, without the help."""
-    return UsageError(cause, print_help=False)
+def _usage_error(problem: str) -> UsageError:
+    return UsageError(problem, print_help=False)

@@ -1,4 +1,4 @@
-"""`scrapy targets`: the targets, counted by kind, category and outcome, or listed."""
+"""`scrapy targets`: count targets by kind, category and outcome, or list them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from crawler.cli.base import FreshetCommand, no_targets, print_json
-from crawler.cli.types import number, url_part
+from crawler.cli.types import positive_int, url_part
 from crawler.utils.terminal import as_json, print_line, printable, stdout
 from crawler.utils.text import count, megabytes
 from crawler.utils.time import Clock
@@ -15,7 +15,7 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from crawler.storage.client import Document
 
-# As `crawler.storage.target_queries.State` has them.
+# The values of `crawler.storage.target_queries.State`.
 STATES_LISTED = {
     "errors": "whose last visit failed",
     "due": "that are due",
@@ -26,39 +26,42 @@ DEFAULT_LIMIT = 50
 
 
 class Command(FreshetCommand):
-    """Counts or a list of targets."""
+    """Count or list targets."""
 
     arguments = ("[NAME]",)
     example = "scrapy targets books --json"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Count or list what is watched: by kind, category, outcome, errors, due"
+        """Return the description for `scrapy -h`."""
+        return "Count targets by kind, category, outcome and state, or list them"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add what to list."""
+        """Add options that list targets instead of counting them."""
         super().add_options(parser)
-        parser.add_argument("--urls", action="store_true", help="list targets instead")
+        parser.add_argument(
+            "--urls", action="store_true", help="list targets instead of counting them"
+        )
         states = parser.add_mutually_exclusive_group()
-        for state, what in STATES_LISTED.items():
+        for state, description in STATES_LISTED.items():
             states.add_argument(
                 f"--{state}", dest="state", action="store_const", const=state,
-                help=f"list targets {what}",
+                help=f"list targets {description}",
             )  # fmt: skip
         parser.add_argument(
             "--match", metavar="PART", type=url_part,
-            help="list targets with this part in their URLs; * stands for any characters",
+            help="list targets whose URL contains PART; * matches any characters",
         )  # fmt: skip
         parser.add_argument(
-            "--limit", metavar="N", type=number, default=DEFAULT_LIMIT,
-            help=f"list at most N targets (default: {DEFAULT_LIMIT})",
+            "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
+            help=f"maximum number of targets to list (default: {DEFAULT_LIMIT})",
         )  # fmt: skip
         parser.add_argument(
-            "--skip", metavar="N", type=number, default=0, help="list the targets after the first N"
-        )
+            "--skip", metavar="N", type=positive_int, default=0,
+            help="number of targets to skip at the beginning of the list (default: 0)",
+        )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print the counts, or the targets."""
+        """Print the counts, or the list."""
         spider = args[0] if args else None
         if opts.urls or opts.state or opts.match:
             rows, total = asyncio.run(self._list(spider, opts))
@@ -85,7 +88,7 @@ class Command(FreshetCommand):
     async def _list(
         self, spider: str | None, opts: argparse.Namespace
     ) -> tuple[list[Document], int]:
-        """The targets to print, and how many there are in all."""
+        """Return the targets to print, and the number of all matching targets."""
         from crawler.storage import target_queries, targets
         from crawler.storage.store import opened
 
@@ -101,7 +104,7 @@ class Command(FreshetCommand):
             return rows, await target_queries.count(db, query)
 
     def _show_list(self, rows: list[Document], total: int, opts: argparse.Namespace) -> None:
-        """A line for each target; the summary goes to stderr where stdout is JSON."""
+        """Print a line for each target; with `--json`, the summary goes to stderr."""
         for row in rows:
             if opts.json:
                 last = row.pop("last_visit", None) or {}
@@ -117,11 +120,12 @@ class Command(FreshetCommand):
         if rows:
             summary = f"{len(rows):,} of {count(total, 'target')}, times in UTC"
             if (more := total - opts.skip - len(rows)) > 0:
-                summary += f"; {more:,} more: --limit N, or --skip {opts.skip + len(rows)}"
+                summary += f". {more:,} more with --limit N or --skip {opts.skip + len(rows)}"
         else:
-            summary = f"no targets {STATES_LISTED[opts.state]}" if opts.state else "no such targets"
-            summary += " with that part in their URLs" if opts.match else ""
-            summary += f" behind the first {opts.skip:,}" if opts.skip and total else ""
+            summary = f"no targets {STATES_LISTED[opts.state]}" if opts.state else "no targets"
+            if opts.match:
+                summary += f" {'and' if opts.state else 'that'} match {opts.match!r}"
+            summary += f" after the first {opts.skip:,}" if opts.skip and total else ""
         print_line(summary, error=opts.json)
 
     def _show_counts(self, counts: dict[str, Any]) -> None:
@@ -145,9 +149,9 @@ class Command(FreshetCommand):
 
 
 def _state(row: Document) -> str:
-    """What the last visit found."""
+    """Return the target's state: the outcome of its last visit, or why it is not visited."""
     if alias := row.get("alias_of"):
-        return f"the same page as {alias}"
+        return f"alias of {alias}"
     if "dead" in row:
         return "dead-lettered (scrapy dead list)"
     if row.get("visited_at") is None:

@@ -1,4 +1,7 @@
-"""`scrapy view`: Scrapy's own, without a crawl run; says when no browser was found."""
+"""`scrapy view`: Scrapy's command, without starting a crawl run.
+
+If the page cannot be shown, it prints the reason and exits with code 1.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from crawler.utils.terminal import complain
 
 
 class Command(fetch.Command, view.Command):
-    """Open a page in the browser, as Freshet gets it."""
+    """Open a page in the browser as Freshet receives it."""
 
     def _print_response(self, response: Response, opts: argparse.Namespace) -> None:
         if not isinstance(response, TextResponse):
-            complain("view", f"{response.url}: not a text response, so there is nothing to view")
+            complain("view", f"{response.url}: not a text response, cannot be shown in a browser")
             self.exitcode = 1
         elif not open_in_browser(response):
             complain("view", "no browser found. Set BROWSER, or use `scrapy fetch`")

@@ -1,4 +1,4 @@
-"""`scrapy wrapper check`: what a site definition makes of URLs, without storing anything."""
+"""`scrapy wrapper check`: test a site definition on URLs, without storing anything."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ TIMES = "\u00d7"
 
 
 class Command(FreshetCommand):
-    """Check a site definition before anything is crawled with it."""
+    """Check a site definition before the first crawl."""
 
     arguments = ("check", "FILE|NAME", "[URL…]")
     example = "scrapy wrapper check books https://books.toscrape.com/"
 
     def short_desc(self) -> str:
-        """One line for `scrapy -h`."""
-        return "Check a site definition: which pattern matches each URL, which fields are found"
+        """Return the description for `scrapy -h`."""
+        return "Check a site definition: show matching patterns and extracted fields of URLs"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add spider arguments."""
+        """Add the `-a` option."""
         super().add_options(parser)
         parser.add_argument(
             "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
@@ -50,19 +50,20 @@ class Command(FreshetCommand):
         )  # fmt: skip
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Read the spider arguments."""
+        """Parse the spider arguments."""
         super().process_options(args, opts)
         try:
             opts.spargs = arglist_to_dict(opts.spargs)
         except ValueError:
-            raise UsageError("Invalid -a value, use -a NAME=VALUE", print_help=False) from None
+            problem = "invalid -a value. Use -a NAME=VALUE"
+            raise UsageError(problem, print_help=False) from None
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Load the definition, fetch the URLs, print what it makes of them."""
+        """Load the definition, fetch the URLs, and print the extracted data and problems."""
         from crawler.frontier.run_warnings import never_found
 
         if args[0] != "check":
-            raise UsageError(f"{args[0]!r} is not an action: check", print_help=False)
+            raise UsageError(f"unknown action {args[0]!r}. Available: check", print_help=False)
         for url in args[2:]:
             if not is_http(url):
                 raise ConfigError(f"{url}: not an absolute http or https URL")
@@ -70,11 +71,11 @@ class Command(FreshetCommand):
         wrapper = spider.read_wrapper(spider.read_arguments(arguments))
         pages = self._fetch(spider, arguments, args[2:]) if args[2:] else []
         problems = [f"{page['url']}: {page['problem']}" for page in pages if page["problem"]]
-        # Fields that none of the item pages has.
+        # Fields that are empty on all item pages.
         empty = [set(page["empty_fields"]) for page in pages if page["empty_fields"] is not None]
         never = set.intersection(*empty) if empty else set()
         problems += [never_found(wrapper, f, len(empty)) for f in wrapper.field_names if f in never]
-        # Links that matched no pattern, each once.
+        # Distinct links that match none of the patterns.
         links = dict.fromkeys(url for page in pages for url in page["unmatched"])
         unmatched = shapes(links)
         if problems:
@@ -94,7 +95,13 @@ class Command(FreshetCommand):
             self._show(wrapper, pages, unmatched, len(links), problems)
 
     def _load(self, name: str, given: dict[str, str]) -> tuple[type[WrapperSpider], dict[str, str]]:
-        """The spider class that reads for this definition, and its arguments. given: by `-a`."""
+        """Return the spider class for a definition, and the spider's arguments.
+
+        Raises ConfigError if the name is neither a file nor a spider with a site definition.
+
+        name:  of a file or spider
+        given: arguments given by `-a`
+        """
         from spiders.site import SiteSpider
         from spiders.wrapper import WrapperSpider
 
@@ -106,9 +113,11 @@ class Command(FreshetCommand):
             spider = loader.load(name)
         except KeyError:
             names = ", ".join(sorted(loader.list()))
-            raise ConfigError(f"{name}: neither a file nor a spider; there are: {names}") from None
+            raise ConfigError(
+                f"no file or spider with this name: {name!r}. Available spiders: {names}"
+            ) from None
         if not issubclass(spider, WrapperSpider):
-            raise ConfigError(f"{name} is a spider, but not a wrapper")
+            raise ConfigError(f"{name}: this spider has no site definition")
         return spider, given
 
     def _fetch(
@@ -131,7 +140,10 @@ class Command(FreshetCommand):
         n_links: int,
         problems: list[str],
     ) -> None:
-        """Print what a definition makes of pages. n_links: those that matched no pattern."""
+        """Print the definition, the pages, and the links that match no pattern.
+
+        n_links: number of distinct links that match no pattern
+        """
         console = stdout(soft_wrap=True)
         fields = f"fields: {', '.join(wrapper.fields) or 'none (main text)'}"
         parts = [f"cells: {', '.join(wrapper.cells)}"] if wrapper.cells else []
@@ -145,8 +157,8 @@ class Command(FreshetCommand):
                 max(0, page["counts"].get("unmatched", 0) - len(page["unmatched"]))
                 for page in pages
             )
-            also = f", {left_out:,} more not looked at" if left_out else ""
-            console.print(f"{count(n_links, 'link')} matched no pattern{also}:", style="bold")
+            more_links = f", {left_out:,} more not examined" if left_out else ""
+            console.print(f"{count(n_links, 'link')} matched no pattern{more_links}:", style="bold")
             width = max(len(shape.text) for shape in unmatched[:SHOWN_SHAPES])
             for shape in unmatched[:SHOWN_SHAPES]:
                 console.print(
@@ -163,6 +175,7 @@ class Command(FreshetCommand):
 
 
 def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
+    """Print the pattern that matches a page, its fields, and numbers of links."""
     console.print(page["url"], style="bold")
     category = f", category {page['category']}" if page["category"] else ""
     console.print(f"  matches {page['matches']}{category}")
@@ -182,13 +195,13 @@ def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
             first = f", first {links[0]}" if links else ""
             console.print(f"  {count(len(links), f'{kind} link')}{first}")
     counts = page["counts"]
-    if many := counts.get("ambiguous"):
-        console.print(f"  {count(many, 'link')} left out: matched by list_pages and item_pages")
-    if many := counts.get("foreign"):
-        console.print(f"  {count(many, 'link')} to other hosts")
-    if many := counts.get("unfollowed"):
+    if n := counts.get("ambiguous"):
+        console.print(f"  {count(n, 'link')} left out: matched by both list_pages and item_pages")
+    if n := counts.get("foreign"):
+        console.print(f"  {count(n, 'link')} to other hosts")
+    if n := counts.get("unfollowed"):
         console.print(
-            f"  an item, so {count(many, 'link')} on it that match too are not followed "
-            "(a list page if list_pages matches it)",
+            f"  {count(n, 'matching link')} not followed, because this is an item page; "
+            "if it is a list page, list_pages must match it",
             style="yellow",
         )

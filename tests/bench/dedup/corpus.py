@@ -19,7 +19,7 @@ from typing import IO, Protocol, cast
 
 import numpy as np
 
-from crawler.cli.duplicates_check import Bad, Line, read
+from crawler.cli.duplicates_check import Bad, Line, parse_line
 from crawler.errors import ConfigError
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
@@ -85,7 +85,7 @@ class File:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
-                found = read(line, number)
+                found = parse_line(line, number)
                 if isinstance(found, Line) and found.text.strip():
                     yield found.text
                 else:

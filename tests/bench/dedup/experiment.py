@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from crawler.cli.base import print_json
-from crawler.cli.duplicates import STOPPED, ended, positive
+from crawler.cli.duplicates import INTERRUPTED, interruptible
+from crawler.cli.types import positive_int
 from crawler.config import Config
 from crawler.dedup.signature import by_characters, jaccard
 from crawler.dedup.sketch import SHAPES
@@ -53,11 +54,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "xz or gzip (default: made posts, which say little about recall)",
     )  # fmt: skip
     say(
-        "--documents", metavar="D", type=positive,
+        "--documents", metavar="D", type=positive_int,
         help="posts to index (default: all of the file; 10000 made ones)",
     )  # fmt: skip
     say(
-        "--queries", metavar="N", type=positive, default=QUERIES,
+        "--queries", metavar="N", type=positive_int, default=QUERIES,
         help="copies to look up (default: 1000)",
     )  # fmt: skip
     say(
@@ -78,7 +79,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _span(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     try:
-        least, most = positive(first), positive(last or first)
+        least, most = positive_int(first), positive_int(last or first)
     except argparse.ArgumentTypeError:
         least, most = 1, 0
     if least > most:
@@ -106,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
                 EmbeddedServer.of(config).stop()
     if done is None:
         _complain("stopped; nothing of the experiment is left in the database")
-        return STOPPED
+        return INTERRUPTED
     print_json(done) if options.json else results.show(done)
     return 0
 
@@ -130,7 +131,7 @@ def _experiment(config: Config, options: argparse.Namespace, tell: Tell) -> Docu
     _tell_problems(corpus, prepared.documents, options)
     skipped = corpus.skipped  # of all lines: to judge, only some of them are read
     queries = copies(prepared.sample, options.edits, KINDS[options.kinds], random)
-    measured = ended(_measured(config, names, prepared, queries, tell))
+    measured = interruptible(_measured(config, names, prepared, queries, tell))
     if measured is None:
         return None
     tell("judging what was found")

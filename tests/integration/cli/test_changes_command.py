@@ -66,7 +66,7 @@ def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
     assert len(told(freshet)) == 5, "a page that is still gone is no news"
     pages.item("/item/b", "Pear</h1><b>3</b><h1>")
     crawl(freshet)
-    assert in_short(told(freshet)[:1]) == [("back", "b", "the page was gone before")]
+    assert in_short(told(freshet)[:1]) == [("back", "b", "the page was gone before this visit")]
     assert len(told(freshet, "--match", "ITEM/*")) == 5
     assert [row["url"] for row in told(freshet, "--match", "nosuch")] == []
     assert len(told(freshet, "shop", "--limit", "2")) == 2
@@ -79,7 +79,7 @@ def test_as_text_it_says_how_many_more_there_are(shop: tuple[Freshet, Pages]) ->
     first, summary, last = done.out.splitlines()
     assert first.split()[2] == "new"
     assert summary.startswith("    ")
-    assert last.startswith("1 change in shop, times in UTC; 2 more: --limit N, or --until 20")
+    assert last.startswith("1 change in shop, times in UTC. 2 more with --limit N or --until 20")
 
 
 def test_what_is_found_of_nothing_says_the_next_step(
@@ -88,7 +88,7 @@ def test_what_is_found_of_nothing_says_the_next_step(
     done = run(freshet, "changes", "--until", "2020-01-01")
     assert done.code == 0
     assert done.out == (
-        "no changes found in shop; an earlier --since or scrapy crawl NAME may find some\n"
+        "no changes found in shop. Try an earlier --since, or run scrapy crawl NAME\n"
     )
     unknown = run(freshet, "changes", "shpo")
     assert unknown.complaint == ("scrapy changes: site not found: 'shpo'. Sites with targets: shop")

@@ -228,7 +228,7 @@ def test_runspider_says_what_is_wrong_with_a_file(freshet: Freshet) -> None:
     empty.write_text("x = 1\n", encoding="utf-8")
     broken.write_text("import nonexistent\n", encoding="utf-8")
     for path, problem in (
-        (empty, "no spider in this file. Define a class with a name"),
+        (empty, "no spider in this file. Define a spider class with a name"),
         (broken, "cannot be loaded: No module named 'nonexistent'"),
     ):
         failed = ended(freshet("runspider", path, *QUIET), 1)

@@ -105,7 +105,7 @@ def test_a_packed_file(
     path.write_bytes(pack(plain)[:-20])
     broken = check(freshet, path)
     assert (broken.code, broken.complaint) == (
-        1, f"scrapy duplicates: {path}: broken data (fetch or write the file again)"
+        1, f"scrapy duplicates: {path}: corrupt data. Download or write the file again"
     )  # fmt: skip
 
 
@@ -149,15 +149,13 @@ def test_a_kept_index_is_removed_when_that_is_meant(freshet: Freshet, tmp_path: 
     check(freshet, path, "--keep", "archive")
     asked = run(freshet, "duplicates", "kept", "--forget", "archive")
     assert (asked.code, asked.complaint) == (
-        1, "scrapy duplicates: would remove archive, 8 texts: say --yes to mean it"
+        1, "scrapy duplicates: this deletes archive with 8 texts. Re-run with --yes to confirm"
     )  # fmt: skip
     unknown = run(freshet, "duplicates", "kept", "--forget", "archiv", "--yes")
-    assert unknown.complaint == (
-        "scrapy duplicates: nothing is kept under 'archiv'; there is: archive"
-    )
+    assert unknown.complaint == ("scrapy duplicates: index not found: 'archiv'. Available: archive")
     done = run(freshet, "duplicates", "kept", "--forget", "archive", "--yes")
-    assert (done.code, done.out) == (0, "removed archive, 8 texts\n")
-    assert run(freshet, "duplicates", "kept").out.startswith("nothing is kept; ")
+    assert (done.code, done.out) == (0, "deleted archive with 8 texts\n")
+    assert run(freshet, "duplicates", "kept").out.startswith("no kept indexes. ")
     assert duplicates(check(freshet, path, "--keep", "archive").out)["m1"] is None
 
 
@@ -244,11 +242,11 @@ def test_bad_lines_cost_themselves_only(freshet: Freshet, tmp_path: Path) -> Non
     assert duplicates(done.out) == {"m1": None, "m2": "m1"}
     said = done.err.splitlines()
     assert said[:3] == [
-        f"scrapy duplicates: {path}, line 2: no JSON",
+        f"scrapy duplicates: {path}, line 2: not valid JSON",
         f"scrapy duplicates: {path}, line 3: id is missing",
-        f"scrapy duplicates: {path}, line 4: text is no string",
+        f"scrapy duplicates: {path}, line 4: text is not a string",
     ]
-    assert said[20:] == [f"scrapy duplicates: {path}: and 3 more such lines"]
+    assert said[20:] == [f"scrapy duplicates: {path}: and 3 more invalid lines"]
     assert in_json(freshet, "duplicates")["posts"] == 0
 
 
@@ -265,16 +263,23 @@ def test_a_scheme_and_a_threshold_of_this_run(freshet: Freshet, tmp_path: Path) 
     assert (paper.code, len(read(paper.out))) == (0, 2)
     refused = check(freshet, path, "--scheme", "supershingles", "--threshold", "0.5")
     assert refused.complaint == (
-        "scrapy duplicates: --threshold: supershingles has a threshold of its own"
+        "scrapy duplicates: --threshold: not allowed with supershingles, which has a fixed "
+        "threshold"
     )
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\xff\xfe{\0", "UTF-16, not UTF-8 (iconv -f utf-16 -t utf-8 FILE makes it so)"),
-        (b"PK\x03\x04...", "a zip archive (unzip -p FILE | scrapy duplicates check -)"),
-        (b"\x28\xb5\x2f\xfd..", "packed by zstd (zstd -dc FILE | scrapy duplicates check -)"),
+        (b"\xff\xfe{\0", "UTF-16, not UTF-8. Convert it with iconv -f utf-16 -t utf-8 FILE"),
+        (
+            b"PK\x03\x04...",
+            "zip archives are not supported. Run unzip -p FILE | scrapy duplicates check -",
+        ),
+        (
+            b"\x28\xb5\x2f\xfd..",
+            "zstd is not supported. Run zstd -dc FILE | scrapy duplicates check -",
+        ),
     ],
 )
 def test_files_that_are_no_text(freshet: Freshet, tmp_path: Path, data: bytes, said: str) -> None:
@@ -290,7 +295,7 @@ def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) 
         ((tmp_path / "none",), f"{tmp_path}/none: No such file or directory"),
         ((tmp_path,), f"{tmp_path}: Is a directory"),
         ((path, "--output", tmp_path), f"{tmp_path}: Is a directory"),
-        ((path, "--output", path), f"--output {path}: is the file that is read"),
+        ((path, "--output", path), f"--output {path}: this is the input file. Give another file"),
         ((path, "--keep", "../x"), "'../x': a name has up to 40 of the characters a-z, A-Z, 0-9, "
          "- and _"),
     ):  # fmt: skip
@@ -356,7 +361,7 @@ def test_ctrl_c_leaves_nothing(
         process.send_signal(end)
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, out) == (130, "")
-    assert err == ("scrapy duplicates: stopped after 2 texts; nothing is left in the database\n")
+    assert err == ("scrapy duplicates: interrupted after 2 texts; nothing was kept\n")
     assert nothing_is_left(database)
 
 
@@ -366,7 +371,7 @@ def test_ctrl_c_keeps_what_is_to_be_kept(freshet: Freshet, tmp_path: Path) -> No
         answers(process, 1)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    assert err == "scrapy duplicates: stopped after 1 text; archive has them\n"
+    assert err == "scrapy duplicates: interrupted after 1 text; kept in archive\n"
     done = check(freshet, written(tmp_path, GROUPS[3]), "--keep", "archive")
     assert duplicates(done.out) == {"m2": "m1"}
 

@@ -84,7 +84,7 @@ def test_the_list_for_people(freshet: Freshet, clusters: Shop) -> None:
     cut = duplicates(freshet, "--limit", "1").out.splitlines()
     assert cut[-2:] == [
         "8 posts compared: 2 clusters with 4 copies",
-        "the 1 largest; --limit N shows more, --json all",
+        "1 largest shown. --limit N shows more, --json shows all",
     ]
     assert len(cut) == 6
     assert len(in_json(freshet, "duplicates", "--limit", "1")["shown"]) == 1
@@ -96,7 +96,7 @@ def test_clusters_of_a_spider(freshet: Freshet, clusters: Shop) -> None:
     assert found["shown"][0]["original"]["title"] == "First"
     unknown = duplicates(freshet, "--spider", "blo")
     assert (unknown.code, unknown.complaint) == (
-        1, "scrapy duplicates: no posts of 'blo'; spiders with posts: blog, shop"
+        1, "scrapy duplicates: no posts of 'blo'. Spiders with posts: blog, shop"
     )  # fmt: skip
 
 
@@ -123,14 +123,14 @@ def test_a_cluster_with_its_copies_and_its_history(freshet: Freshet, clusters: S
         "shop https://shop.example/first"
     )
     cut = duplicates(freshet, "--cluster", row["cluster"], "--limit", "2").out
-    assert "the 2 oldest; --limit N shows more, --json all" in cut
+    assert "2 oldest shown. --limit N shows more, --json shows all" in cut
 
 
 @pytest.mark.parametrize("given", ["nope", "69a5b1f0c2d4e8f1a2b3c4d5"])
 def test_a_cluster_that_is_not_there(freshet: Freshet, database: Db, given: str) -> None:
     done = duplicates(freshet, "--cluster", given)
     assert (done.code, done.complaint) == (
-        1, f"scrapy duplicates: no cluster {given} (scrapy duplicates lists them)"
+        1, f"scrapy duplicates: cluster not found: {given!r}. scrapy duplicates lists the clusters"
     )  # fmt: skip
 
 
@@ -199,8 +199,8 @@ def test_an_explanation_for_people(freshet: Freshet, shop: Shop) -> None:
         "   characters; bands 25 x 5",
         "",
         "shared bands  4 of 25",
-        "similarity    0.678 estimated by characters-1, duplicates from 0.7 on",
-        "exactly       0.631 (5 characters)",
+        "similarity    0.678 estimated by characters-1, threshold 0.7",
+        "exact         0.631 (5 characters)",
         "datasketch    0.680 (5 characters)",
         "no duplicates: similarity 0.68 is below 0.70",
         "",
@@ -238,7 +238,7 @@ def test_posts_that_cannot_be_told_apart(freshet: Freshet, clusters: Shop) -> No
     clusters.db.posts.update_one({"title": "Third"}, {"$set": {"url": url}})
     several = duplicates(freshet, "explain", url, "https://shop.example/second")
     assert several.complaint == (
-        f"scrapy duplicates: several posts have the URL {url}; give one's id: "
+        f"scrapy duplicates: several posts have the URL {url}. Give the id of one: "
         f"'blog https://blog.example/third', 'shop {url}'"
     )
     one = duplicates(freshet, "explain", url, "https://shop.example/second", "--spider", "shop")
@@ -247,7 +247,7 @@ def test_posts_that_cannot_be_told_apart(freshet: Freshet, clusters: Shop) -> No
     assert same.complaint == f"scrapy duplicates: both are the same post: shop {url}"
     none = duplicates(freshet, "explain", url, "https://shop.example/none", "--spider", "shop")
     assert (none.code, none.complaint) == (
-        1, "scrapy duplicates: no post has the URL or id https://shop.example/none. "
+        1, "scrapy duplicates: post not found: https://shop.example/none. "
         "Did you mean https://shop.example/one? scrapy search WORDS finds posts",
     )  # fmt: skip
 
@@ -281,14 +281,14 @@ def test_a_wrapper_chooses_what_is_compared(freshet: Freshet, shop: Shop) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("lst",), "'lst' is none of list, explain, check, kept, rebuild"),
+        (("lst",), "unknown action 'lst'. Available: list, explain, check, kept, rebuild"),
         (("--clustr", "x"), "unrecognized arguments: --clustr x"),
-        (("--limit", "0"), "argument --limit: '0' is no number such as 100"),
+        (("--limit", "0"), "argument --limit: '0' is not a positive integer such as 100"),
         (("explain", "https://a.example/"), "the following arguments are required: URL_B"),
         (("check",), "the following arguments are required: FILE|-"),
         (
             ("check", "x", "--threshold", "2"),
-            "argument --threshold: '2' is no number from 0.3 to 1",
+            "argument --threshold: '2' is not a number from 0.3 to 1",
         ),
         (("rebuild", "now"), "unrecognized arguments: now"),
     ],

@@ -315,7 +315,7 @@ def test_fewer_posts_than_asked_for_and_bad_lines_are_said(bench: Bench, tmp_pat
     done = bench(*words, "--documents", 50)
     assert done.code == 0
     assert done.err.splitlines() == [
-        f"make bench: {path}, line 21: no JSON; skipped",
+        f"make bench: {path}, line 21: not valid JSON; skipped",
         f"make bench: {path} has 20 posts, not 50: all of them are used",
     ]
     assert in_json(bench, *words, "--documents", 10)["documents"] == 10

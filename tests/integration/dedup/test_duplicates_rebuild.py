@@ -93,7 +93,7 @@ def test_in_words(freshet: Freshet, posts: Db) -> None:
     done = rebuild(freshet)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(
-        "41 posts compared by characters-1, 1 without a text: 30 copies in 10 clusters ("
+        "41 posts compared by characters-1, 1 without text: 30 copies in 10 clusters ("
     )
 
 
@@ -212,7 +212,7 @@ def test_another_scheme_is_refused_until_all_is_compared_by_it(
 def test_off_makes_all_posts_originals(freshet: Freshet, posts: Db) -> None:
     rebuild(freshet)
     done = rebuild(freshet, FRESHET_DUPLICATES="off")
-    assert done.out == "near-duplicates are off: all of 40 posts are originals\n"
+    assert done.out == "near-duplicate detection is off; 40 posts marked as originals\n"
     assert posts.posts.count_documents({"original": True}) == 40
     assert groups(posts) == {}
     assert posts.posts.find_one({"cluster": {"$exists": True}}) is None
@@ -241,7 +241,7 @@ def test_crawls_are_refused_after_a_crash_until_it_is_done_again(
         "scrapy duplicates rebuild compares all posts anew"
     )
     assert in_json(freshet, "duplicates")["rebuilding"]
-    assert "being rebuilt, or that was cut short" in run(freshet, "duplicates").out
+    assert "a rebuild is running or was interrupted" in run(freshet, "duplicates").out
     assert rebuild(freshet).code == 0
     assert groups(posts) == TEN
     assert refusal(freshet) == ""
@@ -254,8 +254,8 @@ def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
     process.terminate()
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, out, err) == (
-        130, "", "scrapy duplicates: stopped; crawls are refused until scrapy duplicates rebuild "
-        "has come to its end\n",
+        130, "", "scrapy duplicates: interrupted; crawls cannot run until scrapy duplicates "
+        "rebuild has finished\n",
     )  # fmt: skip
     assert refusal(freshet)
 

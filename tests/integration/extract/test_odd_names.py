@@ -140,7 +140,7 @@ every = "1s"
 def test_bytes_that_are_no_text_are_one_line(freshet: Freshet, words: str) -> None:
     result = freshet(*words.split(), os.fsdecode(b"\xff"))
     assert result.code == 1
-    assert result.complaint == f"scrapy {words.split(maxsplit=1)[0]}: '\\udcff' is no text in UTF-8"
+    assert result.complaint == f"scrapy {words.split(maxsplit=1)[0]}: '\\udcff' is not valid UTF-8"
 
 
 def test_feeds_may_name_their_posts_and_lists_their_folders_as_they_like(

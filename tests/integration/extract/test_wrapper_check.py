@@ -138,7 +138,7 @@ def test_a_page_of_many_links_is_told_in_bounds(
 ) -> None:
     pages.list("index.html", [f"/a{'z' * (n % 9)}/{'x/' * (n % 60)}{n}" for n in range(5000)])
     shown = text(freshet, wrapper, f"{pages.url}/index.html", code=1)
-    assert "2,000 links matched no pattern, 3,000 more not looked at:\n" in shown
+    assert "2,000 links matched no pattern, 3,000 more not examined:\n" in shown
     assert len(shown.splitlines()) < 40
 
 
@@ -150,4 +150,4 @@ def test_a_start_url_that_is_an_item_says_what_is_not_followed(
     words = [word for one in given for word in ("-a", one)]
     shown = text(freshet, "site", *words, index, code=1)
     assert "  matches start_urls (item page)\n" in shown
-    assert "  an item, so 5 links on it that match too are not followed" in shown
+    assert "  5 matching links not followed, because this is an item page" in shown

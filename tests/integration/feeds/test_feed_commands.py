@@ -115,7 +115,10 @@ def test_what_is_there_gains_categories_and_keeps_its_title(
     feeds(freshet, "import", written(tmp_path, OPML))
     more = OPML.replace("Local", "World").replace('text="A" title="A"', 'text="Other"')
     done = feeds(freshet, "import", written(tmp_path, more))
-    assert (done.code, done.out) == (0, "0 feeds added, 2 known, 2 categories, 1 refused\n")
+    assert (done.code, done.out) == (
+        0,
+        "0 feeds added, 2 already known, 2 categories, 1 rejected\n",
+    )
     assert done.complaint == "scrapy feeds: line 6, Bad: ftp://c.example/: not an http or https URL"
     found = database.targets.find_one({"url": "https://a.example/feed"})
     assert found is not None
@@ -137,7 +140,7 @@ def test_a_list_comes_from_standard_input(
     given = io.TextIOWrapper(io.BytesIO(b"# mine\nhttps://a.example/feed\n"))
     monkeypatch.setattr(sys, "stdin", given)
     done = feeds(freshet, "import", "-")
-    assert (done.code, done.out) == (0, "1 feed added, 0 known, 0 categories\n")
+    assert (done.code, done.out) == (0, "1 feed added, 0 already known, 0 categories\n")
     assert urls(database.targets.find()) == {"https://a.example/feed"}
 
 
@@ -170,9 +173,12 @@ def test_what_is_no_list_is_one_line(
 
 def test_a_list_of_nothing_but_refusals_is_an_error(freshet: Freshet, tmp_path: Path) -> None:
     done = feeds(freshet, "import", written(tmp_path, "a.example\n" * 25))
-    assert (done.code, done.out) == (1, "0 feeds added, 0 known, 0 categories, 25 refused\n")
+    assert (done.code, done.out) == (
+        1,
+        "0 feeds added, 0 already known, 0 categories, 25 rejected\n",
+    )
     assert done.err.splitlines()[0] == "scrapy feeds: line 1: a.example: not an http or https URL"
-    assert done.err.splitlines()[20:] == ["scrapy feeds: and 5 more (--json shows them all)"]
+    assert done.err.splitlines()[20:] == ["scrapy feeds: and 5 more (--json shows all)"]
 
 
 def test_a_file_that_is_not_there(freshet: Freshet, tmp_path: Path) -> None:
@@ -185,7 +191,7 @@ def test_a_file_that_is_not_there(freshet: Freshet, tmp_path: Path) -> None:
 def test_a_broken_list_gives_what_can_be_read(freshet: Freshet, tmp_path: Path) -> None:
     done = feeds(freshet, "import", written(tmp_path, OPML.replace("</opml>", "&</o")))
     assert (done.code, done.out.splitlines()[0]) == (
-        0, "2 feeds added, 0 known, 2 categories, 1 refused"
+        0, "2 feeds added, 0 already known, 2 categories, 1 rejected"
     )  # fmt: skip
     assert done.out.splitlines()[1].startswith("note: malformed XML (")
 
@@ -194,7 +200,7 @@ def test_an_export_is_imported_as_it_was(freshet: Freshet, database: Db, tmp_pat
     feeds(freshet, "import", written(tmp_path, OPML))
     path = tmp_path / "out.opml"
     done = feeds(freshet, "export", path)
-    assert (done.code, done.out) == (0, f"2 feeds in {path}\n")
+    assert (done.code, done.out) == (0, f"2 feeds written to {path}\n")
     # The second export may be of the next second.
     dated = re.compile(r"<dateCreated>[^<]+</dateCreated>")
     assert dated.sub("", path.read_text()) == dated.sub("", feeds(freshet, "export").out)
@@ -323,10 +329,10 @@ def test_what_gives_no_feed_is_said_and_the_rest_is_added(
     assert done.out == f"added  {blog.url}/feed.xml  Guessed\n"
     said = [line.removeprefix(f"scrapy feeds: {blog.url}/") for line in done.err.splitlines()]
     assert said[0] == "scrapy feeds: ftp://x/: not an http or https URL"
-    assert said[1].endswith(", and links to no feed")
+    assert said[1].endswith(", and does not link to a feed")
     assert said[2:4] == [
-        "about.html: an HTML page; 1 link may be a feed's, none can be read as one",
-        "private/feed.xml: robots.txt forbids to fetch it (--no-fetch adds it as it is)",
+        "about.html: an HTML page, with 1 possible feed link but no feed",
+        "private/feed.xml: robots.txt disallows fetching it. --no-fetch adds it without a check",
     ]
     assert said[6] == "no.xml: status 404"
     assert urls(database.targets.find()) == {f"{blog.url}/feed.xml"}
@@ -352,7 +358,7 @@ def test_without_fetching_it_is_added_as_it_is(freshet: Freshet, database: Db) -
 def test_a_title_is_of_one_feed(freshet: Freshet, args: tuple[str, ...]) -> None:
     done = feeds(freshet, "add", *args, "--title", "T")
     assert (done.code, done.complaint) == (
-        1, "scrapy feeds: --title names one feed; give one URL, without --all"
+        1, "scrapy feeds: --title is for a single feed. Give one URL, without --all"
     )  # fmt: skip
 
 
@@ -398,7 +404,7 @@ def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> No
 
     began = (NOW - datetime.now(UTC)) / HOUR
     table = feeds(freshet, "list", COLUMNS=120, hours=began).out.splitlines()
-    assert " ".join(table[1].split()) == "feed URL a week S fetched next missed state"
+    assert " ".join(table[1].split()) == "feed URL a week size fetched next missed state"
     assert " ".join(table[3].split()) == "My title https://a.example/ 12.5 10 3 h ago in 5 h 3 ok"
     assert table[4].split()[4:] == ["3.5", "15+", "3", "h", "ago", "in", "5", "h", "push", "active"]
     assert table[-1] == "7 feeds"
@@ -437,7 +443,7 @@ def test_list_of_some_feeds(freshet: Freshet, prepared: Db) -> None:
         "https://c.example/",
     ]
     assert feeds(freshet, "list", "--limit", "2").out.splitlines()[-1] == (
-        "the first 2 feeds; --limit N shows more, --json all"
+        "first 2 feeds shown. --limit N shows more, --json shows all"
     )
     assert feeds(freshet, "list", "--limit", "3").out.splitlines()[-1] == "3 feeds"
     unknown = feeds(freshet, "list", "https://z.example/")
@@ -449,10 +455,10 @@ def test_list_of_some_feeds(freshet: Freshet, prepared: Db) -> None:
 
 def test_an_empty_list_says_how_to_begin(freshet: Freshet, database: Db) -> None:
     assert feeds(freshet, "list").out == (
-        "no feeds; scrapy feeds import FILE or scrapy feeds add URL brings some\n"
+        "no feeds yet. Add some with scrapy feeds import FILE or scrapy feeds add URL\n"
     )
     assert listed(freshet) == []
-    assert feeds(freshet, "list", "--errors").out == "no such feeds\n"
+    assert feeds(freshet, "list", "--errors").out == "no matching feeds\n"
 
 
 def collected(db: Db, url: str) -> None:
@@ -490,7 +496,7 @@ def test_remove_takes_a_feed_with_all_that_came_of_it(freshet: Freshet, prepared
     assert planned.out == f"would remove https://a.example/b/, {alias}: {said}\n"
     asked_for = feeds(freshet, "remove", alias)
     assert (asked_for.code, asked_for.complaint) == (
-        1, f"scrapy feeds: would remove {said}: say --yes to mean it"
+        1, f"scrapy feeds: this deletes {said}. Re-run with --yes to confirm"
     )  # fmt: skip
     done = feeds(freshet, "remove", alias, "--yes")
     assert (done.code, done.out) == (0, f"removed https://a.example/b/, {alias}: {said}\n")
@@ -520,14 +526,20 @@ def test_an_unknown_url_removes_nothing(freshet: Freshet, prepared: Db) -> None:
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ((), "an action is missing: import, add, export, list, remove, push"),
-        (("lst",), "'lst' is none of import, add, export, list, remove, push"),
+        ((), "ACTION is missing. Available: import, add, export, list, remove, push"),
+        (("lst",), "unknown action 'lst'. Available: import, add, export, list, remove, push"),
         (("import",), "the following arguments are required: FILE|-"),
         (("import", "a", "b"), "unrecognized arguments: b"),
         (("add", "--no-fetch"), "the following arguments are required: URL"),
         (("list", "--yes"), "unrecognized arguments: --yes"),
-        (("list", "--limit", "0"), "argument --limit: '0' is not a number such as 100"),
-        (("add", "http://a.b", "--category", "/"), "argument --category: '/' names no category"),
+        (
+            ("list", "--limit", "0"),
+            "argument --limit: '0' is not a positive integer such as 100",
+        ),
+        (
+            ("add", "http://a.b", "--category", "/"),
+            "argument --category: '/' is not a category such as News/Local",
+        ),
         (("export", "--format", "csv"), "argument --format: invalid choice: 'csv'"),
     ],
 )

@@ -26,8 +26,8 @@ def test_the_unit_of_workers(runner: Freshet) -> None:
 def test_workers_need_redis(runner: Freshet) -> None:
     refused = run(runner, "cron", "--systemd", "--worker")
     assert refused.code == 1
-    assert "workers share a pass through Redis: set REDIS_URL" in refused.complaint
-    assert "--worker goes with --systemd" in run(runner, "cron", "--worker").err
+    assert "workers share a crawl run through Redis, but REDIS_URL is" in refused.complaint
+    assert "--worker requires --systemd" in run(runner, "cron", "--worker").err
 
 
 def test_a_line_for_each_wrapper_of_a_folder(runner: Freshet, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_cron_schedules_the_sites_that_have_targets(
     assert scheduled(freshet) == ["shop"]
     assert scheduled(freshet, "shop", "books") == ["shop", "books"]
     done = run(freshet, "cron")
-    assert "# not scheduled, as they have never run: books, feeds, quotes" in done.out
+    assert "# not scheduled, because they have never run: books, feeds, quotes" in done.out
 
 
 def test_cron_names_sites_that_it_cannot_schedule(

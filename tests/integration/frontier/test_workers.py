@@ -278,7 +278,7 @@ def test_a_page_that_kills_three_workers_is_left_for_dead(
 
     assert freshet("crawl", "shop", "-s", "SPIDER_MODULES=poisoned", **env).code == 0
     assert freshet("dead", "retry", f"{pages.url}/item/13").out == "1 target due again\n"
-    assert freshet("dead").out == "nothing is dead\n"
+    assert freshet("dead").out == "no dead letters\n"
     assert freshet(*words, **env).code == 9
 
 

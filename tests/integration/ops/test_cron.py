@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.commands.cron import _command, _every
+from crawler.commands.cron import _command, _crawl_times
 from crawler.config import Config
 from tests.integration.harness import ROOT, Freshet
 
@@ -118,6 +118,6 @@ def test_a_percent_sign_would_end_the_line() -> None:
 
 
 def test_crawls_begin_in_different_minutes() -> None:
-    assert [_every(minute) for minute in (20, 21, 29)] == [
+    assert [_crawl_times(minute) for minute in (20, 21, 29)] == [
         "*/10 * * * *", "1-59/10 * * * *", "9-59/10 * * * *",
     ]  # fmt: skip

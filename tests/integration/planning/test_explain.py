@@ -71,7 +71,7 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
     for part in (
         "14 changes, the last between", "a week, ", "freshness 0.", "with 90 % probability",
         "policy optimal",
-        "Europe/Berlin, ", " UTC", "darker is more often, ● a visit", "\nMon ", "\nSun ",
+        "Europe/Berlin, ", " UTC", "(dark: frequent, ●: visit)", "\nMon ", "\nSun ",
         "the price of a request",
     ):  # fmt: skip
         assert part in shown, part
@@ -166,6 +166,6 @@ def test_next_visits_are_shown_for_two_days(stored: Stored, freshet: Freshet) ->
     found = explained(freshet, "1")
     assert found["ahead"] == [first.isoformat(), (first + 29 * HOUR).isoformat()]
     shown = scrapy(freshet, "explain", f"{SHOP}/1").out
-    assert "next visit  Mon 2026-03-02 01:00 UTC" in shown
-    assert "and then    Tue 2026-03-03 06:00 UTC" in shown
+    assert "next visit    Mon 2026-03-02 01:00 UTC" in shown
+    assert "later visits  Tue 2026-03-03 06:00 UTC" in shown
     assert timedelta(0) < first - NOW

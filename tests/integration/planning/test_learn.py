@@ -141,8 +141,8 @@ def test_run_again_it_tells_how_far_it_is_and_changes_nothing(life: Life) -> Non
     assert (told["polls"], told["polls_due"], told["changes"]) == (4, 4, 1)
     assert told["days_left"] == pytest.approx(21 - 0.7 / 24, abs=0.01)
     assert (shown.code, shown.err) == (0, "")
-    assert "4 polls of 4 due so far, 1 changes seen" in shown.out
-    assert "2 pages, each every 20 minutes, at most 144 requests a day" in shown.out
+    assert "4 polls of 4 due so far, 1 changes found" in shown.out
+    assert "2 pages, polled every 20 minutes, at most 144 requests a day" in shown.out
     assert (list(life.db.targets.find().sort("_id")), list(life.db.plans.find())) == before
 
 
@@ -174,8 +174,8 @@ def test_stop_gives_the_former_plans_back(life: Life) -> None:
     assert done["polls"] == 14
     assert {row["_id"]: row.get("plan") for row in life.db.targets.find()} == plans
     assert life.db.targets.count_documents({"learning": {"$exists": True}}) == 0
-    assert life.learn(1.6, "--stop").complaint == "scrapy learn: pages is not learning"
-    assert "14 polls, 0 changes seen" in life.learn(1.6).out
+    assert life.learn(1.6, "--stop").complaint == "scrapy learn: pages is not in a sampling phase"
+    assert "14 polls, 0 changes found" in life.learn(1.6).out
 
 
 def test_it_ends_by_itself(life: Life) -> None:
@@ -201,7 +201,7 @@ def test_more_pages_than_the_budget_allows_take_turns(life: Life) -> None:
         life.crawl(hours)
         seen.append(life.learning())
     assert seen == turns
-    assert "2 at a time: turn 3 of 3" in life.learn(113.1).out
+    assert "2 at a time (turn 3 of 3)" in life.learn(113.1).out
     assert "note: each page is polled for 2.3 days" in life.learn(114, "--weeks", "0.99").out
 
 
@@ -306,7 +306,7 @@ def test_forget_forgets_the_phase(life: Life) -> None:
             "--sample 10 is too large: each page's turn would be shorter than a day. "
             "Use --sample 7 or less, or longer --weeks.",
         ),
-        (("--stop",), "pages is not learning"),
+        (("--stop",), "pages is not in a sampling phase"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -336,7 +336,7 @@ def seen(freshet: Freshet, database: Db) -> Db:
 def test_what_is_not_known_is_said(freshet: Freshet, database: Db) -> None:
     nothing = run(freshet, "learn", SPIDER, "--budget", "72")
     assert nothing.complaint == (
-        "scrapy learn: no targets of 'pages'; spiders with targets: none; run scrapy crawl first"
+        "scrapy learn: no targets of 'pages'. Spiders with targets: none. Run scrapy crawl first"
     )
     row = {"first_seen": MONDAY, "next_visit": MONDAY, "refreshed": 0, "kind": "item", "url": "u"}
     database.targets.insert_one(row | {"_id": "pages u", "spider": SPIDER})
@@ -345,11 +345,11 @@ def test_what_is_not_known_is_said(freshet: Freshet, database: Db) -> None:
         "scrapy learn: no page of 'pages' has been visited yet. Run scrapy crawl first."
     )
     other = run(freshet, "learn", "other", "--budget", "72")
-    assert other.complaint == ("scrapy learn: no targets of 'other'; spiders with targets: pages")
+    assert other.complaint == ("scrapy learn: no targets of 'other'. Spiders with targets: pages")
 
 
 def test_help_says_what_it_costs(freshet: Freshet) -> None:
     said = run(freshet, "learn", "--help").out
     assert "Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day" in said
-    assert "72\nrequests a day and page" in said
-    assert ".001 of freshness" in said
+    assert "costs 72 requests a day" in said
+    assert "at most 0.001 of" in said

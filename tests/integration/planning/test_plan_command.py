@@ -66,7 +66,7 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
     db.targets.update_one({"url": f"{SHOP}/0"}, {"$unset": {"plan": ""}})
     shown = scrapy(freshet, "plan", "shop").out
     assert "60 targets; " in shown
-    assert "1 wait for the next replan" in shown
+    assert "1 not planned until the next replan" in shown
     (header,) = [line for line in shown.splitlines() if "00:00" in line]
     assert header.split("┃")[2].strip() == "00:00", "the pages change by day"
     days = [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")]
@@ -75,17 +75,17 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
 
     scrapy(freshet, "replan", "--policy", "uniform", "--budget", "30")
     shown = scrapy(freshet, "plan").out
-    assert "60 targets at even intervals: 30.0 requests a day, at any hour" in shown
+    assert "60 targets visited at even intervals: 30.0 requests a day, at any hour" in shown
 
 
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ("", "no plan yet (scrapy replan makes one)"),
-        ("nosuch", "no targets of 'nosuch'; spiders with targets: shop"),
+        ("", "no plan yet. Run scrapy replan first"),
+        ("nosuch", "no targets of 'nosuch'. Spiders with targets: shop"),
         ("--calendar week.pdf", "week.pdf: unsupported plot format. Use .png or .svg."),
         ("--calendar nosuch/week.png", "nosuch/week.png: folder not found: nosuch"),
-        ("--changes --urls 0", "--urls and --weeks have to be more than 0"),
+        ("--changes --urls 0", "--urls and --weeks must be greater than 0"),
     ],
     ids=["no plan", "unknown", "kind", "folder", "urls"],
 )
@@ -133,7 +133,7 @@ def test_changes_by_url_weekday_and_hour_of_the_site(stored: Stored, freshet: Fr
     assert found["total"]["changes"] == 2
 
     shown = scrapy(freshet, "plan", "shop", "--changes").out
-    assert "4 changes found, each at the hour of the visit that found it" in shown
+    assert "4 changes found, counted at the hour of the visit that found them" in shown
     assert "/a " in shown
     assert SHOP not in shown, "what is the same for all is left out"
     assert "characters inserted and deleted" in shown
@@ -176,7 +176,9 @@ def test_a_picture_of_the_week(stored: Stored, freshet: Freshet, tmp_path: Path)
     put(*stored, of_the_paper())
     scrapy(freshet, "replan")
     png, svg = tmp_path / "week.png", tmp_path / "week.svg"
-    assert f"drawn: {png}" in "".join(scrapy(freshet, "plan", "--calendar", png).out.split("\n"))
+    assert f"heat map written to {png}" in "".join(
+        scrapy(freshet, "plan", "--calendar", png).out.split("\n")
+    )
     head = png.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", head[16:24])

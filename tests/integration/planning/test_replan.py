@@ -58,7 +58,7 @@ def test_the_first_plan_spends_what_the_fixed_intervals_do_and_the_second_moves_
     put(db, uri, some_pages(40))
     first = replan(freshet)
     assert (first.code, first.err) == (0, "")
-    assert "of 40 (what the fixed intervals spend)" in first.out
+    assert "of 40 (same as the fixed intervals)" in first.out
     assert "40 of 40 (100.0%)" in first.out
 
     (plan,) = db.plans.find()
@@ -107,7 +107,7 @@ def test_a_dry_run_plans_and_writes_nothing(stored: Stored, freshet: Freshet) ->
     put(db, uri, some_pages(5))
     before = list(db.targets.find())
     assert planned(freshet, "--dry-run")["moved"] == 5
-    assert "nothing was written" in replan(freshet, "--dry-run").out
+    assert "no plan was stored" in replan(freshet, "--dry-run").out
     assert list(db.targets.find()) == before
     assert db.plans.count_documents({}) == 0
 

@@ -276,8 +276,14 @@ def test_pages_that_have_all_ended_have_no_figures(bare: Freshet, trace: Path) -
     [
         (["pages", "--budget", "12"], "--changes FILE or --history is missing"),
         (["pages", "--changes", "c.csv"], "--budget N (requests a day) is missing"),
-        (["pages", "--history", "--changes", "c.csv", "--budget", "1"], "--history takes no files"),
-        (["posts", "--changes", "c.csv", "--budget", "12"], "'posts' is none of pages"),
+        (
+            ["pages", "--history", "--changes", "c.csv", "--budget", "1"],
+            "--history and --changes cannot",
+        ),
+        (
+            ["posts", "--changes", "c.csv", "--budget", "12"],
+            "unknown simulation 'posts'",
+        ),
     ],
 )
 def test_wrong_usage_is_said(bare: Freshet, args: list[str], said: str) -> None:

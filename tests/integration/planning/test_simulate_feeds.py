@@ -360,8 +360,8 @@ def test_a_trace_without_posts_of_its_feeds_is_one_line(bare: Freshet, trace: Pa
     [
         (["feeds", "--visits", "12"], "--posts FILE or --history is missing"),
         (["feeds", "--posts", "p.csv"], "--visits N (fetches in all) is missing"),
-        (["feeds", "--history", "--posts", "p.csv", "--visits", "1"], "--history takes no files"),
-        (["feeds", "--history", "--feeds", "f.csv", "--visits", "1"], "--history takes no files"),
+        (["feeds", "--history", "--posts", "p.csv", "--visits", "1"], "--history and --posts can"),
+        (["feeds", "--history", "--feeds", "f.csv", "--visits", "1"], "--history and --feeds can"),
         *(
             (["feeds", "--posts", "p.csv", "--visits", "1", *args],
              f"{args[0]} is for simulate pages, not for feeds")
@@ -385,7 +385,7 @@ def test_the_help_has_the_options_of_each_kind_and_an_example(bare: Freshet) -> 
     shown = run(bare, "simulate", "--help").out
     both, _, rest = shown.partition("\nPages\n")
     pages, _, feeds = rest.partition("\nFeeds\n")
-    assert "--policy P" in both
+    assert "--policy NAME" in both
     assert "--budget N" in pages
     assert "--visits N" in feeds
     for kind in ("pages --changes", "feeds --posts"):

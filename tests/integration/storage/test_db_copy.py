@@ -97,8 +97,8 @@ def test_a_crawled_site_goes_on_on_another_server(
     # All but the leases.
     collections = len(database.list_collection_names()) - 1
     assert done.out == (
-        f"copied to {uri}: {n} documents in {collections} collections; "
-        "set MONGO_URI to it, the data here stay as they are\n"
+        f"copied {n} documents in {collections} collections to {uri}. "
+        "Set MONGO_URI to this server; the source is unchanged\n"
     )
     assert left_in(there) == left_in(database)
     assert shapes(there) == shapes(database)
@@ -206,7 +206,7 @@ def test_nothing_is_copied_while_a_pass_is_at_work(
             if name == "crawl shop"
             else f"scrapy db: {name} is running on far (process 7) since "
         )
-        assert done.complaint.endswith("let it end, or stop it first")
+        assert done.complaint.endswith("Wait until it has finished, or stop it")
     assert other[0].list_collection_names() == []
     assert run(freshet, "db", "copy", other[1]).code == 0
     assert other[0].leases.count_documents({}) == 0, "who is at work here is not at work there"

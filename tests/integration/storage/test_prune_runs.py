@@ -16,7 +16,7 @@ def test_old_passes_go_but_for_the_last(freshet: Freshet, database: Db) -> None:
     for hours in (0, 24, 240):
         read_cells(freshet, text, hours=hours)
     counted = freshet("prune", "--keep-days", 1, "--dry-run", hours=244)
-    assert "and 2 passes would go" in counted.out
+    assert "2 visits and 2 runs" in counted.out
     freshet("prune", "--keep-days", 1, hours=480)
     assert database.runs.count_documents({}) == 1
     assert database.runs.find_one({}, {"_id": 1, "counts": 1}) is not None

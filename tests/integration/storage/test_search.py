@@ -85,10 +85,10 @@ def test_without_words_the_newest_come_first(freshet: Freshet, prepared: Db) -> 
     assert done.out.splitlines()[-3:-1] == [f"{NOW:%Y-%m-%d}  https://x.example/new", "  sun"]
     nothing = run(freshet, "search", "--since", "2100-01-01")
     assert (nothing.code, nothing.complaint) == (
-        1, "scrapy search: no posts since then: an earlier --since, or scrapy crawl NAME, may find "
-        "some",
+        1, "scrapy search: no posts since then. Try an earlier --since, or run scrapy crawl "
+        "NAME",
     )  # fmt: skip
-    assert "WORD is missing (--since 7d lists the newest posts)" in run(freshet, "search").err
+    assert "WORD is missing. --since 7d lists the newest posts" in run(freshet, "search").err
 
 
 def test_the_newest_posts_go_by_an_index(freshet: Freshet, prepared: Db) -> None:
@@ -366,7 +366,7 @@ def test_so_many_posts_are_shown(freshet: Freshet, prepared: Db) -> None:
         put(prepared, f"p{i:02}", "moon", first_seen=NOW + timedelta(minutes=i))
     first = run(freshet, "search", "moon", "--limit", "2").out.splitlines()
     assert first[1].endswith("/p29")
-    assert first[-1] == "the first 2 posts; --limit N shows more"
+    assert first[-1] == "first 2 posts shown. --limit N shows more"
     assert len(names(freshet, "moon")) == 20
     assert len(names(freshet, "moon", "--limit", 1000)) == 30
     assert "more" not in run(freshet, "search", "moon", "--limit", 30).out
@@ -381,25 +381,26 @@ def test_nothing_found_is_said_as_grep_says_it(freshet: Freshet, prepared: Db) -
         assert run(freshet, "search", *args, "--json").out == "[]\n"
         return found.complaint
 
-    assert said("sun") == "scrapy search: nothing found"
+    assert said("sun") == "scrapy search: no posts found"
     assert said("moon", "sun") == (
-        "scrapy search: nothing found (all words have to occur; --any finds posts with one of them)"
+        "scrapy search: no posts found with all of the words. --any finds posts with at least one "
+        "of them"
     )
-    assert said("!") == "scrapy search: nothing to look for: no letters and no digits"
+    assert said("!") == "scrapy search: the query has no letters or digits to search for"
     assert said("世").endswith(
-        "(a single character is found where it stands alone; add the next one)"
+        "A single character matches only as a separate word. Add the next character"
     )
-    assert said("sun", "--spider", "shop") == "scrapy search: nothing found"
+    assert said("sun", "--spider", "shop") == "scrapy search: no posts found"
 
 
 def test_a_spider_that_has_no_posts_is_a_mistake(freshet: Freshet, prepared: Db) -> None:
     assert run(freshet, "search", "moon", "--spider", "x").complaint == (
-        "scrapy search: no posts of 'x'; spiders with posts: none; run scrapy crawl first"
+        "scrapy search: no posts of 'x'. Spiders with posts: none. Run scrapy crawl first"
     )
     put(prepared, "post", "The moon")
     found = run(freshet, "search", "moon", "--spider", "\udcff", "--json")
     assert (found.code, found.complaint) == (
-        1, "scrapy search: no posts of '?'; spiders with posts: shop"
+        1, "scrapy search: no posts of '?'. Spiders with posts: shop"
     )  # fmt: skip
 
 
@@ -448,16 +449,25 @@ def test_terminals_get_no_orders_from_posts(freshet: Freshet, prepared: Db) -> N
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ((), "WORD is missing (--since 7d lists"),
-        (("--any",), "WORD is missing (--since 7d lists"),
-        (("moon", "-xyz"), "unknown option -xyz (--without WORD leaves posts out)"),
-        (("moon", "--limit", "0"), "argument --limit: '0' is not a number such as 100"),
-        (("moon", "--since", "soon"), "argument --since: 'soon' is no time such as 2026-01-31, 2"),
+        ((), "WORD is missing. --since 7d lists"),
+        (("--any",), "WORD is missing. --since 7d lists"),
+        (("moon", "-xyz"), "unknown option -xyz. --without WORD leaves out posts with a word"),
+        (
+            ("moon", "--limit", "0"),
+            "argument --limit: '0' is not a positive integer such as 100",
+        ),
+        (
+            ("moon", "--since", "soon"),
+            "argument --since: 'soon' is not a time such as 2026-01-31",
+        ),
         (
             ("moon", "--since", "0001-01-01T00:00+01:00"),
             "argument --since: '0001-01-01T00:00+01:00'",
         ),
-        (("moon", "--category", "/"), "argument --category: '/' names no category"),
+        (
+            ("moon", "--category", "/"),
+            "argument --category: '/' is not a category",
+        ),
     ],
 )
 def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint: str) -> None:

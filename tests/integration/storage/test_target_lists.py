@@ -78,19 +78,19 @@ def test_it_says_how_many_more_there_are(freshet: Freshet, prepared: Db) -> None
     some(prepared)
     done = run(freshet, "targets", "shop", "--urls", "--limit", "2")
     assert done.out.splitlines()[-1] == (
-        "2 of 4 targets, times in UTC; 2 more: --limit N, or --skip 2"
+        "2 of 4 targets, times in UTC. 2 more with --limit N or --skip 2"
     )
     assert paths(freshet, "shop", "--urls", "--skip", "3") == ["/d"]
     nothing = run(freshet, "targets", "shop", "--urls", "--skip", "4")
-    assert nothing.out == "no such targets behind the first 4\n"
+    assert nothing.out == "no targets after the first 4\n"
 
 
 def test_what_is_found_of_nothing(freshet: Freshet, prepared: Db) -> None:
     put(prepared, f"{SHOP}/a")
     assert run(freshet, "targets", "--errors").out == "no targets whose last visit failed\n"
     done = run(freshet, "targets", "--gone", "--match", "x", "--json")
-    assert (done.out, done.err) == ("", "no targets that are gone with that part in their URLs\n")
-    assert "no targets of 'shpo'; spiders with targets: shop" in (
+    assert (done.out, done.err) == ("", "no targets that are gone and match 'x'\n")
+    assert "no targets of 'shpo'. Spiders with targets: shop" in (
         run(freshet, "targets", "shpo", "--urls").complaint
     )
 
@@ -180,7 +180,7 @@ def test_a_url_that_is_like_none(freshet: Freshet, prepared: Db) -> None:
     )
     unknown = run(freshet, "forget", "shpo")
     assert unknown.complaint == (
-        "scrapy forget: nothing is stored of 'shpo'. Sites with targets: shop"
+        "scrapy forget: no data stored for 'shpo'. Sites with targets: shop"
     )
 
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crawler.cli.duplicates_check import Bad, Line, Lines, read, written
+from crawler.cli.duplicates_check import Bad, Line, Lines, parse_line, result_line
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
 def parsed(**given: object) -> Line | Bad:
-    return read(json.dumps({"id": "a", "text": "some text"} | given).encode(), 7)
+    return parse_line(json.dumps({"id": "a", "text": "some text"} | given).encode(), 7)
 
 
 def test_a_line_is_an_id_and_a_text() -> None:
@@ -25,25 +25,25 @@ def test_a_line_is_an_id_and_a_text() -> None:
     "id_", ["1", '"1"', "3.50", "-0", "1e400", "12345678901234567890123", '"日本"']
 )
 def test_an_id_is_printed_as_it_came(id_: str) -> None:
-    line = read(f'{{"id": {id_}, "text": "x"}}'.encode(), 1)
+    line = parse_line(f'{{"id": {id_}, "text": "x"}}'.encode(), 1)
     assert isinstance(line, Line)
     assert line.key == id_
-    assert written(line.key, None, None, None) == (
+    assert result_line(line.key, None, None, None) == (
         f'{{"id": {id_}, "duplicate_of": null, "similarity": null}}\n'
     )
 
 
 def test_half_a_surrogate_pair_is_printed_as_json_has_it() -> None:
-    line = read(rb'{"id": "\ud800", "text": "\udfff"}', 1)
+    line = parse_line(rb'{"id": "\ud800", "text": "\udfff"}', 1)
     assert isinstance(line, Line)
     assert (line.key, line.text) == (r'"\ud800"', "\udfff")
 
 
 def test_what_a_duplicate_is_written_as() -> None:
-    assert json.loads(written('"b"', "1", 0.918367, None)) == {
+    assert json.loads(result_line('"b"', "1", 0.918367, None)) == {
         "id": "b", "duplicate_of": 1, "similarity": 0.9184,
     }  # fmt: skip
-    assert json.loads(written('"b"', None, None, '"a"'))["replaces"] == "a"
+    assert json.loads(result_line('"b"', None, None, '"a"'))["replaces"] == "a"
 
 
 @pytest.mark.parametrize(
@@ -65,31 +65,31 @@ def test_a_day_begins_at_midnight_utc_and_null_is_no_time() -> None:
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        (b"nope", "no JSON"),
-        (b'{"id": 1, "text": "x"', "no JSON"),
-        (b'{"id": NaN, "text": "x"}', "no JSON"),
-        (b"[1]", 'no object such as {"id": 1, "text": "…"}'),
+        (b"nope", "not valid JSON"),
+        (b'{"id": 1, "text": "x"', "not valid JSON"),
+        (b'{"id": NaN, "text": "x"}', "not valid JSON"),
+        (b"[1]", 'not an object such as {"id": 1, "text": "…"}'),
         (b'{"text": "x"}', "id is missing"),
-        (b'{"id": true, "text": "x"}', "id is no string and no number"),
+        (b'{"id": true, "text": "x"}', "id is not a string or number"),
         (b'{"id": 1}', "text is missing"),
-        (b'{"id": 1, "text": 5}', "text is no string"),
-        (b'{"id": 1, "text": ["x"]}', "text is no string"),
-        (b"[" * 100_000, "JSON nested too deep"),
+        (b'{"id": 1, "text": 5}', "text is not a string"),
+        (b'{"id": 1, "text": ["x"]}', "text is not a string"),
+        (b"[" * 100_000, "JSON is nested too deeply"),
         ('{"id": 1, "text": "é"}'.encode("latin-1"),
-         "not UTF-8 (iconv -f latin1 -t utf-8 FILE makes it so)"),
+         "not valid UTF-8. Convert it, as with iconv -f latin1 -t utf-8 FILE"),
         (b'{"id": "%s", "text": "x"}' % (b"i" * 1000), "id is longer than 1,000 bytes"),
         (b'{"id": 1, "text": "x", "created": "yesterday"}',
-         "created is no ISO 8601 time and no Unix time: 'yesterday'"),
+         "created is not an ISO 8601 or Unix time: 'yesterday'"),
         (b'{"id": 1, "text": "x", "created": 1e300}',
-         "created is no ISO 8601 time and no Unix time: '1e300'"),
+         "created is not an ISO 8601 or Unix time: '1e300'"),
         (b'{"id": 1, "text": "x", "created": true}',
-         "created is no ISO 8601 time and no Unix time: 'True'"),
+         "created is not an ISO 8601 or Unix time: 'True'"),
         (b'{"id": 1, "text": "x", "created": "0001-01-01T00:00+10:00"}',
-         "created is no ISO 8601 time and no Unix time: '0001-01-01T00:00+10:00'"),
+         "created is not an ISO 8601 or Unix time: '0001-01-01T00:00+10:00'"),
     ],
 )  # fmt: skip
 def test_a_bad_line_says_why(raw: bytes, problem: str) -> None:
-    assert read(raw, 7) == Bad(7, problem)
+    assert parse_line(raw, 7) == Bad(7, problem)
 
 
 def cut(chunks: list[bytes], longest_bytes: int = 1000) -> list[Line | Bad]:
@@ -108,6 +108,6 @@ def test_lines_come_in_chunks_of_any_size() -> None:
 def test_a_line_without_end_is_dropped_and_numbers_go_on() -> None:
     long = b'{"id": 1, "text": "' + b"x" * 100
     assert cut([b"\n", long, long, b'"}\nno\n'], 150) == [
-        Bad(2, "longer than 150 bytes"), Bad(3, "no JSON"),
+        Bad(2, "longer than 150 bytes"), Bad(3, "not valid JSON"),
     ]  # fmt: skip
     assert cut([long, long], 150) == [Bad(1, "longer than 150 bytes")]

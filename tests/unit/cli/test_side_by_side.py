@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler.cli.duplicates_explain import GAP, MOST_SENTENCES, Row, is_long, rows, sentences
+from crawler.cli.duplicates_explain import GAP, MAX_SENTENCES, Row, is_long, rows, sentences
 
 ONE = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
 
@@ -83,7 +83,7 @@ def test_of_long_texts_the_beginnings_are_shown() -> None:
     left = " ".join(f"Sentence number {n} says nothing." for n in range(5000))
     assert is_long(left)
     assert not is_long(ONE)
-    assert [row.left_out for row in rows(left, left)] == [MOST_SENTENCES]
+    assert [row.left_out for row in rows(left, left)] == [MAX_SENTENCES]
     assert rows(left, left.replace("nothing", "less"))[0].mark == "|"
     assert len(rows("a. " * 9000, "a. " * 8000 + "b.")) == 1
     assert rows("no end " * 2000, "never an end " * 2000)

@@ -145,7 +145,7 @@ def test_bad_lines_are_counted_told_and_skipped(tmp_path: Path) -> None:
     assert list(corpus.texts()) == ["one", "one", "two"]
     assert corpus.skipped == 6
     assert len(corpus.problems) == 5
-    assert corpus.problems[0] == f"{path}, line 2: no JSON; skipped"
+    assert corpus.problems[0] == f"{path}, line 2: not valid JSON; skipped"
     assert corpus.problems[2] == f"{path}, line 4: text is missing; skipped"
     assert corpus.texts_of([2, 0]) == {0: "one", 2: "two"}
 

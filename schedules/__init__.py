@@ -1,10 +1,13 @@
-"""The planner: from what visits have seen to the hours of the next ones. Numbers in, numbers out.
+"""Plan visits: turn the history of targets into the times of their next visits.
 
-`history` is what is known of targets, `population` what they are, `terms` what is asked of a plan,
-`schedule` and `calendar` its result. In between, `estimation` learns how often and when targets
-change, `allocation` shares out the budget, `placement` and `cost` find hours; `feeds` does the same
-for feeds, `dispatch` decides when not all that is due can go, and `evaluation` judges policies.
+The package works on arrays only. `history` holds what visits observed, `population` describes the
+targets, `terms` the budget and the caps of a plan, and `schedule` and `calendar` its result.
+`estimation` estimates how often and when targets change, `allocation` divides the budget among
+them, and `cost` and `placement` choose hours of the week. `feeds` does the same for feeds.
+`dispatch` decides which due targets go first under overload, and `evaluation` simulates and scores
+policies.
 
-It imports nothing of Freshet, Scrapy or the database, and its loops over targets are compiled
-(`compiled`). `first_look` and `progress` load neither numpy nor Numba: a crawl imports them.
+Nothing here imports Freshet, Scrapy or the database. Loops over targets are compiled with Numba
+(see `compiled`). `first_look` and `progress` import neither NumPy nor Numba, because every crawl
+imports them.
 """

@@ -1,10 +1,11 @@
-"""Visits in time: when the slots of a local week, or an even interval, come due.
+"""Convert schedules to times: find when slots of the local week or even intervals are due.
 
-A slot is visited when the site's wall clock reaches it (see `wallclock`): one that daylight saving
-skips at the jump, one that it repeats once. Two slots that fall on one instant are one visit.
+A slot is due when the site's wall clock reaches it (see `WallClock`). A slot that daylight saving
+time skips is due at the jump, and one that it repeats is due only the first time. Two slots that
+fall on the same instant count as one visit.
 
-Inside, all is in whole milliseconds since 1970, the finest that MongoDB keeps: sums of hours are
-not exact, and what follows a visit has to be later than it.
+All calculations use whole milliseconds since 1970, the resolution of MongoDB. Sums of fractional
+hours are inexact and could put the next visit at or before the previous one.
 """
 
 from __future__ import annotations
@@ -21,26 +22,28 @@ from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
-# In milliseconds, as all that follows.
+# The constants below are in milliseconds.
 SECOND, HOUR, YEAR = 1000, 3_600_000, 8766 * 3_600_000
-# 1970 began on a Thursday; weeks are counted from the Monday after.
+# 1970-01-01 was a Thursday. Weeks are counted from the following Monday.
 MONDAY = 96 * HOUR
 FAR = 2**62
 MAX_DOUBLINGS = 20
-# Failures in a row after which a target is tried again soon; from the next one on it waits.
+# Number of consecutive failures after which a target is retried soon; later failures back off.
 QUICK_RETRIES = 2
-# How a page that is visited adaptively has its interval changed by what a visit finds.
+# Factors by which the adaptive policy changes the interval after a change and after no change.
 AFTER_CHANGE, AFTER_NONE = 0.5, 1.2
 MIN_HOURS = 1 / 60
 
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """The wall clock of a zone over some years, in p parts of one offset; all in milliseconds.
+    """Hold the wall clock of a zone over some years, as p periods of constant UTC offset.
 
-    starts:  (p,) when each part begins; the first has no beginning
-    offsets: (p,) wall time minus instant
-    shown:   (p,) all wall times before this were reached before the part; ascending
+    All values are in milliseconds.
+
+    starts:  (p,) start of each period; the first is unbounded
+    offsets: (p,) wall time minus UTC
+    shown:   (p,) ascending; every wall time before this one was reached before the period starts
     """
 
     starts: Ints
@@ -49,22 +52,22 @@ class WallClock:
 
     @classmethod
     def of(cls, zone: ZoneInfo, start: float, end: float) -> WallClock:
-        """The clock from `start` to `end`, and for a year at least before and after."""
+        """Return the clock from `start` to `end`, with at least one year on either side."""
         first, last = 1970 + start // YEAR, 1970 + end // YEAR
-        return _of_years(zone, max(int(first) - 2, 2), min(int(last) + 2, 9997))
+        return _clock_of_years(zone, max(int(first) - 2, 2), min(int(last) + 2, 9997))
 
     def wall(self, at: Ints) -> Ints:
-        """What the clock shows at these instants."""
+        """Return the wall time at these instants."""
         return at + self.offsets[np.searchsorted(self.starts, at, "right") - 1]
 
     def next_hour(self, after: int) -> int:
-        """The first full wall hour, as a number, that is reached later than this instant."""
+        """Return the number of the first full wall hour reached after this instant."""
         part = np.searchsorted(self.starts, after, "right") - 1
         latest = max(after + self.offsets[part], self.shown[part] - 1)
         return int(latest) // HOUR + 1
 
     def reached(self, hours: Ints) -> Ints:
-        """The instants at which these full wall hours, as numbers, are reached."""
+        """Return the instants at which the wall clock reaches these full hours."""
         wall = hours * HOUR
         part = np.searchsorted(self.shown, wall, "right") - 1
         reached: Ints = np.maximum(wall - self.offsets[part], self.starts[part])
@@ -72,8 +75,9 @@ class WallClock:
 
 
 @lru_cache(maxsize=4096)
-def _of_years(zone: ZoneInfo, first: int, last: int) -> WallClock:
-    jumps = [jump for year in range(first, last + 1) for jump in _jumps(zone, year)]
+def _clock_of_years(zone: ZoneInfo, first: int, last: int) -> WallClock:
+    """Return the clock from the first to the last of these years, both included."""
+    jumps = [jump for year in range(first, last + 1) for jump in _offset_changes(zone, year)]
     begin = (-FAR, _offset(zone, datetime(first, 1, 1, tzinfo=UTC)))
     starts, offsets = np.array([begin, *jumps], np.int64).T.copy()
     shown = np.maximum.accumulate(starts[1:] + offsets[:-1])
@@ -81,10 +85,11 @@ def _of_years(zone: ZoneInfo, first: int, last: int) -> WallClock:
 
 
 @lru_cache(maxsize=65536)
-def _jumps(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
-    """When the clock jumps in a year (UTC), and the offset from then on.
+def _offset_changes(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
+    """Return the UTC offset changes in a year as pairs of instant and new offset.
 
-    Looked for day by day: no zone jumps twice within one.
+    The search compares the offsets of consecutive days, because no zone changes its offset twice
+    within one day.
     """
     begin, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     days = [begin + timedelta(days=day) for day in range((end - begin).days + 1)]
@@ -92,7 +97,7 @@ def _jumps(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
     jumps = []
     for day, offset, later in zip(days[:-1], offsets[:-1], offsets[1:], strict=True):
         if offset != later:
-            # The second of the day at which the clock leaves the offset.
+            # Bisect for the second of the day at which the offset changes.
             before, after = 0, 24 * 3600
             while after - before > 1:
                 middle = (before + after) // 2
@@ -103,15 +108,15 @@ def _jumps(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
 
 
 def _offset(zone: ZoneInfo, at: datetime) -> int:
-    """Wall time minus instant, in milliseconds."""
+    """Return wall time minus UTC, in milliseconds, counted from Monday 1970-01-05."""
     offset = at.astimezone(zone).utcoffset() or timedelta(0)
     return offset // MILLISECOND - MONDAY
 
 
 def next_visit(schedule: Schedule, zone: ZoneInfo, after: datetime) -> datetime:
-    """The first visit later than `after`; aware times, the result in UTC.
+    """Return the first visit after `after`, in UTC. Both times are timezone-aware.
 
-    ValueError where the schedule has neither slots nor an interval.
+    Raises ValueError if the schedule has neither slots nor an interval.
     """
     since = (after - EPOCH) // MILLISECOND
     if schedule.every_hours:
@@ -130,7 +135,7 @@ def next_visit(schedule: Schedule, zone: ZoneInfo, after: datetime) -> datetime:
 def upcoming(
     schedule: Schedule, zone: ZoneInfo, after: datetime, hours: float = 48, most: int = 1000
 ) -> list[datetime]:
-    """The visits later than `after`, at most `hours` later, and no more than `most`."""
+    """Return the visits in the `hours` hours after `after`, at most `most` of them."""
     until = after + timedelta(hours=hours)
     visits: list[datetime] = []
     while len(visits) < most and (after := next_visit(schedule, zone, after)) <= until:
@@ -139,9 +144,9 @@ def upcoming(
 
 
 def next_visits(schedules: Schedules, zone: ZoneInfo, after_hours: float) -> Floats:
-    """(n,) hours since 1970 (UTC) of the first visit of each target later than `after_hours`.
+    """Return the (n,) first visit of each target after `after_hours`.
 
-    inf where a schedule has neither slots nor an interval.
+    Times are hours since 1970 (UTC); inf if a schedule has neither slots nor an interval.
     """
     after = round(after_hours * HOUR)
     visits = np.full(len(schedules), np.inf)
@@ -160,10 +165,10 @@ def next_visits(schedules: Schedules, zone: ZoneInfo, after_hours: float) -> Flo
 def visits_between(
     schedules: Schedules, zone: ZoneInfo, start_hours: float, end_hours: float
 ) -> tuple[Ints, Floats]:
-    """All visits of n targets from `start_hours` on and before `end_hours`, v in all.
+    """Return all visits of n targets from `start_hours` (inclusive) to `end_hours` (exclusive).
 
-    returns offsets (n + 1,) into the visits, and (v,) hours since 1970 (UTC), ascending for each
-    target
+    Returns (n + 1,) offsets into the visits, and the (v,) times of the visits in hours since 1970
+    (UTC), ascending for each target.
     """
     start, end = round(start_hours * HOUR), round(end_hours * HOUR)
     clock = WallClock.of(zone, start, end)
@@ -172,13 +177,14 @@ def visits_between(
     target = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
     wait, cycle = _waits(schedules, begin), _cycles(schedules)
     times = np.where(schedules.every_hours[target] > 0, 0, -((wait - length) // cycle))
-    # One axis for all targets, each with a stretch of its own.
+    # Put all targets on one axis, each with its own stretch, so that a single sort orders all
+    # visits.
     stretch = length + 1
     place = np.repeat(target * stretch + wait, times) + _counted(times) * np.repeat(cycle, times)
-    place.sort(kind="stable")  # quick, as most is in order
+    place.sort(kind="stable")  # fast, because the visits are mostly sorted already
     target, hour = np.divmod(place, stretch)
     reached = clock.reached(begin + hour)
-    # Slots that daylight saving brings to one instant are one visit.
+    # Slots that daylight saving time moves to the same instant count as one visit.
     once = (np.diff(target, prepend=-1) > 0) | (np.diff(reached, prepend=-FAR) > 0)
 
     rows = np.flatnonzero(schedules.every_hours)
@@ -196,48 +202,51 @@ def visits_between(
 
 
 def _cycles(schedules: Schedules) -> Ints:
-    """(k,) hours of the cycle of each slot."""
+    """Return the (k,) cycle length of each slot, in hours."""
     return np.repeat(schedules.weeks.astype(np.int64) * WEEK_HOURS, np.diff(schedules.first))
 
 
 def _waits(schedules: Schedules, begin: int) -> Ints:
-    """(k,) wall hours from the hour `begin` to each slot."""
+    """Return the (k,) wall hours from hour `begin` to each slot."""
     return (schedules.slots.astype(np.int64) - begin) % _cycles(schedules)
 
 
 def _counted(counts: Ints) -> Ints:
-    """0, 1, … below each count, one count after the other."""
+    """Return 0, 1, … up to each count (exclusive), concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _even(every_hours: Floats | float, phase_hours: Floats | float) -> tuple[Floats, Floats]:
-    """Interval and phase in milliseconds."""
+    """Return interval and phase in milliseconds. Raises ValueError below one second."""
     every = np.multiply(every_hours, HOUR)
     if np.any(every < SECOND):
-        raise ValueError("an interval between visits is a second at least")
+        raise ValueError("the interval between visits must be at least one second")
     return every, np.multiply(phase_hours, HOUR)
 
 
 def _turn(every: Floats, phase: Floats, after: int) -> Floats:
-    """The number of the first visit of an even interval that is later than `after`."""
-    # Rounding may bring the visit before forward, or leave this one where `after` is.
+    """Return the number of the first visit of an even interval after `after`."""
+    # Rounding in `_turn_at` can move a visit to `after` or earlier, so correct by up to two steps.
     turn = np.floor((after - phase) / every)
     turn = turn + (_turn_at(every, phase, turn) <= after)
     return turn + (_turn_at(every, phase, turn) <= after)
 
 
 def _turn_at(every: Floats, phase: Floats, turn: Floats) -> Floats:
-    """When the visits of these numbers are."""
+    """Return the times of the visits with these numbers, in milliseconds."""
     return np.rint(phase + turn * every)
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Hours between visits of a target; all > 0, but for `retry_hours`, which may be 0.
+    """Hold the fixed intervals of a target, in hours.
 
-    retry_hours: after each of the first QUICK_RETRIES failures in a row; 0: due at the next run
-    error_hours: after the failure that follows them, doubling with each further one
-    planned_hours: the longest time to a visit of a plan; None: longest_hours
+    All are positive, except that `retry_hours` may be 0.
+
+    retry_hours:   delay after each of the first QUICK_RETRIES consecutive failures; 0: due in the
+                   next run
+    error_hours:   delay after the next failure; doubles with each further one
+    planned_hours: longest time to a planned visit; None: longest_hours
     """
 
     usual_hours: float
@@ -247,30 +256,44 @@ class Intervals:
     planned_hours: float | None = None
 
     def after_seen(self, now: datetime) -> datetime:
-        """After a page was read, or not modified."""
+        """Return the next visit after the page was read or was not modified."""
         return now + timedelta(hours=min(self.usual_hours, self.longest_hours))
 
     def after_errors(self, now: datetime, errors: int) -> datetime:
-        """After `errors` >= 1 failures in a row: soon at first, then as `after_refusals`."""
+        """Return the next visit after `errors` >= 1 consecutive failures.
+
+        The first QUICK_RETRIES failures are retried soon; later ones back off as in
+        `after_refusals`.
+        """
         longest = self.after_refusals(now, max(1, errors - QUICK_RETRIES))
         if errors > QUICK_RETRIES:
             return longest
-        # A visit after a failure is never due at the moment of the failure itself.
+        # Even with retry_hours = 0, the next visit must be later than the failed one.
         return min(now + max(MILLISECOND, timedelta(hours=self.retry_hours)), longest)
 
     def after_refusals(self, now: datetime, errors: int) -> datetime:
-        """After `errors` >= 1 refusals in a row: doubling, never beyond the longest interval."""
+        """Return the next visit after `errors` >= 1 consecutive refusals, with back-off.
+
+        The delay doubles with each refusal and never exceeds the longest interval.
+        """
         hours = self.error_hours * 2 ** min(errors - 1, MAX_DOUBLINGS)
         return now + timedelta(hours=min(hours, self.longest_hours))
 
     def after_gone(self, now: datetime, *, confirmed: bool) -> datetime:
-        """After a 404 or 410: soon again until it is confirmed, then as rarely as allowed."""
+        """Return the next visit after a 404 or 410.
+
+        An unconfirmed loss is checked again soon, a confirmed one after the longest interval.
+
+        """
         hours = self.longest_hours if confirmed else min(self.usual_hours, self.longest_hours)
         return now + timedelta(hours=hours)
 
 
 def next_interval(every: float, least: float, most: float, *, changed: bool) -> float:
-    """The interval from here on; all in hours, `least` and `most` bound it where they are > 0."""
+    """Return the next interval of the adaptive policy, in hours.
+
+    `least` and `most` limit the interval if they are positive.
+    """
     every *= AFTER_CHANGE if changed else AFTER_NONE
     if most:
         every = min(every, most)

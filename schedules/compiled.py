@@ -1,12 +1,12 @@
-"""Numba with types: loops over single targets, compiled once and kept for all later processes.
+"""Compile loops over targets with Numba, and cache the machine code across processes.
 
-A million targets of a few changes each are too many for Python and too ragged for numpy. The
-kernels leave the interpreter free (nogil), so chunks of targets run in threads.
+With a million targets of a few changes each, Python loops are too slow, and the rows are too uneven
+for NumPy. Kernels release the GIL, so chunks of targets run in parallel threads.
 
-The machine code is kept in the environment that Python is installed in, where `make` and the image
-put it, and in the user's cache, which serves all checkouts and environments of a user. A kernel is
-compiled again if the source that it is made of changes, for another kind of processor, and for
-another version of Numba.
+The machine code is cached in two places: in the Python environment, where `make` and the Docker
+              image put it, and in the user's cache directory, which all checkouts and environments
+              share. A kernel is recompiled if its source changes, on a different type of processor,
+              and with a different version of Numba.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ R = TypeVar("R")
 Part = slice
 CHUNK = 20_000
 KERNELS = Path("freshet", "kernels")
-# The package whose packages import each other's kernels.
+# The package whose subpackages import each other's kernels.
 PLANNER = "schedules"
-# The versions of a few branches stay next to each other, older ones go.
+# Keep the versions of a few branches; remove older ones.
 MAX_VERSIONS = 8
-# Reading what a crash, a full disk or another user left.
+# Errors from reading files left by a crash, a full disk or another user.
 UNREADABLE = (OSError, EOFError, UnpicklingError, ValueError, TypeError, AttributeError)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function in machine code, made at its first call."""
+    """Compile a function to machine code at its first call."""
     kernel: Any = njit(nogil=True, error_model="numpy")(function)
     kernel._cache = _KernelCache(function)
     typed: Callable[P, R] = kernel
@@ -55,21 +55,21 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def parts(n: int) -> Iterator[Part]:
-    """Slices that cover 0 to n; one, though empty, for none."""
+    """Yield slices that cover 0 to n; for n = 0, yield one empty slice."""
     for begin in range(0, max(n, 1), CHUNK):
         yield slice(begin, min(begin + CHUNK, n))
 
 
 def spread_over(work: Callable[[Part], R], pieces: Iterator[Part]) -> list[R]:
-    """The results of `work` for each piece, in order; compiled kernels run side by side."""
+    """Return the results of `work` for each piece, in order; compiled kernels run in parallel."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(work, pieces))
 
 
 def cache_folders() -> tuple[Path, ...]:
-    """Return the folders of compiled kernels, the first to be read first.
+    """Return the folders of compiled kernels, in the order in which they are read.
 
-    All are read, and what is compiled is written to each that can be written.
+    All folders are read. New kernels are written to every writable folder.
     """
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return (Path(given),)
@@ -79,11 +79,11 @@ def cache_folders() -> tuple[Path, ...]:
 
 
 class _KernelCache(FunctionCache):
-    """The machine code of one function, by signature and processor, in several folders."""
+    """Cache the machine code of one function, by signature and processor, in several folders."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        # Numba's own looks for one folder, and takes any change of the function's file for one of
-        # the function, but none of the modules that its code comes from.
+        # Numba's own cache uses a single folder. It invalidates a function when anything in its
+        # file changes, but not when an imported module changes whose code the kernel contains.
         self._name, self._py_func = repr(function), function
         self._module = function.__module__
         self._stamp = _stamp_of(self._module)
@@ -100,18 +100,19 @@ class _KernelCache(FunctionCache):
 
     @property
     def cache_path(self) -> str:
-        """The folder that is read first."""
+        """Return the folder that is read first."""
         return str(next(iter(self._files)))
 
     def flush(self) -> None:
-        """Forget the function's machine code."""
+        """Remove the function's machine code from all folders."""
         for file in self._files.values():
             with suppress(OSError):
                 file.flush()  # type: ignore[no-untyped-call]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the kept kernel, or None after a word to whoever waits for it to be compiled."""
-        # Numba would load all that compiling needs, for half a second; a kept kernel needs this.
+        """Return the cached kernel, or None after notifying listeners that compilation starts."""
+        # Numba's implementation loads the whole compiler, which takes half a second. Loading a
+        # cached kernel only needs the runtime.
         rtsys.initialize(target_context)
         key = self._index_key(sig, target_context.codegen())  # type: ignore[no-untyped-call]
         for folder, file in self._files.items():
@@ -123,13 +124,13 @@ class _KernelCache(FunctionCache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled kernel wherever that is possible."""
+        """Write a compiled kernel to every writable folder."""
         if not (data.lifted or data.library.has_dynamic_globals):
             key = self._index_key(sig, data.codegen)  # type: ignore[no-untyped-call]
             self._keep(key, data._reduce())
 
     def _keep(self, key: object, kernel: object, source: Path | None = None) -> None:
-        """Write to all folders, or to those that are read before the one where it was found."""
+        """Write a kernel to all folders, or to those that precede the folder where it was found."""
         for folder, file in self._files.items():
             if folder == source:
                 break
@@ -144,7 +145,7 @@ class _KernelCache(FunctionCache):
                     file.save(key, kernel)  # type: ignore[no-untyped-call]
 
     def _remove_old_versions(self, newest: Path) -> None:
-        """Leave MAX_VERSIONS of the module's folders, the newest among them."""
+        """Keep MAX_VERSIONS of the module's folders, including the newest."""
         versions = list(newest.parent.glob(f"{self._module}-*"))
         versions.sort(key=lambda folder: (folder == newest, folder.stat().st_mtime), reverse=True)
         for old in versions[MAX_VERSIONS:]:
@@ -153,10 +154,11 @@ class _KernelCache(FunctionCache):
 
 @cache
 def _stamp_of(module: str) -> str:
-    """Return a digest of the sources that a module's kernels are made of, and of their compiler.
+    """Return a digest of the sources of a module's kernels and of the compiler version.
 
-    A kernel holds the code of kernels that it calls and the values of constants, so these are the
-    module and all modules of its package that it imports, directly or through others.
+    A kernel contains the code of the kernels that it calls and the values of constants. The digest
+    therefore covers the module and every module of its package that it imports, directly or
+    indirectly.
     """
     package = PLANNER if module.startswith(f"{PLANNER}.") else module.rpartition(".")[0]
     sources: dict[str, bytes] = {}
@@ -167,7 +169,7 @@ def _stamp_of(module: str) -> str:
         file = files(package).joinpath(*f"{name.replace('.', '/')}.py".split("/"))
         if name not in sources and file.is_file():
             sources[name] = file.read_bytes()
-            # What is imported may be a module, or something in it.
+            # An imported name can be a module or an object in one, so try both.
             for place, imported in pattern.findall(sources[name].decode()):
                 names.append(place[1:])
                 names += [

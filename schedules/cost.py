@@ -1,10 +1,12 @@
-"""What an interval between two visits costs, in expectation; any interval in O(1).
+"""Compute the expected cost of the interval between two visits, each in O(1).
 
-Changes are a Poisson process whose rate follows the profile of the local week and is known only
-as a few weighted values ("nodes"): p(stale at t | visit at a) = 1 - sum_k w_k e^(-r_k (P(t)-P(a)))
-with P the running sum of the profile. What a visit at `a` would keep fresh until for ever, F(a),
-follows backwards from hour to hour; an interval to `n` has F(a) less what is left of it at `n`,
-e^(-r(P(n)-P(a))) F(n). Sums from the start of the week would lose all digits of a fast page.
+Changes are a Poisson process whose rate follows the profile of the local week. The rate is
+uncertain and given by k weighted values ("nodes"), so that P(stale at t | visit at a) = 1 - sum_k
+w_k e^(-r_k (P(t)-P(a))), where P is the running sum of the profile. Let F(a) be the expected time
+that a copy from a visit at `a` stays fresh without any later visit. F follows by backward recursion
+over the hours. The fresh time of an interval from `a` to `n` is F(a) less what remains of it at
+`n`, e^(-r(P(n)-P(a))) F(n). Running sums from the start of the week would lose all significant
+digits for a fast page.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from schedules.compiled import compiled
 from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import WEEK_HOURS
 
-# e^(2 * 300) still fits a double; a page that changes every half hour is as fast as one gets.
+# e^(2 * 300) still fits in a double. 300 changes a week is one every half hour, faster than any
+# schedule of hourly slots can follow.
 MAX_RATE = 300.0
 
 
 class Objective(NamedTuple):
-    """What a plan minimises, as weights: hours of staleness, days of age, days of delay."""
+    """Hold the weights of a plan's objective: hours of staleness, days of age, days of delay."""
 
     stale: float = 0.95
     age: float = 0.2
@@ -30,13 +33,16 @@ class Objective(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What follows a visit at each hour of two weeks, t = 0 to 336; k nodes.
+    """Hold the expected course after a visit at each hour of two weeks, t = 0 to 336, for k nodes.
 
-    weight: (k,)        rate: (k,) changes a week, > 0
-    grow:   (k, 337)    e^(r P(t))      drop: (k, 337) e^(-r P(t))
-    kept:   (k, 337)    integral of e^(-r (P(s) - P(t))) over all s > t
-    moment: (k, 337)    the same of (s - t) e^(-r (P(s) - P(t)))
-    mass:   (337,)      expected changes up to t      lever: (337,) the same, times their hour
+    weight: (k,)
+    rate:   (k,) changes a week, > 0
+    grow:   (k, 337) e^(r P(t))
+    drop:   (k, 337) e^(-r P(t))
+    kept:   (k, 337) integral of e^(-r (P(s) - P(t))) over all s > t, in hours
+    moment: (k, 337) integral of (s - t) e^(-r (P(s) - P(t))) over all s > t
+    mass:   (337,) expected changes up to t
+    lever:  (337,) sum of the expected changes up to t, each times its hour
     """
 
     weight: Floats
@@ -51,7 +57,7 @@ class Curves(NamedTuple):
 
 @compiled
 def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
-    """The curves of a target. profile: (168,) sums to 1; rate, weight: (k,) nodes."""
+    """Return the curves of a target. profile: (168,) sums to 1; rate, weight: (k,) nodes."""
     k, size = len(rate), 2 * WEEK_HOURS + 1
     grow, drop = np.empty((k, size)), np.empty((k, size))
     kept, moment = np.empty((k, size)), np.empty((k, size))
@@ -61,7 +67,7 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
         expected = mean * profile[t]
         mass[t + 1] = mass[t] + expected
         lever[t + 1] = lever[t] + expected * (t + 0.5)
-    # Hour by hour: to assign slices takes Numba seconds to compile, for their errors' texts too.
+    # Loop over hours, because Numba takes seconds to compile slice assignments.
     whole, turn = mass[WEEK_HOURS], lever[WEEK_HOURS]
     for t in range(WEEK_HOURS + 1):
         mass[WEEK_HOURS + t] = whole + mass[t]
@@ -69,7 +75,7 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
     _one_week(profile, rate, grow, drop, kept, moment)
     for i in range(k):
         growth, decline = grow[i, WEEK_HOURS], drop[i, WEEK_HOURS]
-        # From the end: the first hour of the second week is the last of the first.
+        # Iterate backward: hour 0 of the second week is hour 168 of the first and is read last.
         for t in range(WEEK_HOURS, -1, -1):
             grow[i, WEEK_HOURS + t] = growth * grow[i, t]
             drop[i, WEEK_HOURS + t] = decline * drop[i, t]
@@ -82,7 +88,7 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
 def _one_week(
     profile: Floats, rate: Floats, grow: Floats, drop: Floats, kept: Floats, moment: Floats
 ) -> None:
-    """Fill the first week, all nodes at a time. Every week is followed by another of its kind."""
+    """Fill the first week for all nodes. Every week is followed by an identical week."""
     k = len(rate)
     fresh, late, step = (
         np.empty((k, WEEK_HOURS)),
@@ -94,7 +100,8 @@ def _one_week(
             step[i, t] = np.exp(-rate[i] * profile[t])
         for t in range(WEEK_HOURS):
             x = rate[i] * profile[t]
-            # Integrals of e^(-x s) and of s e^(-x s) over the hour.
+            # Integrals of e^(-x s) and of s e^(-x s) over the hour; series near x = 0 avoid
+            # cancellation.
             fresh[i, t] = (1 - step[i, t]) / x if x > 1e-6 else 1 - x / 2
             late[i, t] = (fresh[i, t] - step[i, t]) / x if x > 1e-3 else 0.5 - x / 3
         drop[i, 0], kept[i, WEEK_HOURS], moment[i, WEEK_HOURS] = 1.0, 0.0, 0.0
@@ -118,7 +125,7 @@ def _one_week(
 
 @compiled
 def interval_cost(c: Curves, aim: Objective, a: int, n: int) -> float:
-    """Cost of the hours from a visit at `a` to the next at `n`, 0 <= a < n <= 336."""
+    """Return the cost of the hours from a visit at `a` to the next at `n`, 0 <= a < n <= 336."""
     hours = float(n - a)
     fresh, unaged = 0.0, 0.0
     for i in range(len(c.weight)):
@@ -134,7 +141,7 @@ def interval_cost(c: Curves, aim: Objective, a: int, n: int) -> float:
 
 @compiled
 def long_cost(c: Curves, aim: Objective, a: int, hours: int) -> float:
-    """Cost of an interval of any length from hour `a` of the week on."""
+    """Return the cost of an interval of any length that starts at hour `a` of the week."""
     weeks, n = divmod(a + hours, WEEK_HOURS)
     fresh, unaged = 0.0, 0.0
     for i in range(len(c.weight)):
@@ -148,7 +155,7 @@ def long_cost(c: Curves, aim: Objective, a: int, hours: int) -> float:
 
 @compiled
 def _wait(c: Curves, a: int, weeks: int, n: int) -> float:
-    """Hours that changes wait, in all, from a visit at `a` to one at hour `n`, `weeks` on."""
+    """Return the total hours that changes wait from a visit at `a` to one at `n`, `weeks` later."""
     end, week = WEEK_HOURS * weeks, c.mass[WEEK_HOURS]
     changes = weeks * week + c.mass[n] - c.mass[a]
     times = weeks * c.lever[WEEK_HOURS] + WEEK_HOURS * week * weeks * (weeks - 1) / 2
@@ -159,10 +166,10 @@ def _wait(c: Curves, a: int, weeks: int, n: int) -> float:
 
 @compiled
 def split_costs(c: Curves, aim: Objective, a: int, n: int, begin: int, end: int) -> Floats:
-    """(end - begin + 1,) cost of the hours from `a` to `n` with a visit between, at each hour.
+    """Return the (end - begin + 1,) cost of the hours from `a` to `n` with one visit in between.
 
-    interval_cost(a, z) + interval_cost(z, n) for z = begin to end; with z in the inner loop, which
-    the compiler makes four at a time.
+    The cost at z is interval_cost(a, z) + interval_cost(z, n), for z = begin to end. z is the inner
+    loop, because the compiler vectorizes it (four hours per instruction).
     """
     cost = np.empty(end - begin + 1)
     for j in range(len(cost)):
@@ -187,7 +194,7 @@ def split_costs(c: Curves, aim: Objective, a: int, n: int, begin: int, end: int)
 
 @compiled
 def weeks_costs(c: Curves, aim: Objective, weeks: int) -> Floats:
-    """(168,) cost of the `weeks` weeks between two visits at each hour of the week."""
+    """Return the (168,) cost of `weeks` weeks between two visits at each hour of the week."""
     hours, cost = float(weeks * WEEK_HOURS), np.empty(WEEK_HOURS)
     for z in range(WEEK_HOURS):
         aged = aim.age * hours * hours / 2 + aim.delay * _wait(c, z, weeks, z)

@@ -1,8 +1,8 @@
-"""What the first document of a feed tells of the time before it was read."""
+"""Define how the first document of a feed is used as history."""
 
 from __future__ import annotations
 
-# Its posts are a past, as far back as this.
+# The dates of its posts count as history, at most this far back.
 FIRST_HOURS = 90 * 24.0
-# What most feeds hold at least. A document that was never seen full may have room for more.
+# Feed size that nearly every feed reaches. A document that was never seen full may hold more.
 USUAL_WINDOW = 10

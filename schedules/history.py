@@ -1,8 +1,9 @@
-"""What is known of a target's past: the span it was watched, and between which looks it changed.
+"""Store what visits observed of a target: the observed period, and when changes were found.
 
-A visit that finds a change knows only that it happened since the visit before. Visits that find
-nothing need no record of their own: all that is watched and in no record is unchanged. Errors and
-blocks are no looks, so the interval simply goes on to the next visit that saw the page.
+A visit that finds a change shows only that the page changed since the previous visit. Visits
+without a change need no record of their own: every part of the observed period outside the recorded
+intervals is unchanged. Failed and blocked fetches are not observations, so an interval extends to
+the next visit that saw the page.
 """
 
 from __future__ import annotations
@@ -18,32 +19,35 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# Minutes since 1970, UTC. `said`: when the page itself says it changed; 0 where it says nothing.
+# Times in minutes since 1970 (UTC). `said` is the change time that the page stated, 0 if none.
 CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("said", "<u4")])
-# Older changes leave, and with them the span they stood in: 512 are five weeks of a page that
-# changes between any two of fourteen daily visits, and 6 kB.
+# When a history is full, its oldest changes are dropped and the observed period starts later. 512
+# records are five weeks of a page that changes between any two of 14 daily visits, and take 6 kB.
 MAX_CHANGES = 512
 MINUTES = 60
 DAY_HOURS = 24
 
 
 def offsets(counts: Ints) -> Ints:
-    """(n + 1,) where each of n rows begins, and the last one ends, from their (n,) lengths."""
+    """Return the (n + 1,) offsets of n rows from their (n,) lengths."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def places_of(rows: Ints, first: Ints) -> tuple[Ints, Ints]:
-    """Offsets of some of the rows, and (k,) where their entries are. first: offsets of all."""
+    """Return the offsets of some rows, and the (k,) indices of their entries.
+
+    first: (n + 1,) offsets of all rows
+    """
     count = np.diff(first)[rows]
     own = offsets(count)
     return own, np.arange(own[-1]) + np.repeat(first[rows] - own[:-1], count)
 
 
 class Times(NamedTuple):
-    """Moments of n pages, k in all, in hours since 1970 (UTC).
+    """Hold k times of n pages, in hours since 1970 (UTC).
 
-    first: (n + 1,) those of page i are first[i] to first[i + 1]
-    at:    (k,) in any order within a page
+    first: (n + 1,) offsets; page i has the times first[i] to first[i + 1]
+    at:    (k,) times, in any order within a page
     """
 
     first: Ints
@@ -52,11 +56,11 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The past of one target, in whole minutes since 1970 (UTC).
+    """Hold the history of one target, in whole minutes since 1970 (UTC).
 
-    since:   from here on `changes` is complete
-    until:   the last look
-    changes: records of CHANGE, packed, in the order of time
+    since:   start of the observed period, from which `changes` is complete
+    until:   last observation
+    changes: records of type CHANGE as bytes, in chronological order
     """
 
     since: int
@@ -65,18 +69,24 @@ class History:
 
     @classmethod
     def begin(cls, at: int) -> History:
-        """The past of a target that was seen for the first time."""
+        """Return the history of a target that was observed for the first time."""
         return cls(at, at)
 
     def seen(self, at: int, *, changed: bool, said: int = 0) -> History:
-        """The past after one more look; a look that is not later than the last tells nothing."""
+        """Return the history after one more observation.
+
+        An observation that is not later than the previous one is ignored.
+        """
         if at <= self.until:
             return self
         records = [(self.until, at, said)] if changed else []
         return self.extended(at, records)
 
     def extended(self, until: int, records: Sequence[tuple[int, int, int]]) -> History:
-        """The past up to a later look, with records (after, by, said) in the order of `by`."""
+        """Return the history extended to a later observation.
+
+        records: (after, by, said) of new changes, ordered by `by`
+        """
         changes = self.changes + np.array(records, CHANGE).tobytes()
         surplus = len(changes) - MAX_CHANGES * CHANGE.itemsize
         if surplus <= 0:
@@ -87,10 +97,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The pasts of n targets with c changes in all, in hours since 1970 (UTC).
+    """Hold the histories of n targets with c changes in total, in hours since 1970 (UTC).
 
-    since, until: (n,) the span watched; NaN where a target was never seen
-    first:        (n + 1,) changes of target i are first[i] to first[i + 1]
+    since, until: (n,) observed period; NaN if a target was never seen
+    first:        (n + 1,) offsets; target i has the changes first[i] to first[i + 1]
     after, by:    (c,) each change happened in (after, by]
     """
 
@@ -104,7 +114,7 @@ class Histories:
         return len(self.since)
 
     def of(self, rows: Ints) -> Histories:
-        """The pasts of some of the targets."""
+        """Return the histories of some of the targets."""
         first, place = places_of(rows, self.first)
         return Histories(
             self.since[rows], self.until[rows], first, self.after[place], self.by[place]

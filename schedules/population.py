@@ -1,4 +1,4 @@
-"""The targets to be planned, without their pasts: where they belong, what they weigh."""
+"""Describe the targets to plan, without their history: site, group, weight, cost and limits."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from schedules.calendar import HOUR, WallClock
 from schedules.history import DAY_HOURS, Floats, Ints
 
 PER_TARGET = ("key", "site", "group", "weight", "cost", "min_hours", "max_hours")
-# 1970 began on a Thursday; weeks are counted from the Monday after.
+# 1970-01-01 was a Thursday. Weeks are counted from the following Monday.
 MONDAY_HOURS = 96
 
 Keys = NDArray[np.uint64]
 
 
 class Walls(NamedTuple):
-    """Wall clocks of z zones over h hours.
+    """Hold the wall clocks of z zones over h hours.
 
-    base: the first hour since 1970 (UTC)
-    hours: (z, h) wall hour since Monday 1970-01-05 at the start of each UTC hour from `base` on
+    base:  first hour, counted since 1970 (UTC)
+    hours: (z, h) wall hour since Monday 1970-01-05 at the start of each UTC hour from `base`
     """
 
     base: int
@@ -33,7 +33,7 @@ class Walls(NamedTuple):
 
 
 def walls_of(zones: tuple[ZoneInfo, ...], since_hours: float, until_hours: float) -> Walls:
-    """The wall clocks of zones from one moment to another (hours since 1970, UTC)."""
+    """Return the wall clocks of zones over a period given in hours since 1970 (UTC)."""
     base = int(np.floor(since_hours)) - 1
     at = (base + np.arange(int(np.ceil(until_hours)) + 2 - base)) * HOUR
     clocks = [WallClock.of(zone, int(at[0]), int(at[-1])).wall(at) // HOUR for zone in zones]
@@ -42,14 +42,19 @@ def walls_of(zones: tuple[ZoneInfo, ...], since_hours: float, until_hours: float
 
 @dataclass(frozen=True)
 class Population:
-    """n targets in p groups of s sites.
+    """Describe n targets in p groups and s sites.
 
-    key:    (n,) a number that stays with the target, for choices that are to look random
-    site:   (n,) 0 to s - 1       group: (n,) 0 to p - 1      parent: (p,) site of each group
-    zones:  of each site          open_hours: (s, 168) hours of the local week for visits
-    weight: (n,) importance       cost: (n,) of a request
-    min_hours, max_hours: (n,) between two visits
-    site_day, site_hour: (s,) requests at most to each site on a UTC day, in an hour; inf: no cap
+    key:                  (n,) stable pseudorandom number of each target, used to break ties and to
+                          sample
+    site:                 (n,) 0 to s - 1
+    group:                (n,) 0 to p - 1
+    parent:               (p,) site of each group
+    zones:                of each site
+    open_hours:           (s, 168) visiting hours in the local week
+    weight:               (n,) importance
+    cost:                 (n,) relative cost of a request
+    min_hours, max_hours: (n,) shortest and longest interval between two visits
+    site_day, site_hour:  (s,) maximum requests to each site per UTC day and per hour; inf: no cap
     """
 
     key: Keys
@@ -71,19 +76,19 @@ class Population:
 
     @property
     def sites(self) -> int:
-        """How many sites there are."""
+        """Return the number of sites."""
         return len(self.zones)
 
     @cached_property
     def zone(self) -> Ints:
-        """(s,) row of each site's zone in `walls`."""
+        """Return the (s,) row of each site's zone in `walls`."""
         distinct = list(dict.fromkeys(self.zones))
         return np.array([distinct.index(zone) for zone in self.zones], np.int64)
 
     def ahead(self, now_hours: float) -> Ints:
-        """(s,) hours that the wall clock of each site is ahead of UTC, rounded up.
+        """Return the (s,) hours by which each site's wall clock is ahead of UTC, rounded up.
 
-        So a full local hour less this is the hour of UTC in which it is reached.
+        Subtracting this number from a full local hour gives the UTC hour in which it is reached.
         """
         hour = int(np.floor(now_hours))
         at = np.array([hour * HOUR])
@@ -93,33 +98,34 @@ class Population:
         return ahead[self.zone]
 
     def of(self, rows: Ints) -> Population:
-        """Some of the targets."""
+        """Return the population of some of the targets."""
         own = {name: getattr(self, name)[rows] for name in PER_TARGET}
         return replace(self, **own)
 
 
-# Twenty minutes are not a whole number of binary hours.
+# Tolerance for 20 minutes, which floating-point hours cannot represent exactly.
 ALMOST = 1e-9
 
 
 def polls_per_day(every_hours: float) -> int:
-    """Polls of one page on one day at most; `every_hours` > 0."""
+    """Return the maximum number of polls of one page on one day. `every_hours` must be positive."""
     return math.ceil(DAY_HOURS / every_hours - ALMOST)
 
 
 def pages_at_once(requests_per_day: float, every_hours: float) -> int:
-    """Pages that so many requests can poll at a time."""
+    """Return the number of pages that a daily number of requests can poll concurrently."""
     return int(requests_per_day / polls_per_day(every_hours) + ALMOST)
 
 
 def joining_order(key: Keys, stratum: Ints) -> Ints:
-    """(n,) the pages in the order in which they join a sample.
+    """Return the (n,) pages in the order in which they join a sample.
 
-    key:     (n,) a number of each page that looks random and stays the same
-    stratum: (n,) where each page belongs, >= 0
+    key:     (n,) stable pseudorandom number of each page
+    stratum: (n,) stratum of each page, >= 0
 
-    First one of each stratum, of the largest first; then seats are given by Webster's method, so
-    that after any number of pages each stratum has its share, rounded.
+    The first pages are one of each stratum, largest strata first. The remaining seats follow
+    Webster's method, so that after any number of pages each stratum has its proportional share,
+    rounded.
     """
     by_stratum = np.lexsort((key, stratum))
     size = np.bincount(stratum)
@@ -130,9 +136,9 @@ def joining_order(key: Keys, stratum: Ints) -> Ints:
 
 
 def turns_of(key: Keys, stratum: Ints, at_once: int) -> Ints:
-    """(n,) which turn each page of a sample has, from 0 on; `at_once` >= 1 pages in each at most.
+    """Return the (n,) turn of each page of a sample, from 0, with at most `at_once` >= 1 per turn.
 
-    All turns have the same number of pages, but for one, and the same share of each stratum.
+    Every turn except one has the same number of pages, and each has the same share of each stratum.
     """
     count = -(-len(key) // at_once)
     turn = np.empty(len(key), np.int64)
@@ -141,7 +147,7 @@ def turns_of(key: Keys, stratum: Ints, at_once: int) -> Ints:
 
 
 def phases(key: Keys, turn: Ints, every_hours: float) -> Floats:
-    """(n,) hours in [0, every_hours): the place of each page in the grid, evenly in its turn."""
+    """Return the (n,) offset of each page in [0, every_hours), evenly spread within its turn."""
     order = np.lexsort((key, turn))
     size = np.bincount(turn)
     place = np.empty(len(key), np.int64)

@@ -1,4 +1,4 @@
-"""Who is told that a kernel has to be compiled before it runs, which takes up to seconds each."""
+"""Notify listeners that a kernel has to be compiled, which takes up to several seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _listeners: list[Callable[[], None]] = []
 
 @contextmanager
 def on_compiling(listener: Callable[[], None]) -> Iterator[None]:
-    """Call `listener` before each kernel that has to be compiled, in the thread that waits."""
+    """Call `listener` before each kernel is compiled, in the thread that waits for it."""
     _listeners.append(listener)
     try:
         yield
@@ -19,6 +19,6 @@ def on_compiling(listener: Callable[[], None]) -> Iterator[None]:
 
 
 def announce() -> None:
-    """Tell all listeners that one more kernel has to be compiled."""
+    """Notify all listeners that another kernel has to be compiled."""
     for listener in tuple(_listeners):
         listener()

@@ -1,4 +1,4 @@
-"""When a target is to be visited: slots of a cycle of weeks, or an even interval."""
+"""Represent schedules: slots in a cycle of weeks, or an even interval."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 from schedules.history import Flags, Floats, Ints, offsets, places_of
 
 WEEK_HOURS = 168
-# Lengths of cycles, in weeks, the longest first: those of pages, and those of feeds. All divide the
-# round of weeks after which all cycles begin again together.
+# Cycle lengths in weeks, longest first, for pages and for feeds. All of them divide ROUND_WEEKS,
+# after which all cycles start together again.
 PAGE_CYCLES = (4, 3, 2, 1)
 FEED_CYCLES = (24, 12, 8, 6, 4, 3, 2, 1)
 ROUND_WEEKS = math.lcm(*PAGE_CYCLES, *FEED_CYCLES)
-LONGEST_WEEKS, LONGEST_FEED_WEEKS = PAGE_CYCLES[0], FEED_CYCLES[0]
+MAX_WEEKS, MAX_FEED_WEEKS = PAGE_CYCLES[0], FEED_CYCLES[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The schedule of one target.
+    """Hold the schedule of one target.
 
-    weeks:       length of the cycle, one of PAGE_CYCLES or FEED_CYCLES; its weeks are counted from
-                 Monday 1970-01-05
+    weeks:       length of the cycle, one of PAGE_CYCLES or FEED_CYCLES, counted from Monday
+                 1970-01-05
     slots:       hours of the cycle in the site's wall clock, 0 = Monday 00:00, ascending
-    every_hours: an even interval instead of slots; 0 where slots rule
-    phase_hours: of an even interval: visits are at phase + k * every hours since 1970 (UTC)
+    every_hours: even interval instead of slots; 0 if slots apply
+    phase_hours: phase of the even interval: visits are at phase + k * every hours since 1970 (UTC)
     """
 
     weeks: int = 1
@@ -38,7 +38,7 @@ class Schedule:
 
     @property
     def visits_per_week(self) -> float:
-        """Mean visits a week."""
+        """Return the mean number of visits a week."""
         if self.every_hours:
             return WEEK_HOURS / self.every_hours
         return len(self.slots) / self.weeks
@@ -46,9 +46,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """The schedules of n targets with k slots in all; fields as in Schedule.
+    """Hold the schedules of n targets with k slots in total; fields as in Schedule.
 
-    weeks: (n,)   first: (n + 1,) offsets into slots   slots: (k,)
+    weeks:                    (n,)
+    first:                    (n + 1,) offsets into slots
+    slots:                    (k,)
     every_hours, phase_hours: (n,)
     """
 
@@ -70,7 +72,7 @@ class Schedules:
         )
 
     def of(self, rows: Ints) -> Schedules:
-        """The schedules of some of the targets."""
+        """Return the schedules of some of the targets."""
         first, place = places_of(rows, self.first)
         return Schedules(
             self.weeks[rows], first, self.slots[place],
@@ -79,7 +81,7 @@ class Schedules:
 
     @property
     def visits_per_week(self) -> Floats:
-        """(n,) mean visits a week."""
+        """Return the (n,) mean number of visits a week."""
         slots = np.diff(self.first) / self.weeks
         even = np.divide(
             WEEK_HOURS, self.every_hours, where=self.every_hours > 0, out=np.zeros(len(self))
@@ -88,20 +90,20 @@ class Schedules:
 
     @classmethod
     def none(cls, n: int) -> Schedules:
-        """The schedules of n targets that have none."""
+        """Return empty schedules for n targets."""
         zeros = np.zeros(n)
         first = np.zeros(n + 1, np.int64)
         return cls(np.ones(n, np.uint8), first, np.zeros(0, np.uint16), zeros, zeros.copy())
 
     @classmethod
     def even(cls, visits_per_week: Floats, phase: Floats) -> Schedules:
-        """Even intervals. phase: (n,) in [0, 1), where in its interval each target begins."""
+        """Return even intervals. phase: (n,) start of each target in its interval, in [0, 1)."""
         every = WEEK_HOURS / visits_per_week
         return replace(cls.none(len(every)), every_hours=every, phase_hours=every * phase)
 
     @classmethod
     def of_each(cls, schedules: Sequence[Schedule]) -> Schedules:
-        """The schedules of these targets."""
+        """Return the schedules of single targets as arrays."""
         return cls(
             np.array([each.weeks for each in schedules], np.uint8),
             np.cumsum([0, *(len(each.slots) for each in schedules)]),
@@ -111,7 +113,7 @@ class Schedules:
         )
 
     def same_as(self, other: Schedules) -> Flags:
-        """(n,) which targets have the same schedule in both."""
+        """Return (n,) flags of the targets that have the same schedule in both."""
         count = np.diff(self.first)
         same = (self.weeks == other.weeks) & (count == np.diff(other.first))
         same &= (self.every_hours == other.every_hours) & (self.phase_hours == other.phase_hours)
@@ -125,7 +127,7 @@ class Schedules:
 
 
 def chosen_of(left: Flags, a: Schedules, b: Schedules) -> Schedules:
-    """(n,) the schedules of `a` where `left`, else those of `b`."""
+    """Return the (n,) schedules of `a` where `left` is true, else those of `b`."""
     count = np.where(left, np.diff(a.first), np.diff(b.first))
     first = offsets(count)
     offset = np.where(left, a.first[:-1], b.first[:-1] + len(a.slots)) - first[:-1]
@@ -140,7 +142,7 @@ def chosen_of(left: Flags, a: Schedules, b: Schedules) -> Schedules:
 
 
 def replace_slots(schedules: Schedules, rows: Ints, slots: Ints) -> Schedules:
-    """The schedules with the one slot of each of these targets replaced."""
+    """Return the schedules with the only slot of each of these targets replaced."""
     changed = schedules.slots.copy()
     changed[schedules.first[rows]] = slots
     return replace(schedules, slots=changed)

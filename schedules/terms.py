@@ -1,4 +1,4 @@
-"""What is asked of a plan, and the words for what decided it."""
+"""Define the terms of a plan, the policies, and the reasons that limit a target's visits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WEEK_DAYS = 7
 GROUPED = ("groups", "groups6")
 EVEN = ("uniform", "sqrt", "freshness", "harmonic", "age")
 POLICIES = ("optimal", *GROUPED, *EVEN, "adaptive")
-# These spend what they spend, whatever the budget.
+# These policies ignore the budget.
 UNBOUNDED = (*GROUPED, "adaptive")
-# What decided how often a target is visited: the price of a request, its longest or shortest
-# interval, the prior alone as it was never seen, the schedule it had, that its hours have to be
-# explored first, the policy's rule.
+# What limited a target's number of visits: the price of a request, the longest or shortest
+# interval, the prior only because the target was never seen, its previous schedule, the exploration
+# of hours, or the rule of the policy.
 BOUNDS = ("price", "floor", "ceiling", "prior", "kept", "exploration", "rule")
 PRICE, FLOOR, CEILING, PRIOR, KEPT, EXPLORATION, RULE = range(len(BOUNDS))
 HALVINGS = 200
@@ -29,20 +29,21 @@ TABLE_POINTS = 4_000
 
 
 class BudgetTooSmall(ValueError):
-    """The budget does not cover one visit of each target in its longest interval."""
+    """Raised if the budget does not cover one visit to each target in its longest interval."""
 
     def __init__(self, least_per_day: float, targets: int) -> None:
-        super().__init__(f"{targets} targets need {least_per_day:g} requests a day at least")
+        super().__init__(f"{targets} targets need at least {least_per_day:g} requests a day")
         self.least_per_day = least_per_day
         self.targets = targets
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is asked of a plan.
+    """Hold the terms of a plan.
 
-    budget_per_day: requests, as a mean over weeks   daily_cap, hourly_cap: requests at most on a
-    UTC day and in a UTC hour   aim: what to minimise
+    budget_per_day:        mean requests a day over weeks
+    daily_cap, hourly_cap: maximum requests per UTC day and per UTC hour
+    aim:                   objective to minimize
     """
 
     policy: str = "optimal"
@@ -55,15 +56,21 @@ class Terms:
 def visits_per_week(
     rule: str, rate: Floats, weight: Floats, budget: float, least: Floats, most: Floats
 ) -> Floats:
-    """(n,) visits a week that spend `budget` visits a week in all, or as near below as limits let.
+    """Return the (n,) visits a week that use `budget`, or as little below it as the limits allow.
 
-    rule: one of EVEN   rate: (n,) changes a week   weight: (n,) importance over cost
+    rule:        one of EVEN
+    rate:        (n,) changes a week
+    weight:      (n,) importance divided by cost
+    budget:      total visits a week
     least, most: (n,) visits a week
+
+    The total falls as the price of a visit rises, so the price is found by bisection on its
+    logarithm.
     """
     rate = np.maximum(rate, MIN_RATE)
 
     def within(log_price: float) -> Floats:
-        return np.clip(_visits_at(float(np.exp(log_price)), rule, rate, weight), least, most)
+        return np.clip(_visits_at_price(float(np.exp(log_price)), rule, rate, weight), least, most)
 
     low, high = -60.0, 60.0
     for _ in range(HALVINGS):
@@ -77,8 +84,14 @@ def visits_per_week(
     return within(high)
 
 
-def _visits_at(price: float, rule: str, rate: Floats, weight: Floats) -> Floats:
-    """(n,) visits a week at which one more is worth the price."""
+def _visits_at_price(price: float, rule: str, rate: Floats, weight: Floats) -> Floats:
+    """Return the (n,) visits a week at which the marginal value of a visit equals the price.
+
+    The freshness and age rules are the optima of Cho and Garcia-Molina (2003), the harmonic rule is
+    that of LambdaCrawl. With r = rate / visits and g(r) = 1 - (1 + r) e^-r, freshness solves g(r) =
+    price * rate / weight, and age r^2 / 2 - g(r) = price * rate^2 / weight. Both are inverted by
+    table look-up.
+    """
     result: Floats
     if rule == "uniform":
         result = np.full(len(rate), 1 / price)
@@ -87,20 +100,23 @@ def _visits_at(price: float, rule: str, rate: Floats, weight: Floats) -> Floats:
     elif rule == "harmonic":
         result = (np.sqrt(rate**2 + 4 * weight * rate / price) - rate) / 2
     elif rule == "freshness":
-        # g(r) = price * rate / weight for r = rate / visits; nothing where it is 1 or more.
-        ratio, gain, _ = _tables()
+        # If price * rate / weight is 1 or more, the equation has no solution: visits would not pay.
+        ratio, gain, _ = _gain_tables()
         r = np.interp(price * rate / weight, gain, ratio, right=np.inf)
         result = rate / np.maximum(r, ratio[0])
     else:
-        # Age: (r^2 / 2 - g(r)) / rate^2 = price / weight.
-        ratio, _, gain = _tables()
+        # Unlike freshness, age has a solution at every rate, so that no page is given up.
+        ratio, _, gain = _gain_tables()
         result = rate / np.interp(price * rate**2 / weight, gain, ratio)
     return result
 
 
 @cache
-def _tables() -> tuple[Floats, Floats, Floats]:
-    """r, g(r) = 1 - (1 + r) e^-r and r^2 / 2 - g(r), all ascending."""
+def _gain_tables() -> tuple[Floats, Floats, Floats]:
+    """Return r, g(r) = 1 - (1 + r) e^-r and r^2 / 2 - g(r), all ascending.
+
+    Series near r = 0 avoid cancellation.
+    """
     r = np.geomspace(1e-5, 1e5, TABLE_POINTS)
     gain = np.where(r < 1e-3, r**2 / 2 - r**3 / 3, -np.expm1(-r) - r * np.exp(-r))
     aged = np.where(r < 1e-3, r**3 / 3, r**2 / 2 - gain)
@@ -108,8 +124,8 @@ def _tables() -> tuple[Floats, Floats, Floats]:
 
 
 def least_visits(population: Population) -> Floats:
-    """(n,) visits a week that keep each target's longest interval."""
-    # Pages have the shorter ones of the cycles of feeds.
+    """Return the (n,) visits a week that keep each target's longest interval."""
+    # FEED_CYCLES contains the shorter cycles of pages, too.
     cycles = np.array(FEED_CYCLES[::-1])
     place = np.searchsorted(cycles, population.max_hours / WEEK_HOURS, "right")
     weeks = cycles[np.maximum(place - 1, 0)]
@@ -119,5 +135,5 @@ def least_visits(population: Population) -> Floats:
 
 
 def least_per_day(population: Population) -> float:
-    """Requests a day without which some target waits longer than its longest interval."""
+    """Return the requests a day that keep every target's longest interval."""
     return float(least_visits(population).sum() / WEEK_DAYS)

@@ -1,9 +1,10 @@
-"""Windows of the local week: when a site may be visited, and when not.
+"""Parse and format windows of the local week: the hours at which a site may be visited.
 
-A window is days, hours, or both: `Mon-Fri 08:00-18:00`, `22:00-06:00`, `Sat,Sun`. Days are names
-and ranges of names; a range may run over the weekend (`Fri-Mon`). Without days it is every day,
-without hours the whole day. A window that crosses midnight belongs to the day on which it begins
-and goes on into the next, listed or not: `Fri 22:00-06:00` ends on Saturday morning.
+A window consists of days, hours, or both: `Mon-Fri 08:00-18:00`, `22:00-06:00`, `Sat,Sun`. Days are
+              names and ranges of names; a range may cross the weekend (`Fri-Mon`). A window without
+              days applies to every day, and one without hours to the whole day. A window that
+              crosses midnight belongs to the day on which it starts and continues into the next
+              day, even if that day is not listed: `Fri 22:00-06:00` ends on Saturday morning.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ _WINDOW = re.compile(
 
 
 def open_hours(windows: Iterable[str], blackout: Iterable[str] = ()) -> Week:
-    """(168,) hours of the local week that lie in a window and not in the blackout.
+    """Return the (168,) hours of the local week inside a window and outside the blackout.
 
-    No windows at all: always, but for the blackout. ValueError, in one line, for a window that
-    cannot be read, and where nothing stays open.
+    Without windows, all hours are open except for the blackout. Raises ValueError with a one-line
+    message for an invalid window, and if no hour remains open.
     """
-    hours = _covered(tuple(windows) or DAYS) & ~_covered(blackout)
+    hours = _hours_of(tuple(windows) or DAYS) & ~_hours_of(blackout)
     if not hours.any():
         raise ValueError("windows and blackout leave no hour of the week open")
     return hours
 
 
 def describe(hours: Week) -> list[str]:
-    """Windows that open these (168,) hours and no others; none where all or none are open."""
+    """Return windows for exactly these (168,) hours; an empty list if all or none are open."""
     if hours.all():
         return []
     starts = np.flatnonzero(hours & ~np.roll(hours, 1))
     ends = np.flatnonzero(hours & ~np.roll(hours, -1)) + 1
-    # The stretch that begins last ends first where it runs into the next week.
+    # If the last stretch continues into the next week, its end is the first in the list.
     if len(starts) and ends[0] <= starts[0]:
         ends = np.append(ends[1:], ends[0] + WEEK_HOURS)
     stretches = zip(starts.tolist(), ends.tolist(), strict=True)
@@ -60,23 +61,23 @@ def describe(hours: Week) -> list[str]:
     return [f"{day_names(listed)} {clock}".strip() for clock, listed in days.items()]
 
 
-def _covered(windows: Iterable[str]) -> Week:
-    """(168,) hours of the local week that lie in any of the windows."""
+def _hours_of(windows: Iterable[str]) -> Week:
+    """Return the (168,) hours of the local week inside any of the windows."""
     covered = np.zeros(WEEK_HOURS, np.bool_)
     for window in windows:
-        days, start, length = _read(window)
+        days, start, length = _parsed(window)
         for day in days:
             begin = day * DAY_HOURS + start
             covered[np.arange(begin, begin + length) % WEEK_HOURS] = True
     return covered
 
 
-def _read(window: str) -> tuple[list[int], int, int]:
-    """Days on which a window begins, at which hour, and for how many hours."""
+def _parsed(window: str) -> tuple[list[int], int, int]:
+    """Return the days on which a window starts, its first hour and its length in hours."""
     match = _WINDOW.fullmatch(window.strip())
     if not match or not match[0]:
         raise ValueError(
-            f"{window!r} is no window: write days, hours or both, such as "
+            f"invalid window: {window!r}. Use days, hours or both, such as "
             "'Mon-Fri 08:00-18:00', '22:00-06:00' or 'Sat,Sun'"
         )
     days = [] if match["days"] else list(range(7))
@@ -88,18 +89,20 @@ def _read(window: str) -> tuple[list[int], int, int]:
         return days, 0, DAY_HOURS
     start, start_minute, end, end_minute = (int(part) for part in match.groups()[-4:])
     if start_minute or end_minute:
-        raise ValueError(f"{window!r}: a window begins and ends on the hour, minutes are 00")
+        raise ValueError(f"{window!r}: a window must start and end on the hour (minutes 00)")
     if start >= DAY_HOURS or end > DAY_HOURS:
-        raise ValueError(f"{window!r}: hours begin at 00:00 to 23:00 and end at 00:00 to 24:00")
+        raise ValueError(
+            f"{window!r}: a window must start at 00:00 to 23:00 and end at 00:00 to 24:00"
+        )
     if start == end:
-        raise ValueError(f"{window!r} ends as it begins; a whole day is 00:00-24:00")
+        raise ValueError(f"{window!r}: start and end are equal. For a whole day, use 00:00-24:00.")
     return days, start, (end - start - 1) % DAY_HOURS + 1
 
 
 def _split(start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Day, first hour and end of windows for the hours of the week from `start` to `end`.
+    """Yield day, first hour and end of windows for the hours of the week from `start` to `end`.
 
-    `end` may lie in the next week. A window that ends before its first hour ends on the next day.
+    `end` may be in the next week. A window whose end is before its first hour ends on the next day.
     """
     day, hour = divmod(start, DAY_HOURS)
     if DAY_HOURS - hour < end - start < DAY_HOURS:
@@ -112,7 +115,7 @@ def _split(start: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def day_names(days: list[int]) -> str:
-    """The names of days in order, three or more in a row as a range; nothing for all seven."""
+    """Return the names of sorted days, with three or more in a row as a range; "" for all seven."""
     if len(days) == 7:
         return ""
     rows: list[list[int]] = []

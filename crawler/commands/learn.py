@@ -20,7 +20,7 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from crawler.planning.learning import Asked
+    from crawler.planning.learning import PhaseOptions
     from crawler.storage.client import Database, Document
 
 EXAMPLE = """\
@@ -69,16 +69,16 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Start, show or end the sampling phase."""
         # Slow to import, and --help does not need it.
-        from crawler.planning.learning import Asked
+        from crawler.planning.learning import PhaseOptions
 
-        options = Asked(
+        options = PhaseOptions(
             weeks=option(weeks, opts.weeks, "--weeks"),
             every_hours=option(units.hours, opts.every, "--every"),
             sample=option(pages, opts.sample, "--sample"),
             requests_per_day=option(units.per_day, opts.budget, "--budget"),
         )
         options.check()
-        if opts.stop and options != Asked():
+        if opts.stop and options != PhaseOptions():
             raise ConfigError("--stop cannot be combined with other options")
         done = asyncio.run(self._learn(args[0], options, stop=opts.stop))
         if opts.json:
@@ -86,7 +86,7 @@ class Command(FreshetCommand):
         else:
             self._show(done)
 
-    async def _learn(self, spider: str, options: Asked, *, stop: bool) -> Document:
+    async def _learn(self, spider: str, options: PhaseOptions, *, stop: bool) -> Document:
         from crawler.storage import leases, targets
         from crawler.storage.store import opened
 
@@ -116,10 +116,10 @@ class Command(FreshetCommand):
             )
 
     async def _update_phase(
-        self, db: Database, spider: str, options: Asked, now: datetime, *, stop: bool
+        self, db: Database, spider: str, options: PhaseOptions, now: datetime, *, stop: bool
     ) -> Document:
         """Start, change or end the sampling phase of a spider; return its progress or result."""
-        from crawler.planning.learning import Asked, choose, outcome, progress
+        from crawler.planning.learning import PhaseOptions, choose, outcome, progress
         from crawler.storage import sampling_phases
 
         phase = await sampling_phases.follow(db, spider, now)
@@ -127,7 +127,7 @@ class Command(FreshetCommand):
             raise ConfigError(f"{spider} is not in a sampling phase")
         if (
             phase is None
-            and options == Asked()
+            and options == PhaseOptions()
             and (last := await sampling_phases.latest(db, spider))
         ):
             return outcome(last)

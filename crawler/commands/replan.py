@@ -16,7 +16,7 @@ from crawler.utils import time as units
 from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
-    from crawler.planning.options import Order
+    from crawler.planning.options import ReplanRequest
     from crawler.storage.client import Document
 
 BUSY = "another replan is running"
@@ -92,9 +92,9 @@ class Command(FreshetCommand):
         """Compute, store and print the plans."""
         # Slow to import, and --help does not need it.
         from crawler.cli.plan_output import show_replan
-        from crawler.planning.options import Order, Wish
+        from crawler.planning.options import PlanOptions, ReplanRequest
 
-        wish = Wish(
+        options = PlanOptions(
             policy=opts.policy,
             objective=opts.objective,
             budget=option(units.per_day, opts.budget, "--budget"),
@@ -103,9 +103,9 @@ class Command(FreshetCommand):
             daily_cap=option(units.per_day, opts.daily_cap, "--daily-cap"),
             hourly_cap=option(units.per_hour, opts.hourly_cap, "--hourly-cap"),
         )
-        wish.check()
+        options.check()
         shared = opts.shared_budget or self.config.shared_budget
-        order = Order(wish, opts.spider, opts.kind, shared, opts.dry_run)
+        order = ReplanRequest(options, opts.spider, opts.kind, shared, opts.dry_run)
         try:
             with working(self.config, "opening the database") as progress:
                 plans = asyncio.run(self._replan(order, progress))
@@ -119,7 +119,9 @@ class Command(FreshetCommand):
         else:
             show_replan(plans)
 
-    async def _replan(self, order: Order, progress: Callable[[str], None]) -> list[Document]:
+    async def _replan(
+        self, order: ReplanRequest, progress: Callable[[str], None]
+    ) -> list[Document]:
         # Slow to import. Invalid options are reported before.
         from crawler.planning.replan import replan_parts
         from crawler.storage import leases

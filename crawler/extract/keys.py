@@ -19,7 +19,7 @@ from pydantic import Field as Key
 from crawler.extract.fields import Field
 from crawler.utils.regex import compiled
 from crawler.utils.urls import BLANKS, canonical, host_of, is_http
-from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 from schedules.windows import open_hours
 
 
@@ -82,8 +82,8 @@ Windows = Annotated[
     tuple[Annotated[str, AfterValidator(checked_window)], ...], BeforeValidator(_as_tuple)
 ]
 # Intervals must fit into the longest cycle that can be planned, for pages and for feeds.
-CycleHours = Annotated[float, Key(gt=0, le=LONGEST_WEEKS * WEEK_HOURS)]
-FeedCycleHours = Annotated[float, Key(gt=0, le=LONGEST_FEED_WEEKS * WEEK_HOURS)]
+CycleHours = Annotated[float, Key(gt=0, le=MAX_WEEKS * WEEK_HOURS)]
+FeedCycleHours = Annotated[float, Key(gt=0, le=MAX_FEED_WEEKS * WEEK_HOURS)]
 Amount = Annotated[float, Key(gt=0, le=1_000_000, allow_inf_nan=False)]
 Fields = dict[str, Annotated[Field, BeforeValidator(as_field)]]
 

@@ -22,7 +22,7 @@ from schedules.feeds.plan import plan_feeds
 from schedules.history import Histories
 from schedules.population import Population
 from schedules.progress import on_compiling
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
 TARGETS, WEEKS = 60, 3
@@ -87,7 +87,7 @@ PARTS: dict[str, Callable[[], None]] = {"pages": pages, "feeds": feeds, "texts":
 def _population(n: int) -> Population:
     """Return n synthetic targets of one site."""
     key = np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64)
-    hours = (1.0, float(LONGEST_WEEKS * WEEK_HOURS))
+    hours = (1.0, float(MAX_WEEKS * WEEK_HOURS))
     return even_population(key, np.zeros(n, np.int64), np.ones(n), hours, BEGIN, END)
 
 

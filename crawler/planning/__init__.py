@@ -1,10 +1,10 @@
-"""Plans: when each page and feed is visited, and what that gives.
+"""Make and explain plans: when to visit each page and feed.
 
-`replan` reads what is known of targets (`population`), decides what may be spent (`request`,
-`budget`), calls the math in `schedules` and writes plans with their documents (`report`).
-`explain` and `reasons` say why a target is visited when it is. `learning` chooses the pages of a
-sampling phase. `simulation` tries policies on a trace (`traces`), on the past of the database, or
-on cells under overload, and `plots` draws what comes of it.
+`replan` reads the targets (`population`), determines the budget (`options`), calls the math in
+`schedules`, and writes plans and their documents (`report`). `explain` and `reasons` explain the
+schedule of a target. `learning` selects the pages of a sampling phase. `simulation` compares
+policies on a trace (`traces`), on the history in the database, or on cells under overload, and
+`plots` draws the results.
 
-Nothing here makes requests to sites, and no math is done here that needs no database.
+Nothing here sends requests to sites. Math that needs no database belongs to `schedules`.
 """

@@ -1,4 +1,4 @@
-"""Everything that is known of one target, and what a plan makes of it."""
+"""Collect the state, the estimate and the plan of one target."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from schedules.history import CHANGE
 from schedules.schedule import Schedule, Schedules
 
 AHEAD_HOURS = 48
-# Of a large site so many targets tell what is usual there.
-ENOUGH = 50_000
-# What a visit has to save to be looked at, far below any price.
-LEAST_WORTH = 1e-3
+# On a large site, the estimate uses a sample of this many targets.
+MAX_SAMPLE = 50_000
+# Lower limit of the value of the visits computed, far below any price.
+MIN_VALUE = 1e-3
 FIRST = slice(0, 1)
-MOST_AHEAD = 48
+MAX_AHEAD = 48
 OF_FEED = (
     "title", "site", "format", "window", "full", "posts", "missed", "lapses", "lapsed_at",
     "newest", "bounds", "hubs", "problems", "error",
@@ -48,31 +48,31 @@ def explained(
     now: datetime,
     feed: Document | None = None,
 ) -> Document:
-    """What is known and planned of a target, with reasons.
+    """Return the state and the plan of a target, with reasons.
 
-    gathered: what is under watch of its spider and those it is planned with, None if nothing is
-    whole:    the plan that it follows, None if that is not kept
-    waiting:  targets that the last pass left over a cap
-    feed:     what is known of a feed as such, None for pages
+    gathered: targets of its spider and those planned with it; None if there are none
+    whole:    plan that the target follows; None if it is no longer stored
+    waiting:  number of targets that the last run left waiting because of a cap
+    feed:     document of the feed; None for pages
     """
     planned = targets.planned_of(target.get("plan"))
     schedule = planned.schedule if planned else Schedule()
     document: Document = {name: target.get(name) for name in IDENTITY}
     document |= {"timezone": site.timezone, "history": _history(target)}
     worth, limits = UNKNOWN, (0.0, 0.0)
-    estimated = None if gathered is None else _estimated(gathered, target)
-    if estimated is not None:
-        believed, dates_believed = estimated
-        limits = float(believed.population.min_hours[0]), float(believed.population.max_hours[0])
+    result = None if gathered is None else _estimated(gathered, target)
+    if result is not None:
+        estimates, dates_reliable = result
+        limits = float(estimates.population.min_hours[0]), float(estimates.population.max_hours[0])
         if feed is None:
-            worth = worth_of(believed, schedule, whole)
-            document |= _expected(believed, schedule) | {"worth": asdict(worth)}
+            worth = worth_of(estimates, schedule, whole)
+            document |= _expected(estimates, schedule) | {"worth": asdict(worth)}
         else:
-            document |= _expected(believed, Schedule())
-        document["history"]["dates_believed"] = dates_believed or feed is not None
+            document |= _expected(estimates, Schedule())
+        document["history"]["dates_believed"] = dates_reliable or feed is not None
     if feed is not None:
         document["feed"] = {name: feed.get(name) for name in OF_FEED}
-    ahead = AHEAD_HOURS, MOST_AHEAD
+    ahead = AHEAD_HOURS, MAX_AHEAD
     return document | {
         "plan": target.get("plan"),
         "visits": {"made": target["requested"], "missed": target.get("missed", 0)},
@@ -85,10 +85,10 @@ def explained(
 
 
 def _history(target: Document) -> Document:
-    """The past of a target in words of its document; without `since` if it was never seen."""
-    stored, looks = target.get("history"), target.get("refreshed", 0)
+    """Return the history of a target as a document; without `since` if it was never seen."""
+    stored, observations = target.get("history"), target.get("refreshed", 0)
     if not stored:
-        return {"looks": looks, "changes": 0}
+        return {"looks": observations, "changes": 0}
     changes = np.frombuffer(bytes(stored["changes"]), CHANGE)
     last = changes[-1:].copy()
     if target.get("kind") == str(Kind.FEED) and last["said"].any():
@@ -101,35 +101,36 @@ def _history(target: Document) -> Document:
     return {
         "since": stored["since"],
         "until": stored["until"],
-        "looks": looks,
+        "looks": observations,
         "changes": len(changes),
         "last_change": moments or None,
     }
 
 
 def _estimated(gathered: Gathered, target: Document) -> tuple[Estimate, bool] | None:
-    """What is believed of one target, and whether its site's dates are; None for aliases and gone.
+    """Return the estimate of one target and whether its site's dates are reliable.
 
-    All that is known beside it counts for the estimate.
+    Returns None for aliases and gone targets. The other targets contribute to the estimate.
     """
     population, histories = gathered.population, gathered.histories
     row = np.flatnonzero(population.key == keys_of_texts([target["_id"]])[0])
     if not len(row):
         return None
-    believed = bool(gathered.believed[gathered.watched.spider[row]][0])
-    if len(population) > ENOUGH:
-        sample = np.argsort(population.key)[:ENOUGH]
+    dates_reliable = bool(gathered.reliable_dates[gathered.watched.spider[row]][0])
+    if len(population) > MAX_SAMPLE:
+        sample = np.argsort(population.key)[:MAX_SAMPLE]
         rows = np.append(sample[sample != row[0]], row)
         population, histories = population.of(rows), histories.of(rows)
         row = np.array([len(rows) - 1])
-    return estimate(population, histories).of(row), believed
+    return estimate(population, histories).of(row), dates_reliable
 
 
-def _expected(believed: Estimate, schedule: Schedule) -> Document:
-    rates, profile = believed.rates(FIRST), believed.profiles(FIRST)[0]
+def _expected(estimates: Estimate, schedule: Schedule) -> Document:
+    """Return the estimated rate and profile, and the expected freshness and age."""
+    rates, profile = estimates.rates(FIRST), estimates.profiles(FIRST)[0]
     mean = float(rates.mean[0])
     expected: Document = {
-        # Quantiles stand on a grid, which may be coarser than the rate is known.
+        # Quantiles are grid points, and the grid may be coarser than the estimate.
         "rate": {
             "per_week": round(mean, 4),
             "low": round(min(mean, float(rates.low[0])), 4),
@@ -146,18 +147,18 @@ def _expected(believed: Estimate, schedule: Schedule) -> Document:
             np.array([schedule.every_hours]),
             np.array([schedule.phase_hours]),
         )
-        outcome = outlook(believed, schedules)
+        outcome = outlook(estimates, schedules)
         expected["freshness"] = round(1 - float(outcome.stale[0]), 4)
         expected["age_days"] = round(float(outcome.age_days[0]), 4)
     return expected
 
 
-def worth_of(believed: Estimate, schedule: Schedule, whole: Document | None) -> Worth:
-    """What visits of one target are worth by what is known now, against the plan's price."""
+def worth_of(estimates: Estimate, schedule: Schedule, whole: Document | None) -> Worth:
+    """Return the value of a target's visits by the current estimate, with the plan's price."""
     aim: Objective = OBJECTIVES[(whole or {}).get("objective") or BALANCED]
-    # Of all its sites, as a population keeps them.
-    closed = np.where(believed.population.open_hours, 0.0, np.inf)
-    steps = optimal.offers(believed, aim, closed, LEAST_WORTH).steps
+    # Visiting hours of all sites, as in a population.
+    closed = np.where(estimates.population.open_hours, 0.0, np.inf)
+    steps = optimal.candidates_of(estimates, aim, closed, MIN_VALUE).steps
     visits, value = steps.visits.astype(float), steps.value.astype(float)
     has = visits <= schedule.visits_per_week * (1 + 1e-6)
     last, more = value[has][-1:], value[~has][:1]

@@ -1,4 +1,4 @@
-"""A learning phase: what is asked, which pages it is to poll, and how far it is."""
+"""Plan a sampling phase: check its options, select its pages, and report its progress."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ WEEK_DAYS = 7
 HOUR_SECONDS = 3600
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-LONGEST_WEEKS = 52
-SHORTEST_HOURS, LONGEST_HOURS = 1 / 60, 24.0
-USUAL_WEEKS, USUAL_HOURS = 3.0, 1 / 3
-# Of the time between two polls; the rest is for everything else that is due.
+MAX_PHASE_WEEKS = 52
+MIN_POLL_HOURS, MAX_POLL_HOURS = 1 / 60, 24.0
+DEFAULT_WEEKS, DEFAULT_POLL_HOURS = 3.0, 1 / 3
+# Maximum share of the time between two polls; the rest is left for other due targets.
 SHARE_OF_TIME = 0.5
 BUDGET = "the budget"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a user asks; None where nothing is said.
+class PhaseOptions:
+    """Hold the options of a sampling phase; None where an option is not given.
 
-    sample: how many pages, in turns if need be; None: as many as can be polled at a time
+    sample: number of pages, polled in turns if necessary; None: as many as can be polled
+            concurrently
     """
 
     weeks: float | None = None
@@ -47,22 +48,27 @@ class Asked:
     requests_per_day: float | None = None
 
     def check(self) -> None:
-        """ConfigError for what makes no sense whatever is known of the spider."""
-        if self.weeks is not None and not 0 < self.weeks <= LONGEST_WEEKS:
-            raise ConfigError(f"--weeks {self.weeks:g}: more than 0 and {LONGEST_WEEKS} at most")
+        """Raise ConfigError for options that are invalid for every spider."""
+        if self.weeks is not None and not 0 < self.weeks <= MAX_PHASE_WEEKS:
+            raise ConfigError(
+                f"--weeks {self.weeks:g} is out of range. "
+                f"Use more than 0 and at most {MAX_PHASE_WEEKS}."
+            )
         if self.sample is not None and self.sample < 1:
-            raise ConfigError(f"--sample {self.sample}: one page at least")
+            raise ConfigError(f"--sample {self.sample} is too small. Use 1 or more.")
         every = self.every_hours
-        if every is not None and not SHORTEST_HOURS <= every <= LONGEST_HOURS:
-            raise ConfigError(f"--every {period(every)}: from a minute to a day")
+        if every is not None and not MIN_POLL_HOURS <= every <= MAX_POLL_HOURS:
+            raise ConfigError(
+                f"--every {period(every)} is out of range. Use one minute to one day."
+            )
 
     def differs_from(self, phase: Phase) -> bool:
-        """Whether something is asked that a phase does not do."""
-        options = ((name, getattr(self, name)) for name in Asked.__dataclass_fields__)
+        """Return whether an option is given that differs from a phase."""
+        options = ((name, getattr(self, name)) for name in PhaseOptions.__dataclass_fields__)
         return any(value is not None and value != getattr(phase, name) for name, value in options)
 
-    def over(self, phase: Phase) -> Asked:
-        """What is asked, and of a phase what is not said."""
+    def over(self, phase: Phase) -> PhaseOptions:
+        """Return these options, completed from a phase."""
         return replace(
             self,
             weeks=self.weeks or phase.weeks,
@@ -74,45 +80,45 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A phase that has not begun: its pages with turn and place, and what is to be said of it."""
+    """Hold a phase that has not begun: its pages with turn and offset, and notes for the user."""
 
     phase: Phase
     places: list[tuple[str, int, float]]
     notes: list[str]
 
 
-async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choice:
-    """The phase that is asked for; ConfigError if it cannot be."""
+async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime) -> Choice:
+    """Return the phase for these options. Raises ConfigError if it is impossible."""
     watched = await histories.read(db, now, [spider])
     rows = np.flatnonzero(watched.refreshed > 0)
     if not len(rows):
-        raise ConfigError(f"no page of {spider!r} was seen so far; run scrapy crawl first")
+        raise ConfigError(f"no page of {spider!r} has been visited yet. Run scrapy crawl first.")
     site = (await sites.of_spiders(db, [spider]))[0]
     pace = await sampling_phases.seconds_per_visit(db, spider)
-    every, weeks = asked.every_hours or USUAL_HOURS, asked.weeks or USUAL_WEEKS
-    per_day = asked.requests_per_day
+    every, weeks = options.every_hours or DEFAULT_POLL_HOURS, options.weeks or DEFAULT_WEEKS
+    per_day = options.requests_per_day
     polls = population.polls_per_day(every)
     if per_day is None:
         raise ConfigError(
-            f"say --budget R/day: polls every {period(every)} are {polls} requests a day and page"
+            f"--budget is required. Polling one page every {period(every)} takes {polls}/day."
         )
     if per_day < polls:
         longer = f", or --every {math.ceil(24 * 60 / per_day)}m" if per_day >= 1 else ""
         raise ConfigError(
-            f"budget {per_day:g}/day is below one page's polls: every {period(every)} takes "
-            f"{polls}/day (--budget {polls}/day or more{longer})"
+            f"budget {per_day:g}/day is too small to poll one page: every {period(every)} takes "
+            f"{polls}/day. Use --budget {polls}/day or more{longer}."
         )
     at_once, limit = _most_at_once(per_day, every, site, pace)
-    n = min(asked.sample or at_once, len(rows))
+    n = min(options.sample or at_once, len(rows))
     turns, days = -(-n // at_once), int(weeks * WEEK_DAYS)
     if turns > max(days, 1):
         raise ConfigError(
-            f"--sample {n}: each page's turn would be shorter than a day; {weeks:g} weeks with "
-            f"{at_once} pages at a time have room for {at_once * max(days, 1)}"
+            f"--sample {n} is too large: each page's turn would be shorter than a day. "
+            f"Use --sample {at_once * max(days, 1)} or less, or longer --weeks."
         )
     until = now + timedelta(weeks=weeks)
     phase = Phase(
-        ObjectId(), spider, now, until, weeks, every, per_day, asked.sample, n, turns
+        ObjectId(), spider, now, until, weeks, every, per_day, options.sample, n, turns
     )  # fmt: skip
     keys, stratum = keys_of(watched.ids)[rows], strata(watched)[rows]
     chosen = population.joining_order(keys, stratum)[:n]
@@ -122,22 +128,25 @@ async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choi
     ids = [watched.ids[row] for row in rows[chosen].tolist()]
     notes = [*_notes(phase, missed, site)]
     if limit != BUDGET and n < len(rows):
-        notes.insert(0, f"{limit} allows {at_once:,} pages at a time, fewer than the budget")
+        notes.insert(0, f"{limit} allows only {at_once:,} concurrent pages, fewer than the budget")
     return Choice(phase, list(zip(ids, turn.tolist(), at.tolist(), strict=True)), notes)
 
 
 def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) -> tuple[int, str]:
-    """How many pages can be polled at a time, and what sets that limit; ConfigError if none."""
+    """Return how many pages can be polled concurrently and what limits the number.
+
+    Raises ConfigError if not even one page can be polled.
+    """
     limits = [(population.pages_at_once(per_day, every), BUDGET)]
     if site.requests_per_day:
         pages = population.pages_at_once(site.requests_per_day, every)
-        limits.append((pages, f"the wrapper's requests_per_day {site.requests_per_day}"))
+        limits.append((pages, f"the site's requests_per_day {site.requests_per_day}"))
     if site.requests_per_hour:
         pages = int(site.requests_per_hour * every + population.ALMOST)
-        limits.append((pages, f"the wrapper's requests_per_hour {site.requests_per_hour}"))
+        limits.append((pages, f"the site's requests_per_hour {site.requests_per_hour}"))
     if pace:
         pages = int(SHARE_OF_TIME * every * HOUR_SECONDS / pace)
-        limits.append((pages, f"politeness (passes took {pace:.2g} s a page)"))
+        limits.append((pages, f"politeness (runs took {pace:.2g} s per page)"))
     pages, limit = min(limits)
     if not pages:
         raise ConfigError(f"{limit} leaves no room for a poll every {period(every)}")
@@ -145,24 +154,24 @@ def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) 
 
 
 def _notes(phase: Phase, missed: int, site: Site) -> Iterator[str]:
-    """What the sample does not reach. missed: strata without a page."""
+    """Yield notes on what the sample does not cover. missed: strata without a page."""
     if missed:
         yield (
             f"{missed} of the kinds and categories have no page in the sample; "
-            f"--sample {phase.pages + missed} would reach all, in turns"
+            f"--sample {phase.pages + missed} would include all of them, in turns"
         )
     hours = (phase.until - phase.at) / HOUR / phase.turns
     if hours < WEEK_HOURS:
         polled = span(hours * HOUR_SECONDS)
-        yield f"each page is polled for {polled}: less than a week, so not at all its hours"
+        yield f"each page is polled for {polled}, which does not cover all hours of the week"
     closed = WEEK_HOURS - int(site.open_hours.sum())
     if closed:
-        yield f"the wrapper's windows and blackout close {closed} hours a week: no polls then"
+        yield f"no polls in {closed} hours a week closed by the site's windows and blackout"
 
 
 def strata(watched: Watched) -> Ints:
-    """(n,) a number for each kind and category, by their names."""
-    # The alphabetical place of no name, and of each name.
+    """Return an (n,) number for each kind and category, in alphabetical order of their names."""
+    # Alphabetical rank of the missing name "" and of each name.
     kinds, categories = (
         np.argsort(np.argsort(np.array(["", *names])))
         for names in (watched.kinds, watched.categories)
@@ -173,7 +182,7 @@ def strata(watched: Watched) -> Ints:
 
 
 async def progress(db: Database, phase: Phase, now: datetime) -> Document:
-    """How far a phase is."""
+    """Return the progress of a phase."""
     rows = [row async for row in sampling_phases.polls(db, phase, now)]
     due = 0.0
     for turn in range(phase.turns):
@@ -192,12 +201,13 @@ async def progress(db: Database, phase: Phase, now: datetime) -> Document:
 
 
 def outcome(document: Document) -> Document:
-    """What came of a phase that has ended, by its document."""
+    """Return the result of a finished phase from its document."""
     totals: Document = document["totals"]
     return _described(document) | totals | {"learning": False, "ended": document["ended"]}
 
 
 def _described(document: Document) -> Document:
+    """Return the options of a phase from its document."""
     names = ("at", "until", "weeks", "every_hours", "budget_per_day", "sample", "pages", "turns")
     shown = {"spider": document["learns"], "every": period(document["every_hours"])}
     return shown | {name: document[name] for name in names} | {"begun": False, "notes": []}

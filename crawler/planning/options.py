@@ -1,4 +1,4 @@
-"""What a replan is asked for, and the budget and caps that follow from it."""
+"""Hold the options of a replan, and determine the budget and the caps from them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from schedules.population import Population
 from schedules.terms import POLICIES, UNBOUNDED, WEEK_DAYS, least_per_day
 
 DAY_HOURS = 24
-# On one day a plan may make half as many requests more than its budget.
+# Default daily cap of a plan, as a multiple of its budget.
 CAP_OF_BUDGET = 1.5
-# Where a budget is from: the user, a goal, the fixed intervals, several plans, the policy itself.
+# Sources of a budget: the user, a goal, the fixed intervals, several plans, or the policy itself.
 ASKED, GOAL, INTERVALS, PLANS, POLICY = "asked", "goal", "intervals", "plans", "policy"
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent.
+    """Hold the budget of a plan.
 
-    per_day: requests, inf where the policy spends what it spends
-    source:  where the number is from, or was from when a plan began with it
-    kept:    whether it is that of the present plan
-    added:   how much of it is for targets that the present plan does not know
+    per_day: requests a day, inf if the policy ignores the budget
+    source:  source of the number, possibly inherited from an earlier plan
+    kept:    whether it is the budget of the current plan
+    added:   part of it for targets that are not in the current plan
     """
 
     per_day: float
@@ -47,11 +47,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The plans in effect before a replan.
+    """Hold the plans in effect before a replan.
 
-    latest: the latest plan of each spider; None before the first
-    older:  all plans that targets still follow, by id as text
-    everything: whether all spiders there are take part in the replan
+    latest:     latest plan of each spider; None before the first
+    older:      all plans that targets still follow, by id as text
+    everything: whether all spiders take part in the replan
     """
 
     latest: Mapping[str, Document | None]
@@ -60,9 +60,9 @@ class Effect:
 
     @property
     def whole(self) -> list[Document]:
-        """The latest plans, each once, of whose spiders all take part.
+        """Return the distinct latest plans whose spiders all take part.
 
-        A learning phase is no plan of what to spend.
+        Sampling phases are excluded, because they do not set a budget.
         """
         plans = {str(plan["_id"]): plan for plan in self.latest.values() if plan is not None}
         return [
@@ -73,14 +73,14 @@ class Effect:
         ]
 
     @property
-    def wish(self) -> Wish:
-        """How the present plan was asked for, but for its budget; nothing if there are several."""
+    def options(self) -> PlanOptions:
+        """Return the options of the current plan except its budget; empty for several plans."""
         if len(self.whole) != 1:
-            return Wish()
+            return PlanOptions()
         (plan,) = self.whole
         daily, budget = plan.get("daily_cap", 0), plan.get("budget_per_day")
         usual = math.ceil(CAP_OF_BUDGET * budget) if budget else 0
-        return Wish(
+        return PlanOptions(
             policy=plan["policy"],
             objective=plan.get("objective"),
             daily_cap=None if daily == usual else daily,
@@ -89,58 +89,63 @@ class Effect:
 
 
 def terms_of(
-    gathered: Gathered, wish: Wish, effect: Effect, now_hours: float
+    gathered: Gathered, options: PlanOptions, effect: Effect, now_hours: float
 ) -> tuple[Terms, Budget]:
-    """The terms of a plan, and where its budget is from; ConfigError where caps are too low."""
+    """Return the terms of a plan and its budget. Raises ConfigError if a cap is too low."""
     budget = Budget(math.inf, POLICY)
-    if (wish.policy or POLICIES[0]) not in UNBOUNDED:
-        budget = budget_of(gathered, wish, effect, now_hours)
-    return terms_within(wish, budget), budget
+    if (options.policy or POLICIES[0]) not in UNBOUNDED:
+        budget = budget_of(gathered, options, effect, now_hours)
+    return terms_within(options, budget), budget
 
 
-def terms_within(wish: Wish, budget: Budget) -> Terms:
-    """The terms of a plan with this budget; ConfigError where caps are too low for it."""
-    policy, aim = wish.policy or POLICIES[0], OBJECTIVES[wish.objective or BALANCED]
-    daily = _cap(wish.daily_cap, budget.per_day, "daily", DAY_HOURS)
-    if wish.daily_cap is None and math.isfinite(budget.per_day):
+def terms_within(options: PlanOptions, budget: Budget) -> Terms:
+    """Return the terms of a plan with this budget. Raises ConfigError if a cap is too low."""
+    policy, aim = options.policy or POLICIES[0], OBJECTIVES[options.objective or BALANCED]
+    daily = _cap(options.daily_cap, budget.per_day, "daily", DAY_HOURS)
+    if options.daily_cap is None and math.isfinite(budget.per_day):
         daily = math.ceil(CAP_OF_BUDGET * budget.per_day)
-    hourly = _cap(wish.hourly_cap, budget.per_day, "hourly", 1)
+    hourly = _cap(options.hourly_cap, budget.per_day, "hourly", 1)
     return Terms(policy, budget.per_day, daily, hourly, aim)
 
 
-def budget_of(gathered: Gathered, wish: Wish, effect: Effect, now_hours: float) -> Budget:
+def budget_of(gathered: Gathered, options: PlanOptions, effect: Effect, now_hours: float) -> Budget:
     """Return the budget that a replan with these options would use.
 
-    Without a budget or goal in the options, it is the budget of the current plan, or where there is
-    none, the requests that the fixed intervals make. Raises ConfigError for a goal out of reach.
+    Without a budget or goal in the options, it is the budget of the current plan or, without a
+    plan, the number of requests at the fixed intervals. Raises ConfigError if no budget reaches the
+    goal.
     """
-    if wish.budget is not None:
-        return Budget(wish.budget, ASKED)
-    if not wish.has_goal:
+    if options.budget is not None:
+        return Budget(options.budget, ASKED)
+    if not options.has_goal:
         return _current(gathered, effect)
-    days = None if wish.max_age_hours is None else wish.max_age_hours / DAY_HOURS
+    days = None if options.max_age_hours is None else options.max_age_hours / DAY_HOURS
     try:
         per_day = budget_for(
-            gathered.population, gathered.histories, now_hours, wish.freshness, days
+            gathered.population, gathered.histories, now_hours, options.freshness, days
         )
     except GoalTooHigh as error:
         best = f"{error.best:.3f}" if days is None else span(error.best * DAY)
-        goal = f"freshness {wish.freshness:g}" if days is None else f"age {wish.max_age_hours:g} h"
+        goal = (
+            f"freshness {options.freshness:g}"
+            if days is None
+            else f"age {options.max_age_hours:g} h"
+        )
         raise ConfigError(
-            f"{goal} cannot be reached: even hourly visits to all would give {best}"
+            f"{goal} cannot be reached: hourly visits to all targets give {best}. Relax the goal."
         ) from None
     return Budget(per_day, GOAL)
 
 
 def _current(gathered: Gathered, effect: Effect) -> Budget:
-    """What is spent now: by the plans in effect, and at fixed intervals where there is none.
+    """Return the current budget: that of the plans, and fixed intervals for unplanned targets.
 
-    A plan's own budget counts, as what is really spent of it would shrink with each replan. Where
-    the user has chosen the number, new targets have to make do with it too.
+    The nominal budget of a plan counts, because the number of requests actually planned would
+    shrink with each replan. If the user chose that budget, new targets have to share it.
     """
     watched, whole = gathered.watched, effect.whole
 
-    # The polls of a learning phase, whose plan has an end, come on top of what plans spend.
+    # Polls of a sampling phase, whose plan has an end, are not part of the plans' budgets.
     lasting = [
         plan is None or plan.get("until") is None for plan in map(effect.older.get, watched.plans)
     ]
@@ -148,7 +153,7 @@ def _current(gathered: Gathered, effect: Effect) -> Budget:
     spent = sum(
         float(plan.get("budget_per_day") or plan["totals"]["requests_per_day"]) for plan in whole
     )
-    # Targets whose plan is for other spiders too, which do not take part.
+    # Targets whose plan includes spiders that do not take part.
     apart = planned & ~_planned_by(whole, watched)
     spent += float(watched.schedules.visits_per_week[apart].sum() / WEEK_DAYS)
     sources = {plan["_id"]: plan.get("budget_from", INTERVALS) for plan in whole}
@@ -165,34 +170,34 @@ def _current(gathered: Gathered, effect: Effect) -> Budget:
 
 
 def _planned_by(plans: list[Document], watched: Watched) -> Flags:
-    """(n,) targets of the spiders that these plans are for."""
+    """Return (n,) flags of the targets of the spiders in these plans."""
     names = {name for plan in plans for name in plan["spiders"]}
     numbers = [number for number, name in enumerate(watched.spiders) if name in names]
     return np.isin(watched.spider, numbers)
 
 
 def _cap(most: float | None, budget: float, name: str, hours: int) -> float | None:
-    """Requests at most in so many hours; None: no cap."""
+    """Return the maximum requests in this many hours; None: no cap."""
     if not most:
         return None
     cap, share = max(1, math.floor(most)), budget * hours / DAY_HOURS
     if math.isfinite(budget) and cap < share * (1 - 1e-9):
         raise ConfigError(
-            f"the {name} cap {cap:,} is too low for {amount(budget)} requests a day "
-            f"(--{name}-cap {math.ceil(share):,} or more)"
+            f"the {name} cap {cap:,} is too low for {amount(budget)} requests a day. "
+            f"Use --{name}-cap {math.ceil(share):,} or more."
         )
     return cap
 
 
 def too_small(budget: float, error: BudgetTooSmall, population: Population) -> ConfigError:
-    """The budget is below what one visit of each target in its longest interval takes."""
+    """Return the error for a budget that does not cover every target's longest interval."""
     longest, least = population.max_hours, rounded_up(error.least_per_day)
     even = np.ptp(longest) == 0
     how = f"every {period(float(longest[0]))}" if even else "at their longest intervals"
     return ConfigError(
-        f"budget {amount(budget)}/day is below the least possible: "
-        f"{count(error.targets, 'target')} {how} need {least}/day "
-        f"(--budget {least}/day or more)"
+        f"budget {amount(budget)}/day is too small: "
+        f"{count(error.targets, 'target')} visited {how} need {least}/day. "
+        f"Use --budget {least}/day or more."
     )
 
 
@@ -200,7 +205,7 @@ PAGES, FEEDS = KINDS = ("pages", "feeds")
 BALANCED = "balanced"
 OBJECTIVES = {
     BALANCED: Objective(),
-    # Staleness alone gives up pages that change fast, so a little age stays.
+    # Staleness only would give up pages that change fast, so age keeps a small weight.
     "freshness": Objective(0.99, 0.01, 0.0),
     "age": Objective(0.0, 1.0, 0.0),
     "delay": Objective(0.0, 0.0, 1.0),
@@ -216,11 +221,12 @@ POLICIES_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is asked; None where nothing is.
+class PlanOptions:
+    """Hold the options of a plan; None where an option is not given.
 
-    budget: requests a day      freshness, max_age_hours: a goal from which the budget follows
-    daily_cap, hourly_cap: requests at most; 0: no cap
+    budget:                   requests a day
+    freshness, max_age_hours: goal that determines the budget
+    daily_cap, hourly_cap:    maximum requests; 0: no cap
     """
 
     policy: str | None = None
@@ -233,7 +239,7 @@ class Wish:
 
     @classmethod
     def of_config(cls, config: Config, *, feeds: bool = False) -> Self:
-        """The wish that settings hold for pages, or for feeds."""
+        """Return the options in the settings, for pages or for feeds."""
         if feeds:
             return cls(config.feed_policy, budget=config.feed_budget)
         return cls(
@@ -243,56 +249,60 @@ class Wish:
 
     @property
     def has_goal(self) -> bool:
-        """Whether it says, in one way or another, what may be spent."""
+        """Return whether the options determine the budget, directly or by a goal."""
         return any(name in self.given for name in GOALS)
 
     @property
     def given(self) -> dict[str, Any]:
-        """What it says."""
+        """Return the options that are given."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def asks(self) -> bool:
-        """Whether it says anything at all."""
+        """Return whether any option is given."""
         return bool(self.given)
 
-    def over(self, other: Wish) -> Wish:
-        """All of this wish, the other's where this one is silent; there is but one goal."""
+    def over(self, other: PlanOptions) -> PlanOptions:
+        """Return these options, completed from `other`. A budget or goal replaces any other one."""
         base = other.given
         if self.has_goal:
             base = {name: value for name, value in base.items() if name not in GOALS}
-        return Wish(**(base | self.given))
+        return PlanOptions(**(base | self.given))
 
     def check(self, *, feeds: bool | None = None) -> None:
-        """Raise ConfigError for unknown names, several goals, or amounts that make no sense.
+        """Raise ConfigError for unknown names, several goals, and invalid amounts.
 
-        feeds: whether it is for feeds; None where that is not known yet
+        feeds: whether the options are for feeds; None if unknown
         """
         for what, name, names in (
             ("policy", self.policy, POLICIES_OF[feeds]),
             ("objective", self.objective, tuple(OBJECTIVES)),
         ):
             if name is not None and name not in names:
-                raise ConfigError(f"no {what} {name!r}; there are: {', '.join(names)}")
+                raise ConfigError(f"{what} not found: {name!r}. Available: {', '.join(names)}")
         if feeds and (of_pages := [name for name in OF_PAGES if name in self.given]):
             option = OPTIONS.get(of_pages[0], "--objective")
-            raise ConfigError(f"{option} is for pages; feeds take --budget and --policy")
+            raise ConfigError(
+                f"{option} applies to pages only. For feeds, use --budget and --policy."
+            )
         goals = [OPTIONS[name] for name in GOALS if name in self.given]
         if len(goals) > 1:
-            raise ConfigError(f"{' and '.join(goals)} exclude each other: give one of them")
+            raise ConfigError(f"{' and '.join(goals)} cannot be combined. Use one of them.")
         if self.budget is not None and self.budget <= 0:
-            raise ConfigError("--budget has to be more than 0")
+            raise ConfigError("--budget must be greater than 0")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What the user has asked for.
+class ReplanRequest:
+    """Hold the request for a replan.
 
-    wish:    what the options say      spiders: None: all      kind: one of KINDS, None: both
+    options: of the plan
+    spiders: None: all
+    kind:    one of KINDS, None: both
     shared:  pages and feeds share one budget
     """
 
-    wish: Wish
+    options: PlanOptions
     spiders: list[str] | None = None
     kind: str | None = None
     shared: bool = False
@@ -301,43 +311,45 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The pages or the feeds of some spiders, and what is asked for them.
+    """Hold the pages or the feeds of some spiders, and the options for them.
 
-    everything: whether these are all spiders of the kind      as_it_is: no option asks for anything
+    everything: whether these are all spiders of the kind
+    as_it_is:   whether no option is given
     """
 
     kind: str
     spiders: list[str]
-    wish: Wish
+    options: PlanOptions
     everything: bool
     as_it_is: bool
 
 
 def parts_of(
-    order: Order, stored: Sequence[str], feeds: Sequence[str], config: Config
+    order: ReplanRequest, stored: Sequence[str], feeds: Sequence[str], config: Config
 ) -> list[Part]:
-    """The parts of an order, pages first; ConfigError where it is not clear or cannot be.
+    """Return the parts of a request, pages first. Raises ConfigError if it is ambiguous or invalid.
 
-    stored: all spiders that have targets     feeds: those of them that have feeds
+    stored: all spiders that have targets
+    feeds:  those of them that have feeds
     """
     if unknown := sorted(set(order.spiders or ()) - set(stored)):
-        names = ", ".join(stored) or "none; run scrapy crawl first"
-        raise ConfigError(f"no targets of {unknown[0]!r}; spiders with targets: {names}")
+        names = ", ".join(stored) or "none. Run scrapy crawl first"
+        raise ConfigError(f"no targets of {unknown[0]!r}. Spiders with targets: {names}")
     parts = []
     for kind in KINDS:
         of_kind = [name for name in stored if (name in feeds) == (kind == FEEDS)]
         chosen = [name for name in of_kind if order.spiders is None or name in order.spiders]
         if chosen and order.kind in (None, kind):
-            wish = order.wish.over(Wish.of_config(config, feeds=kind == FEEDS))
+            options = order.options.over(PlanOptions.of_config(config, feeds=kind == FEEDS))
             everything = len(chosen) == len(of_kind)
-            parts.append(Part(kind, chosen, wish, everything, not order.wish.asks))
+            parts.append(Part(kind, chosen, options, everything, not order.options.asks))
     if order.kind is not None and not parts:
-        raise ConfigError(f"--kind {order.kind}: there are none (scrapy targets shows what is)")
-    if len(parts) > 1 and order.wish.asks and not order.shared:
+        raise ConfigError(f"no {order.kind} to plan. Run scrapy targets to list all targets.")
+    if len(parts) > 1 and order.options.asks and not order.shared:
         raise ConfigError(
-            "pages and feeds are planned apart: say what is meant (--kind pages, --kind feeds or "
-            "--spider NAME), or give them one budget (--shared-budget)"
+            "pages and feeds have separate plans. Select one with --kind pages, --kind feeds or "
+            "--spider NAME, or use one budget for both with --shared-budget."
         )
     for part in parts:
-        part.wish.check(feeds=part.kind == FEEDS)
+        part.options.check(feeds=part.kind == FEEDS)
     return parts

@@ -1,4 +1,4 @@
-"""Plots as files: the calendar of a plan, and curves of simulations. No screen is needed."""
+"""Write plots to files: the calendar of a plan, and curves of simulations. No display is needed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg")
 INK, QUIET, GREY = "#222222", "#666666", "#606060"
-CHANGES_TEXT = "expected, at the hour in which they happen; visits come best shortly after"
-GUESSED_TEXT = f"{NOT_KNOWN}; a guess from what pages usually do"
+CHANGES_TEXT = "expected, by the hour in which they happen; visits are best shortly afterward"
+GUESSED_TEXT = f"{NOT_KNOWN}; shown for a typical page"
 DOTS = 150
 CALENDAR_INCHES, CURVES_INCHES = (9.5, 8.2), (10, 4.8)
 HOURS = range(0, DAY_HOURS + 1, 3)
@@ -30,47 +30,47 @@ STYLE: dict[str, Any] = {
     "font.size": 10, "axes.titlesize": 10, "axes.grid": True,
     "axes.spines.top": False, "axes.spines.right": False,
     "grid.color": "#E4E4E4", "axes.axisbelow": True, "axes.edgecolor": "#A0A0A0",
-    # Equal curves make equal files.
+    # Fixed hash salt, so that equal plots give identical files.
     "svg.hashsalt": "freshet", "svg.fonttype": "none",
 }  # fmt: skip
 
 
-class Look(NamedTuple):
-    """How a policy's line is drawn."""
+class LineStyle(NamedTuple):
+    """Define how a policy is drawn."""
 
-    colour: str
+    color: str
     marker: str
 
 
-# Each policy looks the same in all pictures. Colours of Okabe and Ito, told apart by those who do
-# not see all of them, and three more. Policies of feeds never stand beside those of pages, but for
-# the two that both have, and those of overload beside neither.
-LOOKS = {
-    "optimal": Look("#0072B2", "o"),
-    "groups": Look("#D55E00", "s"),
-    "groups6": Look("#E69F00", "D"),
-    "uniform": Look("#009E73", "^"),
-    "sqrt": Look("#CC79A7", "v"),
-    "freshness": Look("#56B4E9", "P"),
-    "harmonic": Look("#000000", "X"),
-    "age": Look("#8C6D31", "p"),
-    "adaptive": Look("#7A3FB5", "h"),
-    "min-delay": Look("#CC79A7", "v"),
-    "min-missing": Look("#D55E00", "s"),
-    "value": Look("#0072B2", "o"),
-    "expected-ratio": Look("#D55E00", "s"),
-    "starved-first": Look("#CC79A7", "v"),
-    "round-robin": Look("#009E73", "^"),
-    "earliest-deadline": Look("#E69F00", "D"),
+# Each policy looks the same in all plots. The colors are those of Okabe and Ito, which are
+# distinguishable with color blindness, and three more. Policies of feeds and of overload reuse
+# colors of page policies, because they never appear in the same plot.
+LINE_STYLES = {
+    "optimal": LineStyle("#0072B2", "o"),
+    "groups": LineStyle("#D55E00", "s"),
+    "groups6": LineStyle("#E69F00", "D"),
+    "uniform": LineStyle("#009E73", "^"),
+    "sqrt": LineStyle("#CC79A7", "v"),
+    "freshness": LineStyle("#56B4E9", "P"),
+    "harmonic": LineStyle("#000000", "X"),
+    "age": LineStyle("#8C6D31", "p"),
+    "adaptive": LineStyle("#7A3FB5", "h"),
+    "min-delay": LineStyle("#CC79A7", "v"),
+    "min-missing": LineStyle("#D55E00", "s"),
+    "value": LineStyle("#0072B2", "o"),
+    "expected-ratio": LineStyle("#D55E00", "s"),
+    "starved-first": LineStyle("#CC79A7", "v"),
+    "round-robin": LineStyle("#009E73", "^"),
+    "earliest-deadline": LineStyle("#E69F00", "D"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """A local week of requests and of changes.
+    """Hold a local week of requests and of changes.
 
     requests, changes: (168,) in each hour of the week, 0 = Monday 00:00
-    known: whether the changes are more than a guess
+    known:             whether the changes are more than a guess
     """
 
     title: str
@@ -81,7 +81,7 @@ class Calendar:
 
 
 class Panel(NamedTuple):
-    """One week: what it shows, and one hue from light to dark, which all eyes can read."""
+    """Describe one week of the calendar. hue: colormap, readable with color blindness."""
 
     what: str
     text: str
@@ -90,15 +90,15 @@ class Panel(NamedTuple):
 
 
 def check(path: Path) -> None:
-    """Raise ConfigError unless a picture can be written there."""
+    """Raise ConfigError unless a plot can be written to this path."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{path}: a picture is a .png or a .svg file")
+        raise ConfigError(f"{path}: unsupported plot format. Use .png or .svg.")
     if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
+        raise ConfigError(f"{path}: folder not found: {path.parent}")
 
 
 def draw(calendar: Calendar, path: Path) -> None:
-    """Write the picture; ConfigError where that is not possible."""
+    """Write the calendar. Raises ConfigError if that is not possible."""
     from matplotlib.figure import Figure
 
     check(path)
@@ -106,7 +106,7 @@ def draw(calendar: Calendar, path: Path) -> None:
     figure.suptitle(
         f"{calendar.title}\n", x=0.012, ha="left", fontsize=14, weight="bold", color=INK
     )
-    # One grid for both weeks, so that an hour is at the same place in both.
+    # Use one grid for both weeks, so that an hour is in the same place in both.
     heights, widths = (1, 3.4, 0.55, 1, 3.4), (24, 4, 0.5)
     grid = figure.add_gridspec(5, 3, height_ratios=heights, width_ratios=widths)
     requests = Panel("Requests", calendar.subtitle, "Blues")
@@ -121,7 +121,7 @@ def draw(calendar: Calendar, path: Path) -> None:
 
 
 def _week(figure: Figure, grid: GridSpec, row: int, values: Floats, panel: Panel) -> None:
-    """A week as a table of colours, with sums by hour above it and by day beside it."""
+    """Draw a week as a heat map, with totals by hour above it and by day next to it."""
     table = values.reshape(len(DAYS), DAY_HOURS)
     main = figure.add_subplot(grid[row + 1, 0])
     top, side = figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row + 1, 1])
@@ -143,7 +143,7 @@ def _week(figure: Figure, grid: GridSpec, row: int, values: Floats, panel: Panel
     top.set_xlim(main.get_xlim())
     side.set_ylim(main.get_ylim())
     if panel.known:
-        # Each bar's number at its end.
+        # Label each bar with its number.
         sums = table.sum(1)
         most = sums.max(initial=0.0) or 1.0
         side.set_xlim(0, 1.8 * most)
@@ -153,16 +153,16 @@ def _week(figure: Figure, grid: GridSpec, row: int, values: Floats, panel: Panel
     top.set_title(panel.what, loc="left", fontsize=12, weight="bold", color=INK, pad=18)
     top.text(0, 1.1, panel.text, transform=top.transAxes, fontsize=9, color=QUIET)
     bar = figure.colorbar(image, cax=figure.add_subplot(grid[row + 1, 2]))
-    bar.set_label(f"{panel.what.lower()} in the hour", color=QUIET, fontsize=8)
+    bar.set_label(f"{panel.what.lower()} per hour", color=QUIET, fontsize=8)
     bar.ax.tick_params(labelsize=8, colors=QUIET, length=2)
     bar.outline.set_visible(False)
 
 
 @contextmanager
 def side_by_side(path: Path, title: str) -> Iterator[tuple[Axes, Axes]]:
-    """Two axes to draw on, and then written with a legend of what is on the left one.
+    """Yield two axes to draw on, then write them with the legend of the left one.
 
-    The file is there entirely or not at all. Raises ConfigError.
+    The file is written atomically. Raises ConfigError if that is not possible.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -175,7 +175,7 @@ def side_by_side(path: Path, title: str) -> Iterator[tuple[Axes, Axes]]:
         figure.legend(
             *left.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False
         )
-        # A date in the file would make equal curves different files.
+        # Leave out the date, so that equal plots give identical files.
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,17 +186,17 @@ def side_by_side(path: Path, title: str) -> Iterator[tuple[Axes, Axes]]:
 
 
 def draw_line(axes: Axes, policy: str, points: Iterable[tuple[float, float]]) -> None:
-    """A policy's points (x, y) from left to right; a single one without a line."""
+    """Draw a policy's points (x, y) from left to right; a single point without a line."""
     points = sorted(set(points))
-    look = LOOKS[policy]
+    style = LINE_STYLES[policy]
     axes.plot(
         *zip(*points, strict=True), label=policy, linewidth=1.8, markersize=6,
-        color=look.colour, marker=look.marker, linestyle="-" if len(points) > 1 else "none",
+        color=style.color, marker=style.marker, linestyle="-" if len(points) > 1 else "none",
     )  # fmt: skip
 
 
 def scale_by_factors(axes: Axes, of_what: str) -> None:
-    """Make the x axis one of amounts, from few to many."""
+    """Make the x axis logarithmic, with round numbers as labels."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axes.set_xscale("log")

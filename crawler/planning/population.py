@@ -1,4 +1,4 @@
-"""From what is stored to what is planned: targets and sites as the arrays of `schedules`."""
+"""Convert stored targets and sites to the arrays of `schedules`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from crawler.storage.histories import Texts, Watched
 from crawler.storage.sites import Site
 from crawler.utils.regex import compiled
 from schedules.estimation.rates import reliable, timed
-from schedules.history import Flags, Floats, Histories, Ints
+from schedules.history import Flags, Floats, Histories
 from schedules.population import Population, walls_of
-from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 
 Keys = NDArray[np.uint64]
 
-LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
-SHORTEST_HOURS = 1.0
+MAX_INTERVAL_HOURS = MAX_WEEKS * WEEK_HOURS
+MIN_INTERVAL_HOURS = 1.0
 DAY_HOURS = 24
 KEY_BYTES = 8
 CHUNK = 50_000
@@ -35,24 +35,24 @@ CHUNK = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All that a plan is made of, for n targets of s spiders.
+    """Hold the input of a plan, for n targets of s spiders.
 
-    sites:     of `watched.spiders`, in that order
-    histories: with exact times where dates are believed
-    believed:  (s,) whether the dates of each site are
-    fixed:     (n,) visits a day that the fixed intervals make where there is no plan
+    sites:          of `watched.spiders`, in that order
+    histories:      with exact times where the stated dates are reliable
+    reliable_dates: (s,) whether the dates of each site are reliable
+    fixed:          (n,) visits a day at the fixed intervals, for targets without a plan
     """
 
     watched: Watched
     sites: tuple[Site, ...]
     population: Population
     histories: Histories
-    believed: Flags
+    reliable_dates: Flags
     fixed: Floats
 
 
 async def gather(db: Database, watched: Watched, config: Config, now_hours: float) -> Gathered:
-    """What is to be planned; ConfigError where a site's terms contradict each other."""
+    """Return the input of a plan. Raises ConfigError if a site's settings contradict each other."""
     stored = await sites.of_spiders(db, watched.spiders)
     keys, site = keys_of(watched.ids), watched.spider.astype(np.int64)
 
@@ -60,13 +60,13 @@ async def gather(db: Database, watched: Watched, config: Config, now_hours: floa
         return keys_of_texts(await sites.keys_in_category(db, spider, category))
 
     weight = await weights_of(watched, stored, keys, in_category)
-    believed = reliable(watched.histories, watched.stated, watched.lies, site, len(stored))
+    reliable_dates = reliable(watched.histories, watched.stated, watched.lies, site, len(stored))
     with_window = watched.window > 0
-    believed_of = believed[site] | with_window
-    histories = timed(watched.histories, watched.stated, believed_of, with_window)
+    trusted = reliable_dates[site] | with_window
+    histories = timed(watched.histories, watched.stated, trusted, with_window)
     population = population_of(watched, stored, keys, weight, config, now_hours)
     fixed = _fixed_visits(watched, stored, config)
-    return Gathered(watched, stored, population, histories, believed, fixed)
+    return Gathered(watched, stored, population, histories, reliable_dates, fixed)
 
 
 async def weights_of(
@@ -75,30 +75,26 @@ async def weights_of(
     keys: Keys,
     in_category: Callable[[str, str], Awaitable[Keys]],
 ) -> Floats:
-    """(n,) importance: the first of its site's `weights` that fits a target."""
+    """Return the (n,) importance: the value of the first matching pattern in `weights`."""
     weight = np.array([each.weight for each in stored])[watched.spider]
     for number, each in enumerate(stored):
         rows = np.flatnonzero(watched.spider == number) if each.weights else np.empty(0, np.int64)
-        # The first that fits counts, so it is written last.
+        # The first matching pattern counts, so write it last.
         for pattern, value in reversed(each.weights):
             if pattern.startswith(CATEGORY_PREFIX):
                 category = pattern.removeprefix(CATEGORY_PREFIX)
                 fits = np.isin(keys[rows], await in_category(each.name, category))
             else:
-                fits = _matches(each, pattern, watched.ids, rows)
+                try:
+                    search = compiled(pattern).search
+                except ValueError as error:
+                    raise ConfigError(f"{each.name}: weights: {error}") from None
+                first, data = watched.ids.first, watched.ids.data
+                bounds = zip(first[rows].tolist(), first[rows + 1].tolist(), strict=True)
+                urls = (data[begin:end].partition(b" ")[2] for begin, end in bounds)
+                fits = np.fromiter((search(url) is not None for url in urls), np.bool_, len(rows))
             weight[rows[fits]] = value
     return weight
-
-
-def _matches(site: Site, pattern: str, ids: Texts, rows: Ints) -> Flags:
-    """(m,) whether a pattern of `weights` is found in the URLs of some targets."""
-    try:
-        search = compiled(pattern).search
-    except ValueError as error:
-        raise ConfigError(f"{site.name}: weights: {error}") from None
-    bounds = zip(ids.first[rows].tolist(), ids.first[rows + 1].tolist(), strict=True)
-    urls = (ids.data[a:b].partition(b" ")[2] for a, b in bounds)
-    return np.fromiter((search(url) is not None for url in urls), np.bool_, len(rows))
 
 
 def population_of(
@@ -109,9 +105,9 @@ def population_of(
     config: Config,
     now_hours: float,
 ) -> Population:
-    """The targets as the planner takes them; keys and weight: (n,)."""
+    """Return the targets as input of the planner; keys and weight: (n,)."""
     site = watched.spider.astype(np.int64)
-    # Of a group are the targets of a spider, a category and a kind.
+    # A group is the targets of one spider, category and kind.
     categories, kinds = len(watched.categories) + 1, len(watched.kinds) + 1
     place = (site * categories + watched.category + 1) * kinds + watched.kind + 1
     groups, group = np.unique(place, return_inverse=True)
@@ -145,31 +141,31 @@ def population_of(
 
 
 def longest_interval(config: Config, *, feeds: bool) -> float:
-    """Return the longest time between two planned visits of feeds or of pages, in hours."""
-    cycle = LONGEST_FEED_WEEKS if feeds else LONGEST_WEEKS
+    """Return the longest interval between two planned visits of feeds or of pages, in hours."""
+    cycle = MAX_FEED_WEEKS if feeds else MAX_WEEKS
     return min(cycle * WEEK_HOURS, config.longest_hours(feeds=feeds))
 
 
 def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]:
-    """Return the shortest and the longest time between two visits of feeds or pages, in hours."""
+    """Return the shortest and longest interval between two visits of feeds or pages, in hours."""
     longest = longest_interval(config, feeds=feeds)
-    least = site.min_interval_hours or SHORTEST_HOURS
+    least = site.min_interval_hours or MIN_INTERVAL_HOURS
     most = min(site.max_interval_hours or longest, longest)
-    if most < SHORTEST_HOURS:
+    if most < MIN_INTERVAL_HOURS:
         raise ConfigError(
-            f"{site.name}: the longest interval, {most:g} hours, is shorter than the hour "
-            "that plans are made of (max_interval_hours, FRESHET_MAX_INTERVAL_HOURS)"
+            f"{site.name}: the longest interval, {most:g} hours, is too short: plans need at least "
+            "one hour. Raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
         )
     if least > most:
         raise ConfigError(
-            f"{site.name}: min_interval_hours {least:g} is longer than the longest interval, "
-            f"{most:g} hours (FRESHET_MAX_INTERVAL_HOURS)"
+            f"{site.name}: min_interval_hours {least:g} exceeds the longest interval, {most:g} h. "
+            "Lower it, or raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
         )
     return least, most
 
 
 def _fixed_visits(watched: Watched, stored: tuple[Site, ...], config: Config) -> Floats:
-    """(n,) visits a day at the fixed intervals."""
+    """Return the (n,) visits a day at the fixed intervals."""
     lists = np.array([site.list_interval_hours or config.list_interval_hours for site in stored])
     items = np.array([site.item_interval_hours or config.item_interval_hours for site in stored])
     feeds, cells = are(watched, Kind.FEED), are(watched, Kind.CELL)
@@ -182,7 +178,7 @@ def _fixed_visits(watched: Watched, stored: tuple[Site, ...], config: Config) ->
 
 
 def are(watched: Watched, kind: Kind) -> Flags:
-    """(n,) which of the targets are of a kind."""
+    """Return (n,) flags of the targets of this kind."""
     if kind not in watched.kinds:
         return np.zeros(len(watched), np.bool_)
     result: Flags = watched.kind == watched.kinds.index(kind)
@@ -190,7 +186,7 @@ def are(watched: Watched, kind: Kind) -> Flags:
 
 
 def keys_of(texts: Texts) -> Keys:
-    """(n,) a number for each text that is the same in every run and looks random."""
+    """Return an (n,) pseudorandom number for each text that is the same in every run."""
     parts = [np.empty(0, np.uint64)]
     for begin in range(0, len(texts), CHUNK):
         first = texts.first[begin : begin + CHUNK + 1].tolist()
@@ -201,7 +197,7 @@ def keys_of(texts: Texts) -> Keys:
 
 
 def keys_of_texts(texts: list[str]) -> Keys:
-    """As `keys_of`, of single texts."""
+    """Return the same as `keys_of` for a list of texts."""
     return _digests(text.encode() for text in texts)
 
 

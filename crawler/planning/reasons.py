@@ -1,4 +1,4 @@
-"""Why a target is visited when it is, in plain sentences."""
+"""Explain in plain sentences when a target is visited, and why."""
 
 from __future__ import annotations
 
@@ -28,72 +28,72 @@ Words = list[list[str]]
 DAY_SETS = 2**7
 MORE = "more than"
 HINTS = {
-    "lastmod": "A sitemap said that it changed",
-    "list": "A list page says other things of it than before",
+    "lastmod": "A sitemap reported a change",
+    "list": "A list page shows different details than before",
 }
 FEEDS_BY_POLICY = {
-    "uniform": "It has an even interval, the same as all feeds (policy uniform).",
+    "uniform": "All feeds have the same even interval (policy uniform).",
     "min-delay": (
-        "It has an even interval: fetches grow with the square root of weight and posts (policy "
-        "min-delay)."
+        "The interval is even: fetches are proportional to the square root of weight times posts "
+        "(policy min-delay)."
     ),
     "min-missing": (
-        "It has an even interval: each fetch goes to the feed of which it collects most posts "
-        "(policy min-missing)."
+        "The interval is even: each fetch goes to the feed where it collects most posts (policy "
+        "min-missing)."
     ),
 }
 _BY_GROUP = (
-    "It has the group of the changes that were seen in a mean week (policy {}), and that group's "
-    "fixed times: midnight where more changes fall in the day, noon where they fall in the night."
+    "The mean number of observed changes a week determines the frequency class (policy {}) and its "
+    "fixed times: midnight if most changes are by day, noon if most are by night."
 )
 _BY_CURVE = (
-    "It has an even interval: visits a week {}, at one price for all, and never less than one "
-    "every {{most}}."
+    "The interval is even: visits a week {}. All pages share one price, and the longest interval "
+    "is {{most}}."
 )
 BY_RULE = {
     "groups": _BY_GROUP.format("groups"),
     "groups6": _BY_GROUP.format("groups6"),
     "uniform": _BY_CURVE.format("are the same for all pages"),
-    "sqrt": _BY_CURVE.format("grow with the square root of its changes"),
+    "sqrt": _BY_CURVE.format("are proportional to the square root of the change rate"),
     "freshness": _BY_CURVE.format(
-        "are those that are fresh most of the time, which gives up pages that change too fast"
+        "maximize the time that copies are fresh, which gives up pages that change too fast"
     ),
     "harmonic": _BY_CURVE.format("follow the harmonic rule of LambdaCrawl"),
-    "age": _BY_CURVE.format("are those of the least mean age"),
-    PERIOD: "It is a cell with a period of its own, which no replan touches (period).",
+    "age": _BY_CURVE.format("minimize the mean age of copies"),
+    PERIOD: "This cell has a fixed period, which replans do not change (period).",
     ADAPTIVE: (
-        f"Each visit sets its interval: times {AFTER_CHANGE:g} after a change, times "
-        f"{AFTER_NONE:g} after none, and never over {{most}}."
+        f"Each visit sets the next interval: times {AFTER_CHANGE:g} after a change, times "
+        f"{AFTER_NONE:g} after none, at most {{most}}."
     ),
 }
 BY_BOUND = {
-    "prior": "It was never seen twice: it has what a page of its kind usually needs (prior).",
-    "kept": (
-        "It keeps the schedule it had: a new one would save too little to be worth a move (kept)."
-    ),
+    "prior": "Not observed yet, so visited like an average page of its kind (prior).",
+    "kept": "The previous schedule is kept: a new one would save too little (kept).",
     "exploration": (
-        "It is hardly known: in its first ten days it has even intervals, as many visits as its "
-        "price allows, to see the whole week (exploration)."
+        "Little history: during the first ten days, visits are evenly spaced to observe all hours "
+        "of the week, and as many as the price allows (exploration)."
     ),
     "floor": (
-        "It has the least there is, a visit every {most} (floor): more would not pay, and no page "
-        "is left unseen for longer."
+        "Visited at the minimum rate, every {most} (floor): more visits would not reduce staleness "
+        "enough, and no page waits longer."
     ),
 }
 FEEDS_BY_BOUND = {
-    "kept": "It keeps the schedule it had: a new one would save too little to move it (kept).",
+    "kept": "The previous schedule is kept: a new one would save too little (kept).",
     "floor": (
-        "It has the least there is, a fetch every {most} (floor): more would not pay, and no feed "
-        "is left unseen for longer."
+        "Fetched at the minimum rate, every {most} (floor): more fetches would not save enough "
+        "posts, and no feed waits longer."
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Hours of staleness that visits save, by what is known now; None where that is not known.
+    """Hold hours of staleness that visits save by the current estimate; None if unknown.
 
-    last: the last visit a week that it has   more: one more   price: what a visit has to save
+    last:  the last planned visit a week
+    more:  one more visit
+    price: minimum saving of a visit
     """
 
     last: float | None
@@ -103,11 +103,12 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that sentences are made of.
+    """Hold everything that the sentences use.
 
-    whole: the plan that it follows, None if that is not kept; waiting: targets that the last pass
-    left over a cap; least, most: hours between two visits; feed: what is known of a feed as such,
-    None for pages
+    whole:       plan that the target follows; None if it is no longer stored
+    waiting:     number of targets that the last run left waiting because of a cap
+    least, most: shortest and longest hours between two visits
+    feed:        document of the feed; None for pages
     """
 
     target: Document
@@ -122,55 +123,56 @@ class Facts:
 
 
 def reasons(facts: Facts) -> list[str]:
-    """Sentences, what decided first."""
-    sentences = [*_now(facts)]
+    """Return the sentences, most important first."""
+    sentences = [*_overriding_reasons(facts)]
     if facts.feed is None or not facts.target.get("plan"):
-        sentences += _of_plan(facts)
+        sentences += _plan_reasons(facts)
     if facts.feed is not None:
-        sentences += [*_of_feed_plan(facts), *_of_feed(facts, facts.feed)]
+        sentences += [*_feed_plan_reasons(facts), *_feed_reasons(facts, facts.feed)]
     hours = facts.site.open_hours
     if not hours.all():
         names = ", ".join(describe(hours))
         sentences.append(
-            f"The wrapper lets it be visited in {int(hours.sum())} of {WEEK_HOURS} hours of the "
-            f"week only (window): {names}."
+            f"The site definition limits visits to {int(hours.sum())} of {WEEK_HOURS} hours of "
+            f"the week (window): {names}."
         )
     if facts.waiting:
         sentences.append(
-            f"The last pass left {count(facts.waiting, 'target')} waiting, as a cap was reached "
-            "(cap): visits may come later than planned."
+            f"The last run left {count(facts.waiting, 'target')} waiting because a cap was reached "
+            "(cap): visits may be later than planned."
         )
     return sentences
 
 
-def _now(facts: Facts) -> Iterator[str]:
-    """What comes before the plan at present."""
+def _overriding_reasons(facts: Facts) -> Iterator[str]:
+    """Yield sentences on what takes precedence over the plan."""
     target = facts.target
     if target.get("alias_of"):
-        shows = "It has the same posts as" if target.get("kind") == "feed" else "It redirects to"
-        yield f"{shows} {target['alias_of']}, which is visited in its place."
+        is_feed = target.get("kind") == "feed"
+        relation = "This feed has the same posts as" if is_feed else "This page redirects to"
+        yield f"{relation} {target['alias_of']}, which is visited instead."
     if target.get("gone"):
-        yield "It is gone: it is only asked for every 28 days, or when a list shows it again."
+        yield "The page is gone: it is only checked every 28 days, or when a list shows it again."
     if errors := target.get("consecutive_errors"):
         yield (
-            f"The last {count(errors, 'visit')} failed: it is tried again after an interval that "
-            "doubles, and follows the plan when it answers."
+            f"The last {count(errors, 'visit')} failed: retry intervals double until a visit "
+            "succeeds, then the plan applies again."
         )
     if target.get("hinted"):
-        yield f"{HINTS[target.get('hint', 'lastmod')]}, so it was made due at once (a hint)."
+        yield f"{HINTS[target.get('hint', 'lastmod')]}, so it became due immediately (change hint)."
     if not target.get("visited_at"):
-        yield "It was never visited so far; the first visit does not wait for a plan."
+        yield "Not visited yet: the first visit does not wait for a plan."
 
 
-def _of_plan(facts: Facts) -> Iterator[str]:
-    """What the plan of a page says."""
+def _plan_reasons(facts: Facts) -> Iterator[str]:
+    """Yield sentences on the plan of a page."""
     plan = facts.target.get("plan")
     if plan is None:
         if not (facts.target.get("alias_of") or facts.target.get("gone")):
-            yield "No plan knows it so far: fixed intervals hold until the next replan."
+            yield "Not planned yet: fixed intervals apply until the next replan."
         return
     if (until := plan.get("until")) is not None and until > facts.now:
-        yield f"It is being learned: it is visited often until {until:%Y-%m-%d %H:%M} UTC."
+        yield f"In a sampling phase: polled frequently until {until:%Y-%m-%d %H:%M} UTC."
         return
     if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
         yield rule.format(most=period(facts.most))
@@ -179,36 +181,37 @@ def _of_plan(facts: Facts) -> Iterator[str]:
     if bound in BY_BOUND:
         yield BY_BOUND[bound].format(most=period(facts.most))
     if bound == "ceiling" and worth.more is None:
-        yield f"It has the most there is, a visit every {period(facts.least)} (ceiling)."
-    yield from _of_price(worth)
+        yield f"Visited at the maximum rate, every {period(facts.least)} (ceiling)."
+    yield from _price_reasons(worth)
 
 
-def _of_price(worth: Worth) -> Iterator[str]:
+def _price_reasons(worth: Worth) -> Iterator[str]:
+    """Yield sentences that compare the value of visits with the price."""
     if worth.price is None:
         return
-    price = f"the price of a request, {amount(worth.price)} hours of staleness"
-    last = f"the last visit that it has saves {amount(worth.last)}" if worth.last else ""
+    price = f"hours of staleness, {{}} the price of a request, {amount(worth.price)}"
+    last = f"the last planned visit saves {amount(worth.last)}" if worth.last else ""
     if worth.more is not None:
         more, against = amount(worth.more), _against(worth.more, worth.price)
-        but = "; a full day, or that moves have to pay, stands against it" * (against == MORE)
+        but = ", but a daily cap or the minimum gain of a move prevents it" * (against == MORE)
         yield (
-            f"One more visit a week would save {more}, {against} {price}{but}"
+            f"One more visit a week would save {more} {price.format(against)}{but}"
             f"{'; ' + last if last else ''} (price)."
         )
     elif last:
         against = _against(worth.last or 0.0, worth.price)
-        yield f"{last[0].upper()}{last[1:]}, {against} {price} (price)."
+        yield f"{last[0].upper()}{last[1:]} {price.format(against)} (price)."
 
 
 def _against(value: float, price: float) -> str:
-    """Estimates move between two replans, so that a value may be over the price for a while."""
+    """Compare a value with the price, which it may exceed as estimates change between replans."""
     if value > price * 1.1:
         return MORE
     return "less than" if value < price * 0.9 else "about"
 
 
-def _of_feed_plan(facts: Facts) -> Iterator[str]:
-    """What the plan of a feed says."""
+def _feed_plan_reasons(facts: Facts) -> Iterator[str]:
+    """Yield sentences on the plan of a feed."""
     plan, price = facts.target.get("plan") or {}, (facts.whole or {}).get("price")
     if rule := FEEDS_BY_POLICY.get(plan.get("policy", "")):
         yield rule
@@ -218,44 +221,44 @@ def _of_feed_plan(facts: Facts) -> Iterator[str]:
     worth, value = plan.get("worth"), plan.get("value")
     if worth and price is not None:
         yield (
-            f"The last fetch that it has saves {amount(worth)} posts; a fetch costs "
+            f"The last planned fetch saves {amount(worth)} posts; the price of a fetch is "
             f"{amount(price)} posts (price)."
         )
     if value and price is not None:
-        yield f"One more would save {amount(value)} posts."
+        yield f"One more fetch would save {amount(value)} posts."
 
 
-def _of_feed(facts: Facts, feed: Document) -> Iterator[str]:
-    """What the document of a feed holds, and what the feed asks for."""
+def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:
+    """Yield sentences on the document of a feed and its crawl hints."""
     if window := feed.get("window"):
         if feed.get("full"):
-            yield f"Its document holds {count(window, 'post')}; older ones leave it and are lost."
+            yield f"The feed holds {count(window, 'post')}; older posts drop out and are missed."
         else:
             yield (
-                f"Its document held {count(window, 'post')} at most, and none was seen to leave: "
-                f"{facts.target.get('window')} are counted on."
+                f"The feed held at most {count(window, 'post')}, and none dropped out so far: the "
+                f"plan assumes that it holds {facts.target.get('window')}."
             )
     if lapses := feed.get("lapses"):
         yield (
-            f"At {count(lapses, 'visit')} no post of the visit before was left: about "
-            f"{feed.get('missed', 0):,.0f} posts were lost."
+            f"At {count(lapses, 'visit')}, all posts of the previous visit were gone: about "
+            f"{feed.get('missed', 0):,.0f} posts were missed."
         )
     push, bounds = feed.get("push") or {}, feed.get("bounds") or {}
     if is_proven(push, facts.now):
-        yield "A hub delivers its posts, so it is asked rarely, in case a delivery gets lost."
+        yield "A WebSub hub delivers new posts, so the feed is polled rarely, in case one is lost."
     elif is_active(push, facts.now):
-        yield "A hub has promised to deliver its posts; until it has done so, the plan holds."
+        yield "A WebSub hub accepted a subscription; until its first delivery, the plan applies."
     if every := bounds.get("every_hours"):
-        yield f"It asks not to be fetched more often than every {period(every)}."
+        yield f"The feed asks to be fetched at most once every {period(every)}."
     if hours := bounds.get("skip_hours"):
-        yield f"It asks not to be fetched in the hours {', '.join(map(str, hours))} (UTC)."
+        yield f"The feed asks not to be fetched in the hours {', '.join(map(str, hours))} (UTC)."
     if skipped := bounds.get("skip_days"):
-        yield f"It asks not to be fetched on {', '.join(DAYS[day] for day in skipped)}."
+        yield f"The feed asks not to be fetched on {', '.join(DAYS[day] for day in skipped)}."
 
 
 def in_words(schedules: Schedules) -> Words:
-    """The times of each of n schedules, the same as `groups.times_of` has for one."""
-    # Nearly all schedules have slots in one week: these are put into words together.
+    """Return the visiting times of each of n schedules, formatted as by `policies.times_of`."""
+    # Nearly all schedules have slots in a single week, so format them together.
     owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
     here = schedules.weeks[owner] == 1
     day, hour = np.divmod(schedules.slots[here].astype(np.int64), DAY_HOURS)
@@ -263,14 +266,14 @@ def in_words(schedules: Schedules) -> Words:
     owner, day, hour = owner[here][order], day[order], hour[order]
     begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
     days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
-    words = _daily_words()[hour[begins] * DAY_SETS + days].tolist()
+    words = _daily_texts()[hour[begins] * DAY_SETS + days].tolist()
     bounds = np.searchsorted(owner[begins], np.arange(len(schedules) + 1)).tolist()
     result = [words[begin:end] for begin, end in pairwise(bounds)]
-    # Many have one slot in several weeks, and these are few different ones.
+    # Many others have one slot in several weeks, with few distinct values. Cache these.
     single = np.diff(schedules.first) == 1
     rare = np.flatnonzero((schedules.weeks > 1) & single)
     weeks, slots = schedules.weeks[rare].tolist(), schedules.slots[schedules.first[rare]].tolist()
-    for row, rarely in zip(rare.tolist(), map(_rare_words, weeks, slots), strict=True):
+    for row, rarely in zip(rare.tolist(), map(_rare_texts, weeks, slots), strict=True):
         result[row] = [rarely]
     others = ((schedules.weeks > 1) & ~single) | (schedules.every_hours > 0)
     for row in np.flatnonzero(others).tolist():
@@ -279,15 +282,15 @@ def in_words(schedules: Schedules) -> Words:
 
 
 @cache
-def _daily_words() -> NDArray[Any]:
-    """(3072,) words for each hour of the day on each set of weekdays."""
+def _daily_texts() -> NDArray[Any]:
+    """Return (3072,) texts for each hour of the day on each set of weekdays."""
     days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
     names = [day_names(listed) or "daily" for listed in days]
     return np.array([f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names], object)
 
 
 @lru_cache(maxsize=4096)
-def _rare_words(weeks: int, slot: int) -> str:
+def _rare_texts(weeks: int, slot: int) -> str:
     return _words(Schedule(weeks, (slot,)))[0]
 
 

@@ -1,7 +1,7 @@
-"""A replan: what options ask for and what is known become a plan, which is then written.
+"""Make plans from options and stored history, and write them.
 
-`replan_parts` goes from the database to the database: read, plan, write; pages first, then feeds.
-`replanned` and `replanned_feeds` make a plan that is not yet in effect.
+`replan_parts` does the whole replan: it reads the database, plans pages and feeds, and writes the
+plans. `replanned` and `replanned_feeds` make a plan that is not yet in effect.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from crawler.planning.options import (
     GOAL,
     OBJECTIVES,
     Effect,
-    Order,
     Part,
-    Wish,
+    PlanOptions,
+    ReplanRequest,
     parts_of,
     terms_of,
     terms_within,
@@ -56,12 +56,13 @@ HOUR_MILLISECONDS = 3_600_000
 MILLISECOND = timedelta(milliseconds=1)
 DIGITS = 5
 BATCH = 2000
-# How often a goal's budget is raised, and by how much, until the plan reaches the goal.
-TRIES, MORE = 4, 1.02
-# Halvings of a shared budget.
+# If a plan misses a goal, its budget is raised by this factor, at most MAX_TRIES times.
+MAX_TRIES, BUDGET_STEP = 4, 1.02
+# Number of bisection steps for a shared budget.
 HALVINGS = 10
-# So many feeds tell the price for all, and so many targets when all of them change.
-ENOUGH_FEEDS, ENOUGH_TARGETS = 4_000, 50_000
+# Maximum number of feeds that determine the price, and of targets that determine the weekly profile
+# of all changes.
+MAX_SAMPLED_FEEDS, MAX_SAMPLED_TARGETS = 4_000, 50_000
 
 Say = Callable[[str], None]
 Price = Callable[[float], float]
@@ -69,10 +70,10 @@ Price = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """A new plan, not yet in effect.
+    """Hold a new plan that is not yet in effect.
 
-    document: as it will stand in `plans`, without what `plans.adopt` adds
-    written:  (n,) which targets it is written to
+    document: as stored in `plans`, without the fields that `plans.adopt` adds
+    written:  (n,) flags of the targets whose plan is written
     """
 
     gathered: Gathered
@@ -84,11 +85,11 @@ class Replan:
 
     @property
     def moved(self) -> int:
-        """How many targets it is written to."""
+        """Return the number of targets whose plan is written."""
         return int(np.count_nonzero(self.written))
 
     def rows(self) -> Iterator[list[TargetPlan]]:
-        """Batches of `_id`, plan and next visit of the targets that it is written to."""
+        """Yield batches of `_id`, plan and next visit of the targets whose plan is written."""
         rows = np.flatnonzero(self.written)
         when = next_visits(self.gathered, self.plan.schedules, rows, self.now_hours)
         for begin in range(0, len(rows), BATCH):
@@ -126,7 +127,7 @@ class Replan:
 
 
 def _numbers(column: Floats) -> list[float | None]:
-    """Rounded; what cannot be known is null, as JSON knows no NaN."""
+    """Return rounded values; None for NaN and inf, which JSON does not support."""
     values: list[float | None] = np.round(column, DIGITS).tolist()
     for unknown in np.flatnonzero(~np.isfinite(column)).tolist():
         values[unknown] = None
@@ -134,9 +135,9 @@ def _numbers(column: Floats) -> list[float | None]:
 
 
 def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours: float) -> Floats:
-    """(m,) hours since 1970 (UTC) of the next visits of some targets under new schedules.
+    """Return the (m,) next visits of some targets under new schedules, in hours since 1970 (UTC).
 
-    Never later than the longest interval after the last visit; what is due stays due.
+    No next visit is later than the longest interval after the last visit. Due targets stay due.
     """
     watched, population = gathered.watched, gathered.population
     when = np.empty(len(rows))
@@ -153,60 +154,63 @@ def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours:
 
 
 def hours_of(moment: datetime) -> float:
-    """Hours since 1970 (UTC)."""
+    """Return hours since 1970 (UTC)."""
     return (moment - EPOCH) / timedelta(hours=1)
 
 
 async def gathered_of(
     db: Database, config: Config, now: datetime, spiders: Sequence[str] | None
 ) -> Gathered:
-    """All that is known of the targets of some spiders; ConfigError where there are none."""
+    """Return the input of a plan for some spiders. Raises ConfigError if they have no targets."""
     watched = await histories.read(db, now, spiders)
     if not len(watched):
-        raise ConfigError("no targets to plan for (scrapy crawl finds them)")
+        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
     return await gather(db, watched, config, hours_of(now))
 
 
 async def effect_of(db: Database, watched: Watched, now: datetime, *, everything: bool) -> Effect:
-    """The plans in effect for these targets. everything: whether they are all there are."""
+    """Return the plans in effect for these targets. everything: whether these are all targets."""
     latest = {name: await plans.latest(db, name, now) for name in watched.spiders}
     return Effect(latest, await plans.plans_of(db, watched.plans), everything)
 
 
-def replanned(gathered: Gathered, wish: Wish, effect: Effect, now: datetime) -> Replan:
-    """The plan for pages that options ask for; ConfigError if it cannot be made."""
+def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: datetime) -> Replan:
+    """Return the plan for pages. Raises ConfigError if the options cannot be met."""
     hours, schedules = hours_of(now), gathered.watched.schedules
-    terms, budget = terms_of(gathered, wish, effect, hours)
-    # A goal's budget is found without caps, and without love of the present schedules.
-    tries = TRIES if budget.source == GOAL and not budget.kept else 0
+    terms, budget = terms_of(gathered, options, effect, hours)
+    # The budget of a goal is computed without caps and without keeping current schedules, so the
+    # plan may fall slightly short.
+    tries = MAX_TRIES if budget.source == GOAL and not budget.kept else 0
     while True:
         try:
             made = plan(gathered.population, gathered.histories, terms, hours, schedules)
         except BudgetTooSmall as error:
             raise too_small(budget.per_day, error, gathered.population) from None
-        if not tries or _reaches(made, wish):
+        if not tries or _reaches(made, options):
             break
         tries -= 1
-        budget = replace(budget, per_day=budget.per_day * MORE)
-        terms = terms_within(wish, budget)
+        budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
+        terms = terms_within(options, budget)
     learning = learned(gathered, effect, now)
     written = (made.moved | followed_otherwise(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
-    document = document_of(gathered, wish, terms, budget, made, count) | {"at": now}
+    document = document_of(gathered, options, terms, budget, made, count) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
 
 
-def _reaches(made: Plan, wish: Wish) -> bool:
-    """Whether a plan is expected to reach the goal."""
-    if wish.freshness is not None:
-        return float(1 - made.stale.mean()) >= wish.freshness
-    return float(made.age_days.mean()) * DAY_HOURS <= (wish.max_age_hours or 0.0)
+def _reaches(made: Plan, options: PlanOptions) -> bool:
+    """Return whether a plan is expected to reach the goal."""
+    if options.freshness is not None:
+        return float(1 - made.stale.mean()) >= options.freshness
+    return float(made.age_days.mean()) * DAY_HOURS <= (options.max_age_hours or 0.0)
 
 
-def replanned_feeds(gathered: Gathered, wish: Wish, effect: Effect, now: datetime) -> Replan:
-    """The plan for feeds that options ask for; ConfigError if it cannot be made."""
+def replanned_feeds(
+    gathered: Gathered, options: PlanOptions, effect: Effect, now: datetime
+) -> Replan:
+    """Return the plan for feeds. Raises ConfigError if the options cannot be met."""
     hours, windows = hours_of(now), windows_of(gathered)
-    terms, budget = terms_of(gathered, wish, effect, hours)
+    terms, budget = terms_of(gathered, options, effect, hours)
     try:
         made = plan_feeds(
             gathered.population, gathered.histories, windows, terms, hours,
@@ -220,16 +224,16 @@ def replanned_feeds(gathered: Gathered, wish: Wish, effect: Effect, now: datetim
 
 
 def windows_of(gathered: Gathered) -> Ints:
-    """(n,) posts that the documents hold; the usual where that was never seen."""
+    """Return the (n,) feed sizes in posts; the usual size where none was observed."""
     window = gathered.watched.window
     return np.where(window > 0, window, USUAL_WINDOW)
 
 
 def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags:
-    """(n,) targets that follow a plan of another policy, or adapt within other limits.
+    """Return (n,) flags of targets that follow another policy, or adapt within other limits.
 
-    Otherwise only moved targets are written. The figures of the others stay those of the plan that
-    moved them: a million rows a day would be written to tell that a rate is 2.1 instead of 2.0.
+    Only these and moved targets are written. The others keep the figures of their previous plan;
+    otherwise a million documents a day would be written to change a rate from 2.0 to 2.1.
     """
     watched, limits = gathered.watched, limits_of(gathered) if policy == ADAPTIVE else None
     other = [
@@ -240,7 +244,7 @@ def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags
 
 
 def learned(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
-    """(n,) targets that follow a plan which ends by itself, and has not ended."""
+    """Return (n,) flags of targets whose plan ends automatically and has not ended."""
     followed = map(effect.older.get, gathered.watched.plans)
     goes_on = [old is not None and old.get("until", now) > now for old in followed]
     return np.array([*goes_on, False])[gathered.watched.plan]
@@ -248,40 +252,42 @@ def learned(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A part with what is known of its targets. began: when reading began, in seconds."""
+    """Hold a part with the input of its plan. began: start of reading, in seconds."""
 
     part: Part
     gathered: Gathered
     effect: Effect
-    wish: Wish
+    options: PlanOptions
     began: float
 
 
-async def replan_parts(db: Database, config: Config, order: Order, say: Say) -> list[Document]:
-    """The plans that were made, of pages first."""
+async def replan_parts(
+    db: Database, config: Config, order: ReplanRequest, say: Say
+) -> list[Document]:
+    """Make and write the plans of a request; return their documents, pages first."""
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(order, stored, of_feeds, config)
     if not requested:
-        raise ConfigError("no targets to plan for (scrapy crawl finds them)")
+        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
     if not order.dry_run:
         await plans.recover(db, clock.now(), order.spiders)
     whole = len(requested) == 1 and order.kind is None
     tasks = []
     for part in requested:
         began, now = time.perf_counter(), clock.now()
-        say(f"reading what is known of {part.kind}")
+        say(f"reading {part.kind}")
         spiders = None if part.everything and whole else part.spiders
         gathered = await gathered_of(db, config, now, spiders)
         effect = await effect_of(db, gathered.watched, now, everything=part.everything)
-        wish = part.wish.over(effect.wish) if part.as_it_is else part.wish
-        tasks.append(Task(part, gathered, effect, wish, began))
+        options = part.options.over(effect.options) if part.as_it_is else part.options
+        tasks.append(Task(part, gathered, effect, options, began))
     if order.shared and len(tasks) > 1:
-        say("sharing the budget")
+        say("dividing the budget")
         pages, feeds = tasks
-        shares = shares_of(pages.gathered, feeds.gathered, pages.wish, config, clock.now())
+        shares = shares_of(pages.gathered, feeds.gathered, pages.options, config, clock.now())
         tasks = [
-            replace(task, wish=replace(task.wish, budget=share))
+            replace(task, options=replace(task.options, budget=share))
             for task, share in zip(tasks, shares, strict=True)
         ]
     return [await _carry_out(db, config, task, say, dry_run=order.dry_run) for task in tasks]
@@ -290,12 +296,12 @@ async def replan_parts(db: Database, config: Config, order: Order, say: Say) -> 
 async def _carry_out(
     db: Database, config: Config, task: Task, say: Say, *, dry_run: bool
 ) -> Document:
-    """Plan, write, and return the document."""
+    """Make and write the plan of one part; return its document."""
     now, feeds = Clock(config.clock_offset_hours).now(), task.part.kind == FEEDS
     say(f"planning {len(task.gathered.watched):,} {task.part.kind}")
     began = time.perf_counter()
     make = replanned_feeds if feeds else replanned
-    replan = make(task.gathered, task.wish, task.effect, now)
+    replan = make(task.gathered, task.options, task.effect, now)
     planning_seconds, moved = time.perf_counter() - began, replan.moved
     if not dry_run:
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
@@ -310,23 +316,23 @@ async def _carry_out(
 
 
 def shares_of(
-    pages: Gathered, feeds: Gathered, wish: Wish, config: Config, now: datetime
+    pages: Gathered, feeds: Gathered, options: PlanOptions, config: Config, now: datetime
 ) -> tuple[float, float]:
-    """Requests a day for pages and for feeds; ConfigError where there is no budget to share.
+    """Return the requests a day for pages and for feeds. Raises ConfigError without enough budget.
 
-    A lost post counts as `post_hours` hours in which a page is stale.
+    A missed post counts as `post_hours` hours in which a page is stale.
     """
-    if wish.budget is None:
-        raise ConfigError("a shared budget has to be given (--budget N or FRESHET_BUDGET)")
+    if options.budget is None:
+        raise ConfigError("no shared budget given. Set --budget N or FRESHET_BUDGET.")
     least = least_per_day(pages.population), least_per_day(feeds.population)
-    if wish.budget < sum(least):
+    if options.budget < sum(least):
         raise ConfigError(
-            f"budget {amount(wish.budget)}/day is below the least possible: pages and feeds need "
-            f"{rounded_up(sum(least))}/day together"
+            f"budget {amount(options.budget)}/day is too small: pages and feeds together need "
+            f"{rounded_up(sum(least))}/day. Use --budget {rounded_up(sum(least))}/day or more."
         )
     hours = hours_of(now)
     return parted(
-        wish.budget, least, _page_price(pages, wish, hours),
+        options.budget, least, _page_price(pages, options, hours),
         _feed_price(feeds, hours, config.post_hours),
     )  # fmt: skip
 
@@ -334,9 +340,9 @@ def shares_of(
 def parted(
     budget: float, least: tuple[float, float], of_pages: Price, of_feeds: Price
 ) -> tuple[float, float]:
-    """Shares of a budget at which both prices are equal, or as near as the least needs allow.
+    """Return the shares of a budget at which both prices are equal, within the minimum needs.
 
-    Prices fall with what is spent: hours of staleness that the last request a day saves.
+    Prices decrease with the budget. They are hours of staleness that the last request a day saves.
     """
     low, high = least[0], budget - least[1]
     for _ in range(HALVINGS):
@@ -349,9 +355,10 @@ def parted(
     return share, budget - share
 
 
-def _page_price(pages: Gathered, wish: Wish, now_hours: float) -> Price:
+def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Price:
+    """Return the price of a request for pages as a function of requests a day."""
     sample, share = optimal.sampled(estimate(pages.population, pages.histories))
-    terms = Terms(aim=OBJECTIVES[wish.objective or BALANCED])
+    terms = Terms(aim=OBJECTIVES[options.objective or BALANCED])
     none = Schedules.none(len(sample.population))
     least = least_per_day(sample.population)
 
@@ -363,7 +370,8 @@ def _page_price(pages: Gathered, wish: Wish, now_hours: float) -> Price:
 
 
 def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
-    rows = np.argsort(feeds.population.key)[:ENOUGH_FEEDS]
+    """Return the price of a request for feeds as a function of requests a day."""
+    rows = np.argsort(feeds.population.key)[:MAX_SAMPLED_FEEDS]
     population, histories = feeds.population.of(rows), feeds.histories.of(rows)
     window, share = windows_of(feeds)[rows], len(rows) / len(feeds.population)
     none, least = Schedules.none(len(rows)), least_per_day(population)
@@ -376,12 +384,12 @@ def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
     return price
 
 
-def changes_by_hour(believed: Estimate) -> Floats:
-    """(168,) changes a week expected in each hour of the local week, of all targets together."""
-    n = len(believed.population)
-    if n > ENOUGH_TARGETS:
-        believed = believed.of(np.argsort(believed.population.key)[:ENOUGH_TARGETS])
+def changes_by_hour(estimates: Estimate) -> Floats:
+    """Return the (168,) expected changes of all targets in each hour of the local week."""
+    n = len(estimates.population)
+    if n > MAX_SAMPLED_TARGETS:
+        estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLED_TARGETS])
     week = np.zeros(WEEK_HOURS)
-    for part in parts(len(believed.population)):
-        week += believed.rates(part).mean @ believed.profiles(part)
-    return week * (n / max(1, len(believed.population)))
+    for part in parts(len(estimates.population)):
+        week += estimates.rates(part).mean @ estimates.profiles(part)
+    return week * (n / max(1, len(estimates.population)))

@@ -1,6 +1,6 @@
-"""A plan as a whole: its document in `plans`, and overviews of what plans and changes look like.
+"""Describe whole plans: their documents in `plans`, and overviews of plans and changes.
 
-The planner writes the document; `scrapy plan` and the dashboards read the overviews.
+`replan` writes the documents. `scrapy plan` and the dashboards read the overviews.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crawler.planning.options import BALANCED, Budget, Wish
+from crawler.planning.options import BALANCED, Budget, PlanOptions
 from crawler.planning.population import Gathered
 from crawler.storage import plans, visits
 from crawler.storage.client import Database, Document
@@ -29,13 +29,13 @@ from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import UNBOUNDED, WEEK_DAYS, least_per_day, least_visits
 from schedules.windows import DAYS
 
-# So many targets tell the mean of all.
-ENOUGH = 20_000
+# Maximum number of targets used for the expected results of daily visits.
+MAX_SAMPLE = 20_000
 DIGITS = 5
-# Of the day at which a table has a column each, if no more hours are used.
-COLUMNS = 8
-# So many pages are listed by name.
-FEW = 30
+# Maximum number of distinct hours with a table column each.
+MAX_COLUMNS = 8
+# Up to this number, pages are listed by name.
+MAX_LISTED = 30
 OF_A_PLAN = (
     "_id", "at", "spiders", "policy", "objective", "budget_per_day", "daily_cap", "hourly_cap",
     "price", "moved", "targets", "warnings",
@@ -45,18 +45,23 @@ Row = Mapping[str, Any]
 
 
 def document_of(
-    gathered: Gathered, wish: Wish, terms: Terms, budget: Budget, made: Plan, learning: int
+    gathered: Gathered,
+    options: PlanOptions,
+    terms: Terms,
+    budget: Budget,
+    made: Plan,
+    learning: int,
 ) -> Document:
-    """The document of a plan for pages, as it will stand in `plans`.
+    """Return the document of a plan for pages, as stored in `plans`.
 
-    learning: how many targets are left alone
+    learning: number of targets that are left alone because they are being sampled
     """
     document = {
         **_beginning("pages", gathered, terms, budget, made),
-        "objective": wish.objective or BALANCED,
+        "objective": options.objective or BALANCED,
         "learning": learning,
         "totals": _totals(made),
-        "dated": sorted(np.array(gathered.watched.spiders)[gathered.believed].tolist()),
+        "dated": sorted(np.array(gathered.watched.spiders)[gathered.reliable_dates].tolist()),
         "warnings": [
             *_warnings_of_the_past(gathered, learning),
             *_warnings_of_the_sites(gathered),
@@ -69,8 +74,8 @@ def document_of(
 def document_of_feeds(
     gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPlan
 ) -> Document:
-    """The document of a plan for feeds, as it will stand in `plans`."""
-    posts, missed = made.believed.per_week, made.missed
+    """Return the document of a plan for feeds, as stored in `plans`."""
+    posts, missed = made.posting.per_week, made.missed
     rates = made.figures(np.arange(len(posts)))
     got = posts - missed
     collected = np.isfinite(made.delay_hours) & (got > 0)
@@ -79,14 +84,14 @@ def document_of_feeds(
     warnings = []
     if unseen := int(np.isnan(gathered.histories.until).sum()):
         warnings.append(
-            f"{unseen:,} of the feeds were never read: they are planned like the others"
+            f"{unseen:,} of the feeds were never read and are planned like an average feed"
         )
     if ahead := gathered.watched.ahead:
-        warnings.append(f"{ahead:,} feeds had visits in the future, which were ignored")
+        warnings.append(f"{ahead:,} feeds have visits dated in the future, which were ignored")
     spends = made.requests_per_day
     if terms.daily_cap and spends > terms.daily_cap:
         warnings.append(
-            f"the plan wants {amount(spends)} requests a day, over the daily cap "
+            f"the plan needs {amount(spends)} requests a day, more than the daily cap of "
             f"{terms.daily_cap:,.0f}: the crawl will fall behind"
         )
     return {
@@ -106,7 +111,7 @@ def document_of_feeds(
 def _beginning(
     kind: str, gathered: Gathered, terms: Terms, budget: Budget, made: Plan | FeedsPlan
 ) -> Document:
-    """What documents of pages and of feeds have in common."""
+    """Return the fields that documents of pages and of feeds have in common."""
     watched = gathered.watched
     return {
         "kind": kind,
@@ -127,27 +132,28 @@ def _beginning(
 
 
 def _number(value: float) -> float | None:
-    """Rounded; None where there is none, as JSON knows no NaN."""
+    """Return the rounded value; None for NaN and inf, which JSON does not support."""
     return round(float(value), DIGITS) if math.isfinite(value) else None
 
 
 def _mean(values: Floats) -> float:
+    """Return the mean of the finite values; NaN if there are none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else math.nan
 
 
 def _totals(made: Plan) -> Document:
-    """Requests and freshness of a plan, and of a visit a day to every target."""
-    believed, n = made.believed, len(made.stale)
-    least = least_visits(believed.population)
-    if n > ENOUGH:
-        believed = believed.of(np.argsort(believed.population.key)[:ENOUGH])
-    # A visit a day to each target, at an hour of its own.
-    key, m = believed.population.key, len(believed.population)
+    """Return requests and freshness of a plan, and of daily visits to every target."""
+    estimates, n = made.estimates, len(made.stale)
+    least = least_visits(estimates.population)
+    if n > MAX_SAMPLE:
+        estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLE])
+    # Visit each target daily at a pseudorandom but fixed hour.
+    key, m = estimates.population.key, len(estimates.population)
     hour = (key % np.uint64(DAY_HOURS)).astype(np.int64)
     slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
     none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
-    daily = outlook(believed, Schedules(np.ones(m, np.uint8), first, slots, none, none))
+    daily = outlook(estimates, Schedules(np.ones(m, np.uint8), first, slots, none, none))
     return {
         "requests_per_day": round(made.requests_per_day, DIGITS),
         "least_per_day": round(float(least.sum() / WEEK_DAYS), DIGITS),
@@ -164,23 +170,25 @@ def _totals(made: Plan) -> Document:
 
 
 def _warnings_of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
+    """Yield warnings about missing or implausible history."""
     watched, past = gathered.watched, gathered.histories
     if not (past.until > past.since).any():
-        yield "no page was seen twice so far: rates and hours are guesses that hold for any page"
+        yield "no page has been observed twice yet: rates and hours are those of an average page"
     elif not len(past.by):
-        yield "no page was seen to change so far"
+        yield "no page has been observed to change yet"
     if watched.ahead:
-        yield f"{count(watched.ahead, 'target')} had visits in the future, which were ignored"
+        yield f"ignored visits dated in the future of {count(watched.ahead, 'target')}"
     if learning:
-        yield f"{count(learning, 'target')} are being learned and keep their visits until then"
+        yield f"{count(learning, 'target')} in a sampling phase, polled until it ends"
 
 
 def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
+    """Yield warnings about missing site definitions and caps that are too low."""
     population = gathered.population
     if unknown := [site.name for site in gathered.sites if site.at is None]:
         yield (
-            f"no crawl has noted the wrapper of {listed(unknown)} so far: UTC, weight 1 and all "
-            "hours are assumed"
+            f"no crawl has stored the site definition of {listed(unknown)} yet: assuming UTC, "
+            "weight 1 and no closed hours"
         )
     least = np.bincount(population.site, least_visits(population), population.sites) / WEEK_DAYS
     for site, needs in zip(gathered.sites, least.tolist(), strict=True):
@@ -190,31 +198,31 @@ def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
             if cap is not None and cap < needed:
                 yield (
                     f"{site.name}: {name} {cap} is below the {amount(needed)} that its targets "
-                    "need at their longest intervals; it will fall behind"
+                    "need at their longest intervals; the crawl will fall behind"
                 )
 
 
 def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
-    # Some policies have fixed times, whatever the wrapper's hours are.
-    population, schedules = made.believed.population, made.schedules
+    """Yield warnings about closed hours and exceeded caps."""
+    # The frequency classes have fixed times, regardless of the site's visiting hours.
+    population, schedules = made.estimates.population, made.schedules
     site = np.repeat(population.site, np.diff(schedules.first))
     shut = ~population.open_hours[site, schedules.slots % WEEK_HOURS]
     if shut.any():
         share = np.count_nonzero(shut) / len(shut)
         yield (
-            f"{share:.0%} of the visits are planned for hours that wrappers close; they wait until "
-            "the site opens"
+            f"{share:.0%} of the visits are planned for closed hours and wait until the site opens"
         )
     spends = made.requests_per_day
     if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
         yield (
-            f"the policy wants {amount(spends)} requests a day, over the daily cap "
+            f"the policy needs {amount(spends)} requests a day, more than the daily cap of "
             f"{terms.daily_cap:,.0f}: the crawl will fall behind"
         )
 
 
 def limits_of(gathered: Gathered) -> list[Document]:
-    """Between which intervals the targets of each site may adapt."""
+    """Return the limits of the adaptive intervals of each site."""
     population = gathered.population
     _, first = np.unique(population.site, return_index=True)
     names = [gathered.watched.spiders[number] for number in population.site[first]]
@@ -227,9 +235,10 @@ def limits_of(gathered: Gathered) -> list[Document]:
 
 
 def requests(slots: Iterable[Row], even: Iterable[Row] = ()) -> Floats:
-    """(168,) mean requests in each hour of the local week.
+    """Return the (168,) mean requests in each hour of the local week.
 
-    slots: rows of `weeks`, `slot` and `targets`   even: rows of `per_week`, at any hour
+    slots: rows of `weeks`, `slot` and `targets`
+    even:  rows of `per_week`, at any hour
     """
     week = np.zeros(WEEK_HOURS)
     for row in slots:
@@ -239,7 +248,7 @@ def requests(slots: Iterable[Row], even: Iterable[Row] = ()) -> Floats:
 
 
 def sums(rows: Iterable[Row], name: str) -> Floats:
-    """(168,) what rows of `day` (0 = Monday) and `hour` give under a name."""
+    """Return the (168,) sums of a field over rows of `day` (0 = Monday) and `hour`."""
     week = np.zeros(WEEK_HOURS)
     for row in rows:
         week[row["day"] * DAY_HOURS + row["hour"]] += row[name]
@@ -247,26 +256,26 @@ def sums(rows: Iterable[Row], name: str) -> Floats:
 
 
 def matrix(week: Floats, digits: int = 3) -> dict[str, list[float]]:
-    """Each day's 24 hours, by its name."""
+    """Return the 24 hours of each day, by name of the day."""
     table = np.round(week.reshape(len(DAYS), DAY_HOURS), digits)
     return {day: row.tolist() for day, row in zip(DAYS, table, strict=True)}
 
 
 def columns(week: Floats) -> tuple[list[str], Floats]:
-    """Times of the day and (7, c) sums: hours apart where they are few, else three together."""
+    """Return column titles and (7, c) sums: the used hours if few, else blocks of three."""
     table = week.reshape(len(DAYS), DAY_HOURS)
     used = np.flatnonzero(table.sum(0))
-    if len(used) <= COLUMNS:
+    if len(used) <= MAX_COLUMNS:
         return [f"{hour:02}:00" for hour in used], table[:, used]
-    wide = DAY_HOURS // COLUMNS
+    wide = DAY_HOURS // MAX_COLUMNS
     return (
         [f"{hour:02}-{hour + wide:02}" for hour in range(0, DAY_HOURS, wide)],
-        table.reshape(len(DAYS), COLUMNS, wide).sum(2),
+        table.reshape(len(DAYS), MAX_COLUMNS, wide).sum(2),
     )
 
 
 async def of_plans(db: Database, names: list[str], documents: list[Document]) -> Document:
-    """What plans say of the targets of some spiders. documents: the latest plans of these."""
+    """Return an overview of the plans of some spiders. documents: their latest plans."""
     groups = await plans.groups(db, names)
     slots, even = await plans.slots(db, names), await plans.even(db, names)
     week = requests(slots, even)
@@ -290,13 +299,13 @@ async def of_plans(db: Database, names: list[str], documents: list[Document]) ->
         "timetable": matrix(week),
         "even": {key: sum(row[key] for row in even) for key in ("targets", "per_week")},
     }
-    if count <= FEW:
+    if count <= MAX_LISTED:
         overview["pages"] = await plans.planned(db, names)
     return overview
 
 
 def _totals_of_groups(groups: list[Document], documents: list[Document]) -> Document:
-    """Requests a day, expected freshness and age, and the same for daily crawling."""
+    """Return requests a day, expected freshness and age, and the same for daily visits."""
     n = sum(row["targets"] for row in groups)
     totals = [plan["totals"] for plan in documents if "daily" in (plan.get("totals") or {})]
     daily = [(each["daily"], each["daily"]["requests_per_day"]) for each in totals]
@@ -320,13 +329,14 @@ def _totals_of_groups(groups: list[Document], documents: list[Document]) -> Docu
 
 
 def _weighted_mean(name: str, rows: Iterable[tuple[Row, float]]) -> float | None:
+    """Return the weighted mean of a field; None without weights."""
     pairs = [(row[name], weight) for row, weight in rows if row[name] is not None and weight]
     total = sum(weight for _, weight in pairs)
     return round(sum(value * weight for value, weight in pairs) / total, 5) if total else None
 
 
 async def of_changes(db: Database, site: Site, since: datetime | None, most: int) -> Document:
-    """Changes found at a site by URL (the `most` that changed most), weekday and hour."""
+    """Return the changes of a site by weekday and hour, and by URL for `most` URLs."""
     hours = await visits.by_hour(db, site.name, site.zone, since)
     urls = await visits.by_url(db, site.name, site.zone, since, most)
     for row in urls:

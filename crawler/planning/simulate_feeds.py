@@ -1,4 +1,4 @@
-"""Policies tried on feeds: which posts their fetches collect, and how late."""
+"""Simulate policies on feeds: which posts their fetches collect, and how late."""
 
 from __future__ import annotations
 
@@ -29,19 +29,25 @@ from crawler.planning.simulation import (
 )
 from crawler.planning.traces import iso, read_feed_trace, whole_seconds
 from crawler.utils.text import count
-from schedules.evaluation.feeds import FEED_POLICIES, PAPER_POLICIES, Feeds, paper_visits, standing
+from schedules.evaluation.feeds import (
+    FEED_POLICIES,
+    PAPER_POLICIES,
+    Feeds,
+    paper_visits,
+    replanned_visits,
+)
 from schedules.evaluation.score import CollectedTotals, collected
 from schedules.evaluation.world import Span
 from schedules.history import DAY_HOURS, Floats, Times
-from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# In longer times millions of feeds cannot be counted to the millisecond.
-LONGEST_HOURS = 100 * 366 * 24
-# 800 MB of moments, of which a run needs some at a time.
-MOST_VISITS = 100_000_000
+# Longer spans cannot be represented to the millisecond for millions of feeds.
+MAX_SPAN_HOURS = 100 * 366 * 24
+# 100 million visits take 800 MB, several times during a run.
+MAX_VISITS = 100_000_000
 AMOUNT = re.compile(r"([0-9]{1,12})\s*([xN]?)")
 EXAMPLES = "a whole number of fetches for all feeds, such as 20000, or for each, such as 3x"
 FIGURES = ("missed_pct", "uncollected_pct", "lost_pct", "delay_h")
@@ -51,10 +57,10 @@ FORMS = ("{:.1f}", "{:.1f}", "{:.1f}", "{:,.1f}")
 
 @dataclass(frozen=True, slots=True)
 class FeedScenario(Scenario):
-    """n feeds and their posts in the order of time.
+    """Hold n feeds and their posts in chronological order.
 
-    unlisted:   posts that were left out, as their feed is not listed
-    windowless: feeds that were left out, as their window is not known
+    unlisted:   number of posts left out because their feed is not listed
+    windowless: number of feeds left out because their size is unknown
     """
 
     feeds: Feeds
@@ -62,8 +68,8 @@ class FeedScenario(Scenario):
     unlisted: int = 0
     windowless: int = 0
 
-    def known(self) -> Times:
-        """What every policy knows: the posts up to the split."""
+    def training_posts(self) -> Times:
+        """Return the posts up to the split, which every policy knows."""
         at = self.posts.at
         before = at <= self.span.split
         feed = np.repeat(np.arange(len(self.feeds)), np.diff(self.posts.first))
@@ -72,14 +78,14 @@ class FeedScenario(Scenario):
 
 
 class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
-    """Policies with numbers of fetches.
+    """Simulate policies with numbers of fetches.
 
-    visits: number, and whether it is that of each feed; none: as many as the current plan makes
+    visits: number, and whether it is per feed; empty: as many as the current plan makes
     """
 
     kind = FEEDS
     amount_text = ", {:,} visits"
-    usual_replan_hours = float(DAY_HOURS)
+    default_replan_hours = float(DAY_HOURS)
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
         self.policies = chosen_policies(opts.policy, FEED_POLICIES, " for feeds")
@@ -87,32 +93,32 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         for each in opts.visits or ():
             parts = AMOUNT.fullmatch(each.strip())
             if not parts:
-                raise ConfigError(f"--visits {each}: give {EXAMPLES}")
+                raise ConfigError(f"--visits: invalid number {each!r}. Use {EXAMPLES}.")
             if not int(parts[1]):
-                raise ConfigError(f"--visits {each}: a policy without visits collects nothing")
+                raise ConfigError(f"--visits {each}: must be greater than 0")
             self.visits.append((int(parts[1]), bool(parts[2])))
         super().__init__(config, opts)
         self.posts, self.feeds = opts.posts, opts.feeds
 
-    def of_trace(self) -> FeedScenario:
-        """The feeds of a trace."""
+    def from_trace(self) -> FeedScenario:
+        """Return the feeds of a trace."""
         trace = read_feed_trace(Path(self.posts), Path(self.feeds) if self.feeds else None)
         if not len(trace.posts.at):
-            raise ConfigError("no feed that is listed with a window has any post")
+            raise ConfigError("no posts found of any listed feed with a known size")
         feeds = Feeds(keys_of_texts(list(trace.ids)), trace.window, trace.weight)
         span = self.span_of((trace.posts.at,))
         return FeedScenario(trace.ids, span, feeds, trace.posts, trace.unlisted, trace.windowless)
 
-    def of_past(self, gathered: Gathered) -> FeedScenario:
-        """The feeds of a database, and the posts that visits found.
+    def from_database(self, gathered: Gathered) -> FeedScenario:
+        """Return the feeds of a database, and the posts that visits found.
 
-        A post appeared when it says so, if that lies between the two visits, else when it was
-        found.
+        A post counts from its stated time if that lies between the two visits, else from the visit
+        that found it.
         """
         watched, feeds = gathered.watched, are(gathered.watched, Kind.FEED)
         rows = np.flatnonzero(feeds & (watched.window > 0))
         if not len(rows):
-            raise ConfigError("no feed has been read yet (scrapy crawl reads them)")
+            raise ConfigError("no feed has been read yet. Run scrapy crawl first.")
         past = watched.histories.of(rows)
         span = self.span_of((past.since, past.until))
         after, by, stated = watched.histories.after, watched.histories.by, watched.stated
@@ -130,19 +136,20 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             windowless=int(np.count_nonzero(feeds)) - len(rows),
         )
 
-    def span_of(self, known: Sequence[Floats]) -> Span:
-        """The span in whole seconds, which a file of visits can tell."""
-        span = Span(*whole_seconds(np.array(super().span_of(known))).tolist())
+    def span_of(self, moments: Sequence[Floats]) -> Span:
+        """Return the span in whole seconds, the resolution of visit files."""
+        span = Span(*whole_seconds(np.array(super().span_of(moments))).tolist())
         if not span.start < span.split < span.stop:
-            raise ConfigError("--from, --split and --to have to be a second apart or more")
-        if span.stop - span.start > LONGEST_HOURS:
+            raise ConfigError("--from, --split and --to must be at least one second apart")
+        if span.stop - span.start > MAX_SPAN_HOURS:
             raise ConfigError(
-                f"from {iso(span.start)} to {iso(span.stop)} are more than 100 years (--from, --to)"
+                f"the span from {iso(span.start)} to {iso(span.stop)} exceeds 100 years. "
+                "Change --from or --to."
             )
         return span
 
     def amounts(self) -> Sequence[int]:
-        """Numbers of fetches of all feeds together; ConfigError if they are too many."""
+        """Return the total numbers of fetches. Raises ConfigError if one is too large."""
         feeds, (_, split, stop) = len(self.scenario.feeds), self.scenario.span
         visits = self.visits
         if not visits:
@@ -151,46 +158,46 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         totals: dict[int, None] = {}
         for number, of_each in visits:
             totals[total := number * feeds if of_each else number] = None
-            if total > MOST_VISITS:
+            if total > MAX_VISITS:
                 raise ConfigError(
-                    f"--visits {number}{'x' if of_each else ''}: more than {MOST_VISITS:,} in all "
-                    "(give fewer)"
+                    f"--visits {number}{'x' if of_each else ''}: too many visits "
+                    f"(maximum {MAX_VISITS:,} in total)"
                 )
         return tuple(totals)
 
     def run(self, policy: str, amount: float) -> Outcome[CollectedTotals]:
         """Simulate one policy with one number of visits.
 
-        `optimal`, and in a closed loop every policy, follows the plans that a replan makes every
-        `replan_hours` from what was seen until then. Else the paper's policies are as the paper has
-        them: planned once, for the period that counts.
+        `optimal`, and in a closed loop every policy, follows plans that are remade every
+        `replan_hours` from the observations until then. Otherwise, the policies of the papers are
+        planned once for the scored period, as in the papers.
         """
         scenario, most = self.scenario, int(amount)
         span, feeds = scenario.span, scenario.feeds
-        if self._is_standing(policy):
-            planned = standing(
+        if self._is_replanned(policy):
+            planned = replanned_visits(
                 policy, feeds, scenario.posts, most, span, self.replan_hours,
                 closed_loop=self.closed_loop,
             )  # fmt: skip
         else:
-            planned = paper_visits(policy, feeds, scenario.known(), most, span)
-        # The moments that a file of visits tells are those that count.
+            planned = paper_visits(policy, feeds, scenario.training_posts(), most, span)
+        # Score the visits at the resolution of visit files.
         visits = Times(planned.first, whole_seconds(planned.at))
         check(policy, most, visits, span)
         figures = collected(scenario.posts, visits, feeds.window, span.split, span.stop).totals()
         return Outcome(policy, most, figures, visits)
 
-    def _is_standing(self, policy: str) -> bool:
-        """Whether a policy follows the plans of replans."""
+    def _is_replanned(self, policy: str) -> bool:
+        """Return whether a policy follows plans that are remade regularly."""
         return self.closed_loop or policy not in PAPER_POLICIES
 
-    def in_words(self) -> str:
-        """What policies were tried on, in a line."""
+    def description(self) -> str:
+        """Return a one-line description of the scenario."""
         posts = count(self.outcomes[0].figures.posts, "post")
         return f"{count(len(self.scenario.feeds), 'feed')}, {posts}, {self.days()}"
 
     def tables(self) -> Iterator[Table | str]:
-        """A row for each policy and number of visits, then means; what was left out."""
+        """Yield a table by policy and number of visits, a table of means, and notes."""
         scenario, rows = self.scenario, []
         for outcome in self.outcomes:
             a_feed, totals = outcome.amount / len(scenario.feeds), outcome.figures
@@ -199,27 +206,27 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
                 (outcome.policy, f"{outcome.amount:,}", f"{a_feed:.4g}", *means,
                  f"{totals.never_visited:,}")
             )  # fmt: skip
-        heads = ("policy", "visits", "a feed", *HEADS, "never\nvisited")
-        yield table("every post counts the same", heads, rows)
+        heads = ("policy", "visits", "per feed", *HEADS, "never\nvisited")
+        yield table("all posts weighted equally", heads, rows)
         if len(self.outcomes) > len(self.policies):
             rows = [(policy, *_in_texts(means)) for policy, means in self.means().items()]
             yield table("mean over all numbers of visits", ("policy", *HEADS), rows)
         if scenario.unlisted:
-            yield f"left out: {count(scenario.unlisted, 'post')} of feeds that are not listed"
+            yield f"left out: {count(scenario.unlisted, 'post')} of unlisted feeds"
         if scenario.windowless:
-            yield f"left out: {count(scenario.windowless, 'feed')} whose window is not known"
+            yield f"left out: {count(scenario.windowless, 'feed')} of unknown size"
         hours = scenario.span.stop - scenario.span.split
-        least = math.ceil(len(scenario.feeds) * hours / (LONGEST_FEED_WEEKS * WEEK_HOURS))
-        if any(each.amount < least and self._is_standing(each.policy) for each in self.outcomes):
+        least = math.ceil(len(scenario.feeds) * hours / (MAX_FEED_WEEKS * WEEK_HOURS))
+        if any(each.amount < least and self._is_replanned(each.policy) for each in self.outcomes):
             yield (
-                f"{count(least, 'visit')} or more are needed to visit each feed every "
-                f"{LONGEST_FEED_WEEKS} weeks, as plans do; with fewer, visits stop before the end"
+                f"plans visit each feed at least every {MAX_FEED_WEEKS} weeks, which takes "
+                f"{count(least, 'visit')}; with fewer, visits stop before the end"
             )
         if not self.visits:
-            yield "The number of visits is that of the current budget (--visits)."
+            yield "The number of visits is that of the current budget. Set it with --visits."
 
     def figures(self) -> dict[str, Any]:
-        """All figures under the names of JSON."""
+        """Return all figures under their JSON names."""
         scenario = self.scenario
         rows = []
         for outcome in self.outcomes:
@@ -246,7 +253,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         }
 
     def means(self) -> dict[str, dict[str, float]]:
-        """FIGURES of each policy as means over its numbers of visits; NaN where there is none."""
+        """Return FIGURES of each policy as means over its numbers of visits; NaN if none."""
         means: dict[str, dict[str, float]] = {}
         for policy in self.policies:
             totals = [each.figures for each in self.outcomes if each.policy == policy]
@@ -258,12 +265,12 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         return means
 
     def plot(self, path: Path) -> None:
-        """Figures 13 and 14 of Han and Lee (2008)."""
-        with side_by_side(path, self.in_words()) as (missed, delay):
+        """Draw figures 13 and 14 of Han and Lee (2008)."""
+        with side_by_side(path, self.description()) as (missed, delay):
             self._draw(missed, "missed_pct")
             self._draw(delay, "delay_h")
-            missed.set_title("posts missed: % that left their feed before a fetch", loc="left")
-            delay.set_title("delay: hours from a collected post to its fetch", loc="left")
+            missed.set_title("posts missed: % dropped from the feed before a fetch", loc="left")
+            delay.set_title("delay: hours from a post to its fetch", loc="left")
 
     def _draw(self, axes: Axes, figure: str) -> None:
         for policy in self.policies:
@@ -273,19 +280,19 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
                 if each.policy == policy
             ]
             draw_line(axes, policy, [point for point in points if math.isfinite(point[1])])
-        scale_by_factors(axes, "fetches of all feeds together")
+        scale_by_factors(axes, "fetches of all feeds")
         axes.set_ylim(bottom=0)
 
 
 def check(policy: str, most: int, visits: Times, span: Span) -> None:
-    """RuntimeError where a policy takes more than it is given, which no user can mend."""
+    """Raise RuntimeError if a policy exceeds its visits or its period, which would be a bug."""
     if len(visits.at) > most:
-        raise RuntimeError(f"{policy} spends {len(visits.at):,} of {most:,} visits")
+        raise RuntimeError(f"{policy} used {len(visits.at):,} of {most:,} visits")
     outside = np.count_nonzero((visits.at < span.split) | (visits.at > span.stop))
     if outside:
-        raise RuntimeError(f"{policy} makes {outside:,} visits before or after the period")
+        raise RuntimeError(f"{policy} made {outside:,} visits outside the period")
 
 
 def _in_texts(figures: Mapping[str, float]) -> Iterator[str]:
-    """FIGURES as cells of a table."""
+    """Yield FIGURES as table cells."""
     return (text(figures[name], form) for name, form in zip(FIGURES, FORMS, strict=True))

@@ -1,4 +1,4 @@
-"""Policies tried on cells that one server cannot refresh in time: the paper's, or a TOML file's."""
+"""Simulate policies on cells that one server cannot refresh in time, as in the paper or a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.errors import ConfigError, WrapperError, first_problem
 from crawler.extract.wrapper import read_toml
-from crawler.planning.plots import GREY, LOOKS, side_by_side
+from crawler.planning.plots import GREY, LINE_STYLES, side_by_side
 from crawler.planning.simulation import Outcome, Simulation, chosen_policies, table, text
 from crawler.utils.text import amount, count
 from schedules.dispatch.dispatch import FLOOR_SHARE, POLICIES, equal_ratio, jain
@@ -26,13 +26,13 @@ from schedules.history import Floats, Ints
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_CELLS, MOST_EVENTS, MOST_LOAD = 10_000, 2_000_000, 1000.0
+MAX_CELLS, MAX_EVENTS, MAX_LOAD = 10_000, 2_000_000, 1000.0
 GROUP_HEADS = ("policy", "group", "cells", "ratio", "expected", "worst\ncell", "fresh", "missed",
-               "asked")  # fmt: skip
-POLICY_HEADS = ("policy", "worst\nratio", "Jain", "fresh", "missed", "asked")
-# Groups by hour stand one below the other, so many hours a line.
+               "requested")  # fmt: skip
+POLICY_HEADS = ("policy", "worst\nratio", "Jain", "fresh", "missed", "requested")
+# Number of hours per line; tables of hourly ratios are stacked.
 HOURS_A_LINE = 12
-# Of the bars of a group, in all.
+# Total width of the bars of a group.
 BARS_WIDTH = 0.8
 
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -43,23 +43,23 @@ class _Model(BaseModel):
 
 
 class Cell(_Model):
-    """Some cells of a file.
+    """Describe some cells of a file.
 
-    period, changes_every: in seconds; changes come as often as requests where nothing is said
-    cost: seconds of execution, or relative where a load is given
+    period, changes_every: in seconds; without changes_every, changes come as often as requests
+    cost:                  seconds of execution, or relative if a load is given
     """
 
     period: Positive
     cost: Positive = 1.0
     group: Annotated[str, Field(min_length=1, max_length=40)] = "cells"
-    count: Annotated[int, Field(ge=1, le=MOST_CELLS)] = 1
+    count: Annotated[int, Field(ge=1, le=MAX_CELLS)] = 1
     changes_every: Positive | None = None
 
 
 class File(_Model):
-    """A mix as a file has it.
+    """Describe a mix of cells in a file.
 
-    load: seconds of work that are asked for in a second; costs are scaled to it
+    load: seconds of work requested per second; costs are scaled to it
     """
 
     cells: Annotated[tuple[Cell, ...], Field(min_length=1)]
@@ -69,7 +69,7 @@ class File(_Model):
 
 
 # 17 dynamic, 33 semi-dynamic and 50 static cells (Ha et al. 2002, section 5). The paper gives
-# neither periods nor costs nor a load: these are ours.
+# neither periods nor costs nor a load; these are our own.
 PAPER = File(
     cells=(
         Cell(group="dynamic", count=17, period=300, cost=1),
@@ -82,9 +82,10 @@ PAPER = File(
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """n cells in groups, and what happens to them, the same for all policies.
+    """Hold n cells in groups, and what happens to them, which is the same for all policies.
 
-    groups: their names   group: (n,) number of each cell's group
+    groups: their names
+    group:  (n,) number of each cell's group
     """
 
     cells: Cells
@@ -96,16 +97,18 @@ class Mix:
 
     @property
     def floor(self) -> float:
-        """The refresh ratio that the policy `value` gives every cell."""
+        """Return the refresh ratio that the policy `value` guarantees to every cell."""
         return FLOOR_SHARE * equal_ratio(self.cells.load)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A group's figures: means over its cells.
+    """Hold the figures of a group, as means over its cells.
 
-    ratio, expected: refresh ratio, and the paper's expectation   by_hour: (h,) NaN without requests
-    worst: the lowest ratio of a cell   missed: requests that came to nothing
+    ratio, expected: refresh ratio, and its expectation by the paper
+    worst:           lowest ratio of a cell
+    missed:          number of requests that were not served
+    by_hour:         (h,) NaN without requests
     """
 
     cells: int
@@ -120,7 +123,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """A policy's figures. jain: Jain's index of all cells' ratios."""
+    """Hold the figures of a policy. jain: Jain's index of all cells' ratios."""
 
     groups: dict[str, Share]
     all: Share
@@ -128,7 +131,7 @@ class Ratios:
 
 
 class OverloadSimulation(Simulation[Mix, Ratios]):
-    """Policies that choose what to refresh when there is too little time for all."""
+    """Simulate policies that choose what to refresh when time is short."""
 
     kind = "overload"
 
@@ -143,23 +146,23 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
                 self.load = float(opts.load)
             except ValueError:
                 self.load = math.nan
-            if not 0 < self.load <= MOST_LOAD:
+            if not 0 < self.load <= MAX_LOAD:
                 raise ConfigError(
-                    f"--load {opts.load}: give seconds of work a second, such as 1.05 or 2 "
-                    f"(more than 0, {MOST_LOAD:g} at most)"
+                    f"--load: invalid load {opts.load!r}. Use seconds of work per second, such as "
+                    f"1.05 or 2 (more than 0, at most {MAX_LOAD:g})."
                 )
 
     def read_scenario(self) -> Mix:
-        """The mix of a file, of the paper without one; ConfigError names file and key."""
-        file = PAPER if self.file is None else _read(self.file)
+        """Return the mix of the file, or of the paper. Raises ConfigError with file and key."""
+        file = PAPER if self.file is None else _read_file(self.file)
         rows = [cell for cell in file.cells for _ in range(cell.count)]
         period, cost = np.array([(cell.period, cell.cost) for cell in rows]).T
         change_every = np.array([cell.changes_every or cell.period for cell in rows])
         cells = Cells(period, cost, change_every)
         for events, every in (("requests", period), ("changes", change_every)):
-            if (total := (file.hours * HOUR_SECONDS / every).sum()) > MOST_EVENTS:
+            if (total := (file.hours * HOUR_SECONDS / every).sum()) > MAX_EVENTS:
                 raise ConfigError(
-                    f"{self.file}: {total:,.0f} {events} are more than {MOST_EVENTS:,}"
+                    f"{self.file}: too many {events}: {total:,.0f} (maximum {MAX_EVENTS:,})"
                 )
         load = self.load or file.load or cells.load
         if self.equal_costs:
@@ -172,11 +175,11 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         return Mix(cells, names, group, file.hours, file.seed, course)
 
     def amounts(self) -> tuple[float, ...]:
-        """The load: there is but one."""
+        """Return the load, the only amount."""
         return (self.scenario.cells.load,)
 
     def run(self, policy: str, amount: float) -> Outcome[Ratios]:
-        """What a policy makes of the mix."""
+        """Simulate one policy."""
         mix = self.scenario
         played = play(mix.cells, mix.course, policy)
         groups = {
@@ -186,16 +189,16 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         everyone = _share(mix, played, np.arange(len(mix.cells)))
         return Outcome(policy, amount, Ratios(groups, everyone, jain(played.ratio)))
 
-    def in_words(self) -> str:
-        """What policies were tried on, in a line."""
+    def description(self) -> str:
+        """Return a one-line description of the scenario."""
         mix = self.scenario
         return (
             f"{count(len(mix.cells), 'cell')} for {amount(mix.hours)} hours at load "
-            f"{mix.cells.load:.3g} (seed {mix.seed}); the floor of `value`: {mix.floor:.3f}"
+            f"{mix.cells.load:.3g} (seed {mix.seed}); minimum ratio of `value`: {mix.floor:.3f}"
         )
 
     def tables(self) -> Iterator[Table]:
-        """A row a policy, a row a group, and the paper's table 1: the ratios in each hour."""
+        """Yield tables by policy, by group, and by hour as in table 1 of the paper."""
         by_policy, by_group = [], list[tuple[str, ...]]()
         for outcome in self.outcomes:
             ratios, shares = outcome.figures, outcome.figures.all
@@ -226,7 +229,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
                 )
 
     def figures(self) -> dict[str, Any]:
-        """All figures under the names of JSON."""
+        """Return all figures under their JSON names."""
         mix = self.scenario
         return {
             "load": round(mix.cells.load, 9),
@@ -260,20 +263,20 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         }
 
     def plot(self, path: Path) -> None:
-        """Ratio and freshness of each group, as bars."""
-        with side_by_side(path, self.in_words()) as (ratio, fresh):
+        """Draw ratio and freshness of each group as bars."""
+        with side_by_side(path, self.description()) as (ratio, fresh):
             self._draw(ratio, "ratio")
             self._draw(fresh, "freshness")
-            ratio.set_title("refresh ratio; dots: the worst cell, line: the floor", loc="left")
+            ratio.set_title("refresh ratio; dots: worst cell, line: minimum of `value`", loc="left")
             ratio.axhline(self.scenario.floor, color=GREY, linewidth=0.9, linestyle="--")
-            fresh.set_title("freshness: share of time that cell and source agree", loc="left")
+            fresh.set_title("freshness: share of time in which the cell is current", loc="left")
 
     def _draw(self, axes: Axes, figure: str) -> None:
         names = self.scenario.groups
         middle, width = np.arange(len(names)), BARS_WIDTH / len(self.outcomes)
         for place, outcome in enumerate(self.outcomes):
             at = middle + (place - (len(self.outcomes) - 1) / 2) * width
-            shares, color = outcome.figures.groups.values(), LOOKS[outcome.policy].colour
+            shares, color = outcome.figures.groups.values(), LINE_STYLES[outcome.policy].color
             heights = [getattr(share, figure) for share in shares]
             axes.bar(at, heights, width * 0.92, label=outcome.policy, color=color)
             if figure == "ratio":
@@ -282,21 +285,21 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         axes.set_ylim(0, 1.02)
 
 
-def _read(path: Path) -> File:
-    """The mix of a file; ConfigError names file and key."""
+def _read_file(path: Path) -> File:
+    """Read the mix of a file. Raises ConfigError with file and key."""
     try:
         file = File.model_validate(read_toml(path))
     except WrapperError as error:
         raise ConfigError(str(error)) from None
     except ValidationError as error:
         raise ConfigError(f"{path}: {': '.join(filter(None, first_problem(error)))}") from None
-    if (total := sum(cell.count for cell in file.cells)) > MOST_CELLS:
-        raise ConfigError(f"{path}: {total:,} cells are more than {MOST_CELLS:,}")
+    if (total := sum(cell.count for cell in file.cells)) > MAX_CELLS:
+        raise ConfigError(f"{path}: too many cells: {total:,} (maximum {MAX_CELLS:,})")
     return file
 
 
 def _share(mix: Mix, played: Played, rows: Ints) -> Share:
-    """The figures of some cells."""
+    """Return the figures of some cells."""
     requested, refreshed = played.requested[rows], played.refreshed[rows]
     in_hour = requested.sum(0)
     by_hour = np.full(len(in_hour), np.nan)

@@ -1,4 +1,4 @@
-"""Policies tried on pages: the visits of each, and how good they were."""
+"""Simulate policies on pages: compute the visits of each, and score them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.planning.options import PAGES, too_small
 from crawler.planning.plots import GREY, draw_line, scale_by_factors, side_by_side
-from crawler.planning.population import LONGEST_HOURS, SHORTEST_HOURS, Gathered, are, keys_of_texts
+from crawler.planning.population import (
+    MAX_INTERVAL_HOURS,
+    MIN_INTERVAL_HOURS,
+    Gathered,
+    are,
+    keys_of_texts,
+)
 from crawler.planning.simulation import (
     Outcome,
     Say,
@@ -43,9 +49,18 @@ from schedules.terms import POLICIES, UNBOUNDED
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The paper's own policy, drawn next to the others.
+# The policy of the paper, drawn next to the others.
 PAPERS = "groups"
-HEADS = ("policy", "budget", "a day", "fresh", "age\ndays", "delay\nhours", "of all\nhours", "lost")
+HEADS = (
+    "policy",
+    "budget",
+    "per day",
+    "fresh",
+    "age\ndays",
+    "delay\nhours",
+    "all delays\nhours",
+    "lost",
+)
 LOAD_HEADS = ("never\nseen", "peak\nhour", "peak\nday")
 FORMS = ("{:.3f}", "{:.3f}", "{:.1f}", "{:.1f}", "{:.0%}")
 
@@ -54,21 +69,21 @@ PageOutcome = Outcome[Totals]
 
 @dataclass(frozen=True, slots=True)
 class PageScenario(Scenario):
-    """n pages, and what truly happens to them. source: (n,) index of each page's source."""
+    """Hold n pages and their true changes. source: (n,) index of each page's source."""
 
     world: World
     source: Ints
 
 
 class PageSimulation(TraceSimulation[PageScenario, Totals]):
-    """Policies with requests a day, and daily visits to all pages to compare with.
+    """Simulate policies with request budgets, and daily visits to all pages as a reference.
 
-    budgets: requests a day; none: the budget of the current plan
+    budgets: requests a day; empty: the budget of the current plan
     """
 
     kind = PAGES
     amount_text = ", {:g} requests a day"
-    usual_replan_hours = float(WEEK_HOURS)
+    default_replan_hours = float(WEEK_HOURS)
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
         self.policies = chosen_policies(opts.policy, POLICIES)
@@ -81,21 +96,22 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         self.changes, self.pages = opts.changes, opts.pages
         self.references: list[PageOutcome] = []
 
-    def of_trace(self) -> PageScenario:
-        """The pages of a trace; all clocks are UTC's."""
+    def from_trace(self) -> PageScenario:
+        """Return the pages of a trace; all clocks are UTC."""
         trace = read_trace(Path(self.changes), Path(self.pages) if self.pages else None)
         span = self.span_of((trace.changes.at, trace.began, trace.ends))
         population = even_population(
             keys_of_texts(list(trace.ids)), trace.source, np.ones(len(trace)),
-            (SHORTEST_HOURS, float(LONGEST_HOURS)), span.start, span.stop,
+            (MIN_INTERVAL_HOURS, float(MAX_INTERVAL_HOURS)), span.start, span.stop,
         )  # fmt: skip
         world = World(population, trace.changes, trace.began, trace.ends)
         return PageScenario(trace.ids, span, world, trace.source)
 
-    def of_past(self, gathered: Gathered) -> PageScenario:
-        """The pages of a database as its visits saw them: a change is where it was found.
+    def from_database(self, gathered: Gathered) -> PageScenario:
+        """Return the pages of a database as its visits saw them.
 
-        A page is there from its first look on. After its last look it counts as unchanged.
+        Changes count from the visit that found them. A page exists from its first observation, and
+        counts as unchanged after its last one.
         """
         seen = ~np.isnan(gathered.histories.since)
         rows = np.flatnonzero(seen & ~are(gathered.watched, Kind.FEED))
@@ -110,15 +126,15 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         )
 
     def amounts(self) -> Sequence[float]:
-        """Budgets that cover the longest intervals, and that the daily cap allows."""
+        """Return the budgets, checked against the longest intervals and the daily cap."""
         budgets = self.budgets or (self.current_budget(),)
         if set(self.policies) <= set(UNBOUNDED):
             return budgets
         cap = self.daily_cap
         if cap is not None and cap < max(budgets) * (1 - 1e-9):
             raise ConfigError(
-                f"the daily cap {cap:,} is too low for {amount(max(budgets))} requests a day "
-                f"(--daily-cap {math.ceil(max(budgets)):,} or more)"
+                f"the daily cap {cap:,} is too low for {amount(max(budgets))} requests a day. "
+                f"Use --daily-cap {math.ceil(max(budgets)):,} or more."
             )
         world = self.scenario.world
         population = world.population.of(world.there(self.scenario.span.split))
@@ -128,7 +144,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         return budgets
 
     def play(self, say: Say) -> None:
-        """Try each policy, then the references."""
+        """Simulate each policy, then the references."""
         super().play(say)
         world, (_, split, stop) = self.scenario.world, self.scenario.span
         self.references.append(self.scored("daily", math.nan, daily(world, split, stop)))
@@ -136,9 +152,9 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
             self.references.append(self.run(PAPERS, inf))
 
     def run(self, policy: str, amount: float) -> PageOutcome:
-        """One policy with one budget; ConfigError where pages that come later need more."""
+        """Simulate a policy with a budget. Raises ConfigError if pages added later need more."""
         if policy in UNBOUNDED:
-            # No budget changes what these do.
+            # The budget makes no difference to these policies.
             for outcome in self.outcomes:
                 if outcome.policy == policy:
                     return replace(outcome, amount=amount)
@@ -153,8 +169,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         return self.scored(policy, amount, visits)
 
     def scored(self, policy: str, budget: float, visits: Times) -> PageOutcome:
-        """How good visits were."""
-        # The moments that a file of visits tells are those that count.
+        """Return the score of visits."""
+        # Score the visits at the resolution of visit files.
         visits = Times(visits.first, whole_seconds(visits.at))
         world, (_, split, stop) = self.scenario.world, self.scenario.span
         totals = score(
@@ -162,8 +178,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         ).totals()
         return Outcome(policy, budget, totals, visits)
 
-    def in_words(self) -> str:
-        """What policies were tried on, in a line."""
+    def description(self) -> str:
+        """Return a one-line description of the scenario."""
         totals = self.outcomes[0].figures
         return (
             f"{totals.pages:,} pages of {totals.sources:,} sources, {totals.changes:,} changes, "
@@ -171,7 +187,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         )
 
     def tables(self) -> Iterator[Table | str]:
-        """Every page counts the same, then every source; which budget was tried."""
+        """Yield a table by page and one by source, and notes on the budget."""
         by_page, by_source = [], []
         for outcome in (*self.outcomes, *self.references):
             totals, load = outcome.figures, outcome.figures.load
@@ -180,16 +196,16 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
             means = _in_texts(totals.by_page)
             by_page.append((*begin, *means, f"{totals.never_visited:,}", *peaks))
             by_source.append((*begin, *_in_texts(totals.by_source)))
-        yield table("every page counts the same", (*HEADS, *LOAD_HEADS), by_page)
-        yield table("every source counts the same", HEADS, by_source)
+        yield table("all pages weighted equally", (*HEADS, *LOAD_HEADS), by_page)
+        yield table("all sources weighted equally", HEADS, by_source)
         if heedless := [policy for policy in UNBOUNDED if policy in self.policies]:
-            yield f"{', '.join(heedless)}: whatever the budget is"
+            yield f"{', '.join(heedless)}: independent of the budget"
         if not self.budgets:
             budget = amount(self.outcomes[0].amount)
-            yield f"The budget is the current one, {budget} requests a day (--budget)."
+            yield f"The budget is the current one, {budget} requests a day. Set it with --budget."
 
     def figures(self) -> dict[str, Any]:
-        """All figures under the names of JSON."""
+        """Return all figures under their JSON names."""
         totals = self.outcomes[0].figures
         return {
             **self.span_in_json(),
@@ -221,12 +237,12 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         }
 
     def plot(self, path: Path) -> None:
-        """Freshness and age over requests a day: policies as lines, references as points."""
-        with side_by_side(path, self.in_words()) as (fresh, age):
+        """Draw freshness and age by requests a day: policies as lines, references as points."""
+        with side_by_side(path, self.description()) as (fresh, age):
             self._draw(fresh, "freshness")
             self._draw(age, "age_days")
-            fresh.set_title("freshness: share of time that copy and page agree", loc="left")
-            age.set_title("age: days since the oldest change not yet seen", loc="left")
+            fresh.set_title("freshness: share of time in which the copy is current", loc="left")
+            age.set_title("age: days since the oldest unseen change", loc="left")
             age.set_ylim(bottom=0)
 
     def _draw(self, axes: Axes, figure: str) -> None:
@@ -249,16 +265,16 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
 
 
 def _requests(option: str, text: str) -> float:
-    """Requests a day, more than none."""
+    """Parse a positive number of requests a day."""
     try:
         amount = units.per_day(text)
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from None
     if not amount:
-        raise ConfigError(f"{option} {text}: a policy without requests sees nothing")
+        raise ConfigError(f"{option} {text}: must be greater than 0")
     return amount
 
 
 def _in_texts(figures: Figures) -> Iterator[str]:
-    """The figures as cells of a table."""
+    """Yield the figures as table cells."""
     return (text(value, form) for value, form in zip(asdict(figures).values(), FORMS, strict=True))

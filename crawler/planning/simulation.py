@@ -1,7 +1,7 @@
-"""What all simulations share: policies tried on a scenario, each with each amount, and compared.
+"""Compare policies in simulation: run each policy with each amount on one scenario.
 
-`PageSimulation`, `FeedSimulation` and `OverloadSimulation` add their scenario, how a policy plays
-on it, and its figures.
+`PageSimulation`, `FeedSimulation` and `OverloadSimulation` add the scenario, how a policy runs on
+it, and its figures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning import plots
-from crawler.planning.options import FEEDS, Wish, budget_of
+from crawler.planning.options import FEEDS, PlanOptions, budget_of
 from crawler.planning.population import Gathered, gather
 from crawler.planning.replan import effect_of, hours_of
 from crawler.planning.traces import HOUR_SECONDS, iso, write_visits
@@ -37,8 +37,8 @@ from schedules.evaluation.world import Span
 from schedules.history import DAY_HOURS, Floats, Times
 
 DATE_LENGTH = len("2024-01-31")
-LONGEST_PERIOD_DAYS = 365.0
-# Three weeks in nine are enough to learn from.
+MAX_REPLAN_DAYS = 365.0
+# By default, the first third of the span is used for learning.
 LEARNING_SHARE = 1 / 3
 NOTHING = "-"
 NO_VISITS = Times(np.zeros(1, np.int64), np.empty(0))
@@ -49,7 +49,7 @@ FiguresT = TypeVar("FiguresT")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[FiguresT]):
-    """What a policy did with an amount, and how good that was. visits: none under overload."""
+    """Hold the result of a policy with an amount. visits: empty under overload."""
 
     policy: str
     amount: float
@@ -59,7 +59,7 @@ class Outcome(Generic[FiguresT]):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Targets with names that are visited over a span of time."""
+    """Hold named targets that are visited over a span of time."""
 
     names: Sequence[str]
     span: Span
@@ -70,10 +70,10 @@ TracedT = TypeVar("TracedT", bound=Scenario)
 
 
 class Simulation(ABC, Generic[ScenarioT, FiguresT]):
-    """Policies tried on one scenario, each with each amount; raises FreshetError.
+    """Run policies on one scenario, each with each amount. Methods raise FreshetError.
 
-    kind:        its name in JSON and on the command line
-    amount_text: how progress lines show the amount that a policy is tried with
+    kind:        name in JSON and on the command line
+    amount_text: format of the amount in progress lines
     """
 
     kind: ClassVar[str]
@@ -87,42 +87,42 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
         if opts.plot is not None:
             if opts.plot.suffix.lower() not in plots.SUFFIXES:
                 suffixes = " or ".join(plots.SUFFIXES)
-                raise ConfigError(f"--plot {opts.plot}: the name has to end in {suffixes}")
+                raise ConfigError(f"--plot {opts.plot}: unsupported format. Use {suffixes}.")
             if opts.plot.is_dir():
-                raise ConfigError(f"--plot {opts.plot}: is a folder")
+                raise ConfigError(f"--plot {opts.plot}: is a folder, not a file")
             _check_folder("--plot", opts.plot.parent)
         self.outcomes: list[Outcome[FiguresT]] = []
 
     @abstractmethod
     def read_scenario(self) -> ScenarioT:
-        """What policies are tried on."""
+        """Return the scenario."""
 
     @abstractmethod
     def amounts(self) -> Sequence[float]:
-        """What each policy is tried with, checked against the scenario."""
+        """Return the amounts for each policy, checked against the scenario."""
 
     @abstractmethod
     def run(self, policy: str, amount: float) -> Outcome[FiguresT]:
-        """Try one policy with one amount."""
+        """Simulate one policy with one amount."""
 
     @abstractmethod
-    def in_words(self) -> str:
-        """What policies were tried on, in a line."""
+    def description(self) -> str:
+        """Return a one-line description of the scenario."""
 
     @abstractmethod
     def tables(self) -> Iterator[Table | str]:
-        """The tables, and the notes that are needed to read them."""
+        """Yield the tables, and the notes needed to read them."""
 
     @abstractmethod
     def figures(self) -> dict[str, Any]:
-        """All figures under the names of JSON."""
+        """Return all figures under their JSON names."""
 
     @abstractmethod
     def plot(self, path: Path) -> None:
-        """Draw the figures; the file is there entirely or not at all."""
+        """Draw the figures; the file is written atomically."""
 
     def play(self, say: Say) -> None:
-        """Try each policy with each amount."""
+        """Simulate each policy with each amount."""
         self.scenario = self.read_scenario()
         pairs = tuple(product(self.policies, self.amounts()))
         for at, (policy, amount) in enumerate(pairs, 1):
@@ -130,45 +130,45 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
             self.outcomes.append(self.run(policy, amount))
 
     def write(self) -> None:
-        """Write the files that are asked for."""
+        """Write the requested files."""
         if self.plot_path is not None:
             self.plot(self.plot_path)
 
     def in_json(self) -> dict[str, Any]:
-        """All figures; null where there is none."""
+        """Return all figures; None for NaN and inf."""
         document: dict[str, Any] = _without_nan({"kind": self.kind} | self.figures())
         return document
 
     def show(self, console: Console) -> None:
         """Print the tables."""
-        console.print(self.in_words(), soft_wrap=True)
+        console.print(self.description(), soft_wrap=True)
         for part in self.tables():
             console.print(part, soft_wrap=isinstance(part, str))
 
 
 class TraceSimulation(Simulation[TracedT, FiguresT]):
-    """A simulation on a trace of files, or on the past of a database; visits are written.
+    """Simulate on a trace of files or on the history of a database, and write visits.
 
-    replan_hours: between two replans
-    closed_loop:  nothing is known beforehand but what own visits saw
+    replan_hours: interval between two replans
+    closed_loop:  whether policies know only what their own visits observed
     """
 
-    usual_replan_hours: ClassVar[float]
+    default_replan_hours: ClassVar[float]
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
         super().__init__(config, opts)
         self.history: str | None = opts.history
         self.closed_loop: bool = opts.closed_loop
-        self.replan_hours = self.usual_replan_hours
+        self.replan_hours = self.default_replan_hours
         if opts.replan_every is not None:
             try:
                 days = float(opts.replan_every)
             except ValueError:
                 days = 0.0
-            if not 1 / DAY_HOURS <= days <= LONGEST_PERIOD_DAYS:
+            if not 1 / DAY_HOURS <= days <= MAX_REPLAN_DAYS:
                 raise ConfigError(
-                    f"--replan-every {opts.replan_every}: give days, 1/24 to "
-                    f"{LONGEST_PERIOD_DAYS:g}"
+                    f"--replan-every: invalid number of days: {opts.replan_every!r}. "
+                    f"Use 0.042 (one hour) to {MAX_REPLAN_DAYS:g}."
                 )
             self.replan_hours = days * DAY_HOURS
         self.start = _moment("--from", opts.start)
@@ -178,31 +178,31 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
             _check_folder("--visits-out", opts.visits_out)
 
     @abstractmethod
-    def of_trace(self) -> TracedT:
-        """The scenario of the files."""
+    def from_trace(self) -> TracedT:
+        """Return the scenario of the files."""
 
     @abstractmethod
-    def of_past(self, gathered: Gathered) -> TracedT:
-        """The scenario of what visits of a database saw."""
+    def from_database(self, gathered: Gathered) -> TracedT:
+        """Return the scenario of a database: what its visits observed."""
 
     def read_scenario(self) -> TracedT:
-        """The trace of the files, or the database's own past."""
+        """Return the scenario of the files, or of the history in the database."""
         if self.history is None:
-            return self.of_trace()
-        return self.of_past(asyncio.run(self._gathered(self.history)))
+            return self.from_trace()
+        return self.from_database(asyncio.run(self._gathered(self.history)))
 
     async def _gathered(self, spider: str) -> Gathered:
         async with opened(self.config) as db:
             now = Clock(self.config.clock_offset_hours).now()
             stored = await targets.spiders(db)
             if spider and spider not in stored:
-                names = ", ".join(stored) or "none; run scrapy crawl first"
-                raise ConfigError(f"no targets of {spider!r}; spiders with targets: {names}")
+                names = ", ".join(stored) or "none. Run scrapy crawl first"
+                raise ConfigError(f"no targets of {spider!r}. Spiders with targets: {names}")
             watched = await histories.read(db, now, [spider] if spider else None)
             return await gather(db, watched, self.config, hours_of(now))
 
     def current_budget(self) -> float:
-        """The requests a day that `scrapy replan --kind KIND` without a budget would plan."""
+        """Return the budget that `scrapy replan --kind KIND` without a budget would use."""
         return asyncio.run(self._current_budget(self.history or ""))
 
     async def _current_budget(self, spider: str) -> float:
@@ -214,39 +214,39 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
             watched = await histories.read(db, now, names)
             gathered = await gather(db, watched, self.config, hours_of(now))
             effect = await effect_of(db, watched, now, everything=set(names) >= set(of_kind))
-            wish = Wish.of_config(self.config, feeds=feeds)
-            return budget_of(gathered, wish, effect, hours_of(now)).per_day
+            options = PlanOptions.of_config(self.config, feeds=feeds)
+            return budget_of(gathered, options, effect, hours_of(now)).per_day
 
-    def span_of(self, known: Sequence[Floats]) -> Span:
-        """The span that was asked for, else that of what is known; ConfigError if it is none."""
-        at = np.concatenate([part[np.isfinite(part)] for part in known])
+    def span_of(self, moments: Sequence[Floats]) -> Span:
+        """Return the requested span, by default that of `moments`. Raises ConfigError if empty."""
+        at = np.concatenate([part[np.isfinite(part)] for part in moments])
         if not len(at):
-            raise ConfigError("nothing is known of any change (scrapy crawl finds them)")
+            raise ConfigError("no observations to simulate. Run scrapy crawl first.")
         start = float(at.min()) if self.start is None else self.start
         stop = float(at.max()) if self.stop is None else self.stop
         if start == stop:
             raise ConfigError(
-                f"nothing to simulate yet: all visits were at about {iso(start)} "
-                "(crawl for a few days first)"
+                f"nothing to simulate yet: all visits were at about {iso(start)}. "
+                "Crawl for a few days first."
             )
         split = start + (stop - start) * LEARNING_SHARE if self.split is None else self.split
         if not start < split:
-            raise ConfigError(f"--from {iso(start)} has to be before --split {iso(split)}")
+            raise ConfigError(f"--from {iso(start)} must be before --split {iso(split)}")
         if not split < stop:
-            raise ConfigError(f"--split {iso(split)} has to be before --to {iso(stop)}")
+            raise ConfigError(f"--split {iso(split)} must be before --to {iso(stop)}")
         return Span(start, split, stop)
 
     def days(self) -> str:
-        """The days that count, in words."""
+        """Return the scored days as text."""
         span = self.scenario.span
         return f"{iso(span.split)[:10]} to {iso(span.stop)[:10]}"
 
     def span_in_json(self) -> dict[str, str]:
-        """When it starts, from when on it counts, and when it ends."""
+        """Return start, split and end of the span."""
         return dict(zip(("from", "split", "to"), map(iso, self.scenario.span), strict=True))
 
     def loop_in_json(self) -> dict[str, Any]:
-        """What is known when, by the options."""
+        """Return the options that determine what policies know, and when."""
         days = self.replan_hours / DAY_HOURS
         return {"closed_loop": self.closed_loop, "replan_every_days": days}
 
@@ -260,39 +260,41 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
 
 
 def _moment(option: str, text: str | None) -> float | None:
-    """Hours since 1970; a day without a time is its first moment in UTC."""
+    """Parse a time to hours since 1970; a date without a time means midnight UTC."""
     if text is None:
         return None
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ConfigError(f"{option} {text}: no time such as 2024-01-31T08:00:00Z") from None
+        raise ConfigError(
+            f"{option}: invalid time {text!r}. Use a format such as 2024-01-31T08:00:00Z."
+        ) from None
     if moment.tzinfo is None and len(text.strip()) > DATE_LENGTH:
-        raise ConfigError(f"{option} {text}: has no time zone (append Z if it is UTC)")
+        raise ConfigError(f"{option}: time without a time zone: {text!r}. Append Z for UTC.")
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / HOUR_SECONDS
 
 
 def chosen_policies(
     named: list[str] | None, policies: tuple[str, ...], kind: str = ""
 ) -> tuple[str, ...]:
-    """Each policy once, the first there is by default; ConfigError for what is none."""
+    """Return each policy once, by default the first. Raises ConfigError for unknown names."""
     for policy in named or ():
         if policy not in policies:
             raise ConfigError(
-                f"--policy {policy}: no such policy{kind}; there are {', '.join(policies)}"
+                f"--policy: policy not found{kind}: {policy!r}. Available: {', '.join(policies)}"
             )
     return tuple(dict.fromkeys(named or policies[:1]))
 
 
 def _check_folder(option: str, path: Path) -> None:
-    """ConfigError unless a folder can be written to or made; nothing is made before the work."""
+    """Raise ConfigError unless a folder is writable or can be created. Creates nothing."""
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConfigError(f"{option} {path}: {existing} is no folder that can be written to")
+        raise ConfigError(f"{option} {path}: not a writable folder: {existing}")
 
 
 def _without_nan(value: Any) -> Any:
-    """A document of JSON, which has no NaN and no infinity: null in their place."""
+    """Replace NaN and inf by None, because JSON supports neither."""
     if isinstance(value, dict):
         return {name: _without_nan(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -301,12 +303,12 @@ def _without_nan(value: Any) -> Any:
 
 
 def text(value: float, form: str) -> str:
-    """For tables; form: as of `str.format`."""
+    """Format a table cell; form: as of `str.format`."""
     return form.format(value) if math.isfinite(value) else NOTHING
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table: a column of names, then columns of figures. An empty row ends a section."""
+    """Return a table: a column of names, then columns of figures. An empty row ends a section."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for place, head in enumerate(heads):
         made.add_column(head, justify="right" if place else "left", no_wrap=True)

@@ -1,10 +1,10 @@
-"""Traces as CSV files, plain or gzip: what truly happened to pages and feeds, and visits to them.
+"""Read traces of pages and feeds from CSV files, plain or gzip, and write visits.
 
-changes: page_id, commit_time_utc, content_sha1_12 (optional): a page's rows in the order of time;
-         its first row is its first record and no change
-pages:   page_id, source_id, until_utc (optional; empty: the page's trace goes on)
+changes: page_id, commit_time_utc, content_sha1_12 (optional): rows of a page in chronological
+         order; its first row is its first record, not a change
+pages:   page_id, source_id, until_utc (optional; empty: the page's trace has no end)
 posts:   feed_id, posted_at_utc
-feeds:   feed_id, window_size_S (empty: not known, the feed is left out), weight (optional)
+feeds:   feed_id, window_size_S (empty: unknown, the feed is left out), weight (optional)
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from schedules.history import Floats, Ints, Times
 
 HOUR_SECONDS = 3600
 GZIP = b"\x1f\x8b"
-LONGEST_SHOWN = 80
-# Larger numbers are no windows, and would not fit.
-LARGEST_WINDOW = 2**31
-LARGEST_WEIGHT = 1e6
+MAX_SHOWN = 80
+# Upper limits of feed sizes and weights. Larger feed sizes are errors and could overflow.
+MAX_WINDOW = 2**31
+MAX_WEIGHT = 1e6
 
 
 def rows(
     path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Each row's line number and its values in these columns, two or more.
+    """Yield each row's line number and its values in these columns, at least two.
 
-    optional: "" where there is no such column. Raises TraceError.
+    optional: "" if there is no such column. Raises TraceError.
     """
     line = 0
     try:
@@ -57,93 +57,95 @@ def rows(
                 if not row:
                     continue
                 if len(row) != len(header):
-                    raise wrong(path, line, f"{len(row)} values under {len(header)} columns")
+                    raise wrong(path, line, f"{len(row)} values for {len(header)} columns")
                 row.append("")
                 yield line, pick(row)
     except csv.Error as broken:
         raise TraceError(f"{path}, after line {line}: not CSV: {broken}") from None
     except UnicodeDecodeError:
-        cause = "not UTF-8 (save the file as UTF-8)"
+        cause = "not UTF-8. Save the file as UTF-8."
         raise TraceError(f"{path}, after line {line}: {cause}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        cause = "broken gzip data (fetch or write the file again)"
+        cause = "invalid gzip data. Download or write the file again."
         raise TraceError(f"{path}, after line {line}: {cause}") from None
     except OSError as broken:
         raise TraceError(f"{path}: {broken.strerror or broken}") from None
     if not line:
-        raise TraceError(f"{path}: no rows below the column names")
+        raise TraceError(f"{path}: no rows below the header")
 
 
 def _places(
     path: Path, header: list[str], needed: tuple[str, ...], optional: tuple[str, ...]
 ) -> list[int]:
-    """Where the columns stand in a row; optional ones that are not there behind the last."""
+    """Return the indices of the columns in a row; missing optional ones are past the last index."""
     if not header:
-        raise TraceError(f"{path}: empty (it needs the columns {', '.join(needed)})")
+        raise TraceError(f"{path}: empty file. Required columns: {', '.join(needed)}")
     for name in needed:
         if name not in header:
-            found = short(", ".join(header))
-            raise wrong(path, 1, f"no column {name} (rename one of {found})")
+            columns = short(", ".join(header))
+            raise wrong(path, 1, f"column not found: {name}. Rename one of {columns}.")
     places = {name: place for place, name in reversed(list(enumerate(header)))}
     return [places.get(name, len(header)) for name in (*needed, *optional)]
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
-    """A file as text, unpacked if it is gzip."""
+    """Open a file as text; decompress it if it is gzip."""
     with path.open("rb") as raw:
         start = raw.peek(len(GZIP))
         packed = start.startswith(GZIP)
         if start and not packed and path.suffix == ".gz":
-            raise TraceError(f"{path}: not gzip (pack it, or take .gz off its name)")
+            raise TraceError(f"{path}: not gzip. Compress it, or remove .gz from its name.")
         data = gzip.GzipFile(fileobj=raw) if packed else raw
         with io.TextIOWrapper(data, "utf-8-sig", newline="") as text:
             yield text
 
 
 def hours(time: str) -> float:
-    """An ISO time as hours since 1970; ValueError says what is wrong with it."""
+    """Convert an ISO time to hours since 1970 (UTC). Raises ValueError with the problem."""
     try:
         moment = datetime.fromisoformat(time.strip())
     except ValueError:
-        raise ValueError("is no time (write it like 2024-01-31T08:00:00Z)") from None
+        raise ValueError(
+            "is not a valid time. Use a format such as 2024-01-31T08:00:00Z."
+        ) from None
     if moment.tzinfo is None:
-        raise ValueError("has no time zone (append Z if it is UTC)")
+        raise ValueError("has no time zone. Append Z for UTC.")
     return moment.timestamp() / HOUR_SECONDS
 
 
 def isos(moments: Floats) -> list[str]:
-    """Hours since 1970 as ISO times in UTC, to the second."""
+    """Convert hours since 1970 to ISO times in UTC, to the second."""
     seconds = np.rint(moments * HOUR_SECONDS).astype("datetime64[s]")
     texts: list[str] = np.datetime_as_string(seconds, timezone="UTC").tolist()
     return texts
 
 
 def iso(moment: float) -> str:
-    """Hours since 1970 as an ISO time in UTC, to the second."""
+    """Convert hours since 1970 to an ISO time in UTC, to the second."""
     return isos(np.array([moment]))[0]
 
 
 def wrong(path: Path, line: int, cause: str) -> TraceError:
-    """What is wrong in a line of a file."""
+    """Return the error for a line of a file."""
     return TraceError(f"{path}, line {line}: {cause}")
 
 
 def short(value: str) -> str:
-    """A value as it may stand in a message of one line."""
-    return repr(value if len(value) <= LONGEST_SHOWN else value[:LONGEST_SHOWN] + "…")
+    """Return a value, quoted and shortened for a one-line message."""
+    return repr(value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + "…")
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The true changes of n pages, in the order of the pages file; hours since 1970 (UTC).
+    """Hold the true changes of n pages, in the order of the pages file; hours since 1970 (UTC).
 
-    ids:     n names of pages
+    ids:     names of the n pages
     sources: names of the sources, in the order of their first page
     source:  (n,) index of each page's source
-    began:   (n,) first record of each page, which is no change; NaN where it has none
-    changes: changes of each page in the order of time, also those after its end
-    ends:    (n,) where each page's trace ends; inf: nowhere
+    began:   (n,) first record of each page, which is not a change; NaN without records
+    changes: changes of each page in chronological order, including those after its end
+    ends:    (n,) end of each page's trace; inf: none
     """
 
     ids: tuple[str, ...]
@@ -158,7 +160,7 @@ class Trace:
 
 
 def read_trace(changes: Path, pages: Path | None = None) -> Trace:
-    """The trace of two files; `pages` is by default `pages.csv` in the folder of `changes`.
+    """Read the trace of two files; `pages` defaults to `pages.csv` in the folder of `changes`.
 
     Raises TraceError.
     """
@@ -177,7 +179,7 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
     ends = np.array(listed.ends)
     for i in np.flatnonzero(ends < began):
         cause = f"ends at {iso(ends[i])}, before its first record at {iso(began[i])}"
-        raise listed.error(int(i), f"{cause} (correct until_utc, or leave it empty)")
+        raise listed.error(int(i), f"{cause}. Correct until_utc or leave it empty.")
     counts = np.bincount(page[~is_first], minlength=n)
     return Trace(
         ids=tuple(listed.index),
@@ -191,7 +193,7 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
 
 @dataclass(slots=True)
 class _Pages:
-    """What a pages file lists: the place of each page's name, and its columns."""
+    """Collect the rows of a pages file: the index of each page's name, and its columns."""
 
     path: Path
     index: dict[str, int] = field(default_factory=dict)
@@ -201,11 +203,11 @@ class _Pages:
     ends: list[float] = field(default_factory=list)
 
     def add(self, line: int, page: str, source: str, until: str) -> None:
-        """Take one more row."""
+        """Add a row."""
         if not page or not source:
             raise wrong(self.path, line, "page_id or source_id is empty")
         if self.index.setdefault(page, len(self.lines)) != len(self.lines):
-            raise wrong(self.path, line, f"page {short(page)} is listed twice (remove one)")
+            raise wrong(self.path, line, f"page {short(page)} is listed twice. Remove one row.")
         try:
             self.ends.append(hours(until) if until.strip() else np.inf)
         except ValueError as error:
@@ -214,12 +216,12 @@ class _Pages:
         self.source.append(self.sources.setdefault(source, len(self.sources)))
 
     def error(self, i: int, cause: str) -> TraceError:
-        """An error in the row of page i."""
+        """Return an error for the row of page i."""
         return wrong(self.path, self.lines[i], f"page {short(list(self.index)[i])} {cause}")
 
 
 def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
-    """Page and time of all rows, as they stand in the file."""
+    """Return page and time of all rows, in the order of the file."""
     pages, times = [], []
     latest = [-np.inf] * len(listed.index)
     contents = [""] * len(listed.index)
@@ -228,16 +230,18 @@ def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
         try:
             page, at = listed.index[name], hours(time)
         except KeyError:
-            cause = f"page {short(name)} is not in {listed.path} (add it there)"
+            cause = f"page {short(name)} is not in {listed.path}. Add it there."
             raise wrong(path, line, cause) from None
         except ValueError as error:
             raise wrong(path, line, f"commit_time_utc {short(time)} {error}") from None
         if at < latest[page]:
-            cause = f"page {short(name)} goes back from {iso(latest[page])} to {short(time)}"
-            raise wrong(path, line, f"{cause} (sort the rows by page_id and commit_time_utc)")
-        # Two contents in one second are two changes: some sources do that.
+            cause = (
+                f"record of page {short(name)} at {short(time)} follows one at {iso(latest[page])}"
+            )
+            raise wrong(path, line, f"{cause}. Sort the rows by page_id and commit_time_utc.")
+        # Two different contents within one second are two changes; some sources do that.
         if at == latest[page] and content == contents[page]:
-            cause = f"page {short(name)} has its record of {short(time)} twice (remove one)"
+            cause = f"duplicate record of page {short(name)} at {short(time)}. Remove one."
             raise wrong(path, line, cause)
         latest[page], contents[page] = at, content
         pages.append(page)
@@ -247,14 +251,14 @@ def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class FeedTrace:
-    """The true posts of n feeds, in the order of the feeds file; hours since 1970 (UTC).
+    """Hold the true posts of n feeds, in the order of the feeds file; hours since 1970 (UTC).
 
-    ids:    n names of feeds
-    window: (n,) >= 1 posts that each document holds
-    weight: (n,) > 0 importance
-    posts:  posts of each feed in the order of time
-    unlisted:   posts that were left out, as their feed is not listed
-    windowless: feeds that were left out, as their window is not known
+    ids:        names of the n feeds
+    window:     (n,) posts that each document holds, >= 1
+    weight:     (n,) importance, > 0
+    posts:      posts of each feed in chronological order
+    unlisted:   number of posts left out because their feed is not listed
+    windowless: number of feeds left out because their size is unknown
     """
 
     ids: tuple[str, ...]
@@ -269,7 +273,7 @@ class FeedTrace:
 
 
 def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
-    """The trace of two files; `feeds` is by default `feeds.csv` in the folder of `posts`.
+    """Read the trace of two files; `feeds` defaults to `feeds.csv` in the folder of `posts`.
 
     Raises TraceError.
     """
@@ -279,7 +283,7 @@ def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
     for line, row in rows(listed.path, ("feed_id", "window_size_S"), ("weight",)):
         listed.add(line, *row)
     if not listed.index:
-        raise TraceError(f"{listed.path}: no feed has a window (fill in window_size_S)")
+        raise TraceError(f"{listed.path}: no feed has a known size. Fill in window_size_S.")
     feed, at, unlisted = _read_posts(posts, listed)
     order = np.lexsort((at, feed))
     counts = np.bincount(feed, minlength=len(listed.index))
@@ -295,7 +299,7 @@ def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
 
 @dataclass(slots=True)
 class _Feeds:
-    """What a feeds file lists: the place of each feed with a window, and its columns."""
+    """Collect the rows of a feeds file: index and columns of each feed with a known size."""
 
     path: Path
     index: dict[str, int] = field(default_factory=dict)
@@ -304,11 +308,11 @@ class _Feeds:
     windowless: set[str] = field(default_factory=set)
 
     def add(self, line: int, feed: str, window: str, weight: str) -> None:
-        """Take one more row."""
+        """Add a row."""
         if not feed:
             raise wrong(self.path, line, "feed_id is empty")
         if feed in self.index or feed in self.windowless:
-            raise wrong(self.path, line, f"feed {short(feed)} is listed twice (remove one)")
+            raise wrong(self.path, line, f"feed {short(feed)} is listed twice. Remove one row.")
         if not window.strip():
             self.windowless.add(feed)
             return
@@ -318,21 +322,23 @@ class _Feeds:
 
     def _window(self, line: int, text: str) -> int:
         number = _number(text)
-        if not (1 <= number <= LARGEST_WINDOW and number == int(number)):
-            cause = "is no number of posts (write a whole number from 1 on, or leave it empty)"
+        if not (1 <= number <= MAX_WINDOW and number == int(number)):
+            cause = "is not a valid size. Use a whole number of 1 or more, or leave it empty."
             raise wrong(self.path, line, f"window_size_S {short(text)} {cause}")
         return int(number)
 
     def _weight(self, line: int, text: str) -> float:
         number = _number(text)
-        if not 0 < number <= LARGEST_WEIGHT:
-            cause = f"is no number from 0 to {LARGEST_WEIGHT:,.0f}, without 0 (or leave it empty)"
+        if not 0 < number <= MAX_WEIGHT:
+            cause = (
+                f"is not in (0, {MAX_WEIGHT:,.0f}]. Use a number in that range, or leave it empty."
+            )
             raise wrong(self.path, line, f"weight {short(text)} {cause}")
         return number
 
 
 def _number(text: str) -> float:
-    """A number; NaN where it is none."""
+    """Parse a number; NaN if it is invalid."""
     try:
         return float(text)
     except ValueError:
@@ -340,8 +346,8 @@ def _number(text: str) -> float:
 
 
 def _read_posts(path: Path, listed: _Feeds) -> tuple[Ints, Floats, int]:
-    """Feed and time of the rows of feeds with a window, as they stand; how many are of none."""
-    # A number takes 8 bytes here, in a list 32.
+    """Return feed and time of the posts, and the number of posts of unlisted feeds."""
+    # An array takes 8 bytes per number, a list 32.
     feeds, times, unlisted = array("q"), array("d"), 0
     for line, (name, time) in rows(path, ("feed_id", "posted_at_utc")):
         if not name:
@@ -360,19 +366,18 @@ def _read_posts(path: Path, listed: _Feeds) -> tuple[Ints, Floats, int]:
 
 
 def whole_seconds(hours: Floats) -> Floats:
-    """The nearest moments that a file of visits can tell, in hours since 1970."""
+    """Round to whole seconds, the resolution of visit files. Times are hours since 1970."""
     return np.rint(hours * HOUR_SECONDS) / HOUR_SECONDS
 
 
 def write_visits(path: Path, ids: Sequence[str], visits: Times) -> None:
-    """Write the visits of targets as gzip CSV: columns target, at (UTC, to the second).
+    """Write the visits of targets as gzip CSV with the columns target and at (UTC, to the second).
 
-    The file is there entirely or not at all; one that was there is replaced. Its folder is made.
-    Raises TraceError.
+    The file is replaced atomically; missing folders are created. Raises TraceError.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without a time in it, equal visits make equal files.
+        # Leave out the time, so that equal visits give identical files.
         with (
             atomic_replace(path) as draft,
             draft.open("wb") as raw,

@@ -1,8 +1,9 @@
-"""Allocation: how many visits each target gets out of the budget.
+"""Allocation: decide how many visits each target gets from the budget.
 
-`optimal` is the default policy: one marginal value (Lagrange multiplier) over all targets, found by
-`allocate`. `policies` has those it is compared with: the groups of Cho, Lee and Choi 2013, even
-intervals by the rules of Cho and Garcia-Molina 2003, adaptive intervals. `outlook` is what is
-expected of any schedules: stale share and age (Cho and Garcia-Molina 2003, over the posterior of
-the rate). `plan` puts it together, with what decided for each target; it stores nothing.
+`optimal` is the default policy. It equalizes the marginal value of a visit (the Lagrange multiplier
+of the budget) over all targets, which `allocate` finds. `policies` has the policies for comparison:
+the frequency classes of Cho, Lee and Choi (2013), even intervals by the rules of Cho and
+Garcia-Molina (2003), and adaptive intervals. `outlook` computes the expected stale share and age of
+any schedules (Cho and Garcia-Molina 2003, over the posterior of the rate). `plan` combines them and
+records what limited each target. Nothing here stores a plan.
 """

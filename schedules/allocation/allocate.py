@@ -1,6 +1,6 @@
-"""One price for a request over all targets: the steps worth most are bought within the budget.
+"""Allocate the budget: take the steps of highest value over all targets until it is spent.
 
-The price is the Lagrange multiplier of the budget, the shadow price of one more visit.
+The price of a request is the Lagrange multiplier of the budget: the value of one more visit.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 
 from schedules.history import Floats, Ints
 
-# Share of its value by which a visit that a target has is preferred to one that it has not.
+# Relative bonus for visits that a target already has, and relative penalty for new ones.
 DEAD_BAND = 0.1
 
 Floats32 = NDArray[np.float32]
 
 
 class Steps(NamedTuple):
-    """The convex options of n targets, m in all.
+    """Hold the convex options of n targets, m in total.
 
-    first: (n + 1,) offsets   visits: (m,) a week   value: (m,) saved by each visit that this
-    option has more than the one before; inf for the first, which must be   option: (m,) its number
+    first:  (n + 1,) offsets
+    visits: (m,) visits a week
+    value:  (m,) cost saved by each visit that this option adds to the previous one; inf for the
+            first option, which is mandatory
+    option: (m,) number of the option
     """
 
     first: Ints
@@ -31,12 +34,12 @@ class Steps(NamedTuple):
     option: NDArray[np.uint8]
 
 
-class Purchase(NamedTuple):
-    """What was bought.
+class Allocation(NamedTuple):
+    """Hold the result of an allocation.
 
-    chosen: (n,) place of the option of each target in the steps
-    price:  of the last visit, or what was offered for the first where there was no money
-    sold_out: all that was offered was bought
+    chosen:   (n,) index into the steps of each target's option
+    price:    value of the last visit taken, or of the first one not taken if the budget covers none
+    sold_out: whether every offered step was taken
     """
 
     chosen: Ints
@@ -45,25 +48,25 @@ class Purchase(NamedTuple):
 
 
 def least_visits(steps: Steps) -> float:
-    """Visits a week without which limits are broken."""
+    """Return the visits a week that the limits require."""
     return float(steps.visits[steps.first[:-1]].sum(dtype=np.float64))
 
 
-def buy(
-    steps: Steps, key: NDArray[np.uint64], budget: float, present: Floats | None = None
-) -> Purchase:
-    """Spend `budget` visits a week; never more, if it covers `least_visits`.
+def allocate(
+    steps: Steps, key: NDArray[np.uint64], budget: float, current: Floats | None = None
+) -> Allocation:
+    """Allocate `budget` visits a week; never more, provided that it covers `least_visits`.
 
-    present: (n,) visits a week so far; what a target has counts for more, what it has not for
-             less, so that estimates that tremble move nobody
+    current: (n,) current visits a week. Visits that a target has get a bonus and further ones a
+             penalty, so that small changes of the estimates do not change the plan.
 
-    Values fall along a target's steps, so that those bought are always its first ones. Equal
-    values are told apart by the key: the order of the targets does not matter.
+    Values decrease along a target's steps, so the steps taken are always its first ones. Ties are
+    broken by the key, so the result does not depend on the order of the targets.
     """
     owner = np.repeat(np.arange(len(key), dtype=np.int32), np.diff(steps.first))
     value, more = steps.value, np.diff(steps.visits, prepend=np.float32(0))
-    if present is not None:
-        had = present.astype(np.float32)[owner]
+    if current is not None:
+        had = current.astype(np.float32)[owner]
         has = steps.visits <= had * np.float32(1 + 1e-6)
         preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
         value = value * np.where(had > 0, preferred, np.float32(1))
@@ -73,7 +76,8 @@ def buy(
     order = order[np.argsort(-value[order])]
     count = int(np.searchsorted(np.cumsum(more[order], dtype=np.float64), left, "right"))
     sold_out = count == len(order)
-    # Of those that are worth just this much, some may be left out: the key says which.
+    # The budget may not cover all steps whose value equals the price. The key decides which to
+    # take.
     marginal = -np.inf if sold_out else float(value[order[count]])
     bought = order[value[order] > marginal]
     even = np.flatnonzero(optional & (value == marginal))
@@ -84,4 +88,4 @@ def buy(
     price = marginal if len(even) else dearest
     taken = np.bincount(owner[bought], minlength=len(key))
     taken += np.bincount(owner[even], minlength=len(key))
-    return Purchase(steps.first[:-1] + taken, price, sold_out)
+    return Allocation(steps.first[:-1] + taken, price, sold_out)

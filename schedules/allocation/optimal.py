@@ -1,9 +1,9 @@
-"""The default policy: least expected staleness and age for the requests, slot by slot.
+"""Minimize expected staleness and age for a budget of requests (the default policy).
 
-Every target offers what it could buy (`placement.options`), one price decides over all of them
-(`allocate.buy`), and the slots bought are improved by local search. A target keeps the schedule it
-has as long as a new one would save less than a small share of a visit: so plans are stable, and
-moves pay.
+Every target offers its candidate options (`placement.options`), one price decides over all of them
+(`allocate.allocate`), and local search refines the allocated slots. A target keeps its current
+schedule if a new one would save less than a small share of a visit's price, so that plans are
+stable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.allocation.allocate import Purchase, Steps, buy, least_visits
+from schedules.allocation.allocate import Allocation, Steps, allocate, least_visits
 from schedules.allocation.outlook import AGE, STALE, Draft, Outlook, outlook
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.cost import MAX_RATE, Objective, curves
@@ -22,7 +22,7 @@ from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
 from schedules.placement.load import (
     Caps,
     balanced,
-    day_tolls,
+    day_surcharges,
     even_phase,
     first_weeks,
     fullest_week,
@@ -36,35 +36,36 @@ from schedules.placement.placement import (
     allows,
     cycle_cost,
     options,
-    polish,
+    refine,
 )
 from schedules.schedule import PAGE_CYCLES, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import CEILING, EXPLORATION, FLOOR, PRICE, WEEK_DAYS, BudgetTooSmall, Terms
 
-# Other hours for the same visits have to save so much of a visit's price to be worth a move.
+# Moving visits to other hours must save more than this share of a visit's price.
 DEAD_BAND = 0.3
-# Hours of a week that differ by less than this share of a visit's price are as good.
+# Hours whose costs differ by less than this share of a visit's price are equivalent.
 INDIFFERENCE = 0.05
-# Targets watched for less have even intervals, to learn the hours of their changes: a week of
-# visits and a few days, as longer costs more than it teaches.
+# Targets observed for less time get even intervals, to learn the hours of their changes. Ten days
+# are a week of visits and a margin; more costs more than it teaches.
 KNOWN_HOURS = 240.0
-# So many targets tell the price and the tolls for all.
-ENOUGH = 4_000
-# What nobody would buy at a much lower price need not be worked out.
-WORTH_OFFERING = 0.7
-FIRST_GUESS, LOWEST = 16.0, 1e-3
-# Rare visits that may not wait can fill one week more than others; the next try spends less.
+# Number of targets from which the price and the surcharges are estimated.
+MAX_SAMPLE = 4_000
+# Steps whose value is far below the expected price are not computed.
+MIN_VALUE_SHARE = 0.7
+FIRST_MIN_VALUE, LOWEST_PRICE = 16.0, 1e-3
+# Rare visits that must not wait can make one week fuller than others; the next try spends less.
 TRIES = 3
 
 Columns = tuple[NDArray[Any], ...]
 
 
-class Offers(NamedTuple):
-    """What n targets could buy, and where their slots would be.
+class Candidates(NamedTuple):
+    """Hold the candidate steps of n targets, and their slots.
 
-    rare:  (n, r) hour of the week of one visit in each of the r cycles of more than a week
-    begin: (n + 1,) offsets into order   order: (k,) slots in the order in which they are put in
-    full:  (n,) whether there is no room for more
+    rare:  (n, r) hour of the week of one visit in each of the r cycles longer than a week
+    begin: (n + 1,) offsets into order
+    order: (k,) slots in the order of insertion
+    full:  (n,) whether no further visit fits
     """
 
     steps: Steps
@@ -75,10 +76,14 @@ class Offers(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What the kernels need of m targets.
+    """Hold what the kernels need of m targets.
 
-    profile: (m, 168)   node: (m, k) rates   worth: (m,) importance over cost
-    min_hours, max_hours, site, phase: (m,)   toll: (s, 168)   dither: (m, 7)
+    profile: (m, 168)
+    node: (m, k) rates
+    worth: (m,) importance divided by cost
+    min_hours, max_hours, site, phase: (m,)
+    surcharge: (s, 168)
+    dither: (m, 7)
     """
 
     profile: Floats
@@ -88,14 +93,14 @@ class Targets(NamedTuple):
     max_hours: Floats
     site: Ints
     phase: Ints
-    toll: Floats
+    surcharge: Floats
     dither: Floats
 
 
-def targets(estimate: Estimate, part: Part, toll: Floats) -> Targets:
-    """The targets of a part. toll: (s, 168) price of each hour; inf where closed."""
+def targets(estimate: Estimate, part: Part, surcharge: Floats) -> Targets:
+    """Return the targets of a part. surcharge: (s, 168) of each hour; inf if closed."""
     population = estimate.population
-    # Each target feels the toll of a day a little differently, so that not all move at once.
+    # Vary the surcharge slightly between targets, so that they do not all move at the same time.
     days = np.arange(0, 56, 8, dtype=np.uint64)
     chance = (population.key[part][:, None] >> days) % np.uint64(256)
     return Targets(
@@ -106,40 +111,45 @@ def targets(estimate: Estimate, part: Part, toll: Floats) -> Targets:
         population.max_hours[part],
         population.site[part],
         (population.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),
-        toll,
+        surcharge,
         1 + INDIFFERENCE * (chance / 255 - 0.5),
     )
 
 
-def offers(estimate: Estimate, aim: Objective, toll: Floats, least: float) -> Offers:
-    """All that the targets could buy for more than `least` a visit."""
+def candidates_of(
+    estimate: Estimate, aim: Objective, surcharge: Floats, least: float
+) -> Candidates:
+    """Return the candidate steps of all targets whose value exceeds `least` per visit."""
     pieces = spread_over(
-        lambda part: _offers(targets(estimate, part, toll), aim, least),
+        lambda part: _candidates(targets(estimate, part, surcharge), aim, least),
         parts(len(estimate.population)),
     )
     return joined(pieces)
 
 
-def joined(pieces: list[Columns]) -> Offers:
-    """The offers of all parts, from what a kernel returned for each."""
+def joined(pieces: list[Columns]) -> Candidates:
+    """Join the candidates of all parts, as returned by the kernel."""
     counts, visits, value, option, rare, slots, order, full = (
         np.concatenate(column) for column in zip(*pieces, strict=True)
     )
-    return Offers(Steps(offsets(counts), visits, value, option), rare, offsets(slots), order, full)
+    return Candidates(
+        Steps(offsets(counts), visits, value, option), rare, offsets(slots), order, full
+    )
 
 
 @compiled
 def _limits(t: Targets, i: int, price: float) -> Limits:
-    """The limits of one target; price: of a visit, to it."""
+    """Return the limits of one target. price: of a visit, divided by the worth."""
     slope = INDIFFERENCE * price / WEEK_HOURS
-    toll = t.toll[t.site[i]] / t.worth[i]
+    surcharge = t.surcharge[t.site[i]] / t.worth[i]
     for z in range(WEEK_HOURS):
-        toll[z] *= t.dither[i, z // DAY_HOURS]
-    return Limits(toll, t.min_hours[i], t.max_hours[i], t.phase[i], slope)
+        surcharge[z] *= t.dither[i, z // DAY_HOURS]
+    return Limits(surcharge, t.min_hours[i], t.max_hours[i], t.phase[i], slope)
 
 
 @compiled
-def _offers(t: Targets, aim: Objective, least: float) -> Columns:
+def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
+    """Compute the candidate steps of m targets, as columns for `joined`."""
     m = len(t.worth)
     size = m * (RARE + MAX_SLOTS)
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
@@ -166,23 +176,25 @@ def _offers(t: Targets, aim: Objective, least: float) -> Columns:
 
 
 def schedules_of(
-    chosen: Ints, offers: Offers, key: NDArray[np.uint64], cycles: tuple[int, ...]
+    chosen: Ints, candidates: Candidates, key: NDArray[np.uint64], cycles: tuple[int, ...]
 ) -> Schedules:
-    """Return the schedules that were chosen.
+    """Return the allocated schedules.
 
-    chosen: (n,) places in the steps   key: (n,) spreads the weeks   cycles: as in `schedule`
+    chosen: (n,) indices into the steps
+    key:    (n,) spreads rare visits over weeks
+    cycles: cycle lengths in weeks, as in `schedule`
     """
-    option = offers.steps.option[chosen].astype(np.int64)
+    option = candidates.steps.option[chosen].astype(np.int64)
     weekly = len(cycles) - 1
     rare = option < weekly
     weeks = np.array(cycles)[np.minimum(option, weekly)]
     count = np.where(rare, 1, option - weekly + 1)
     first = offsets(count)
     place = np.arange(first[-1]) - np.repeat(first[:-1], count)
-    slots = offers.order[np.repeat(offers.begin[:-1], count) + place].astype(np.int64)
+    slots = candidates.order[np.repeat(candidates.begin[:-1], count) + place].astype(np.int64)
     week = first_weeks(weeks, key) * WEEK_HOURS
-    slots[first[:-1][rare]] = offers.rare[rare, option[rare]] + week[rare]
-    # One axis for all targets, each with a stretch of its own.
+    slots[first[:-1][rare]] = candidates.rare[rare, option[rare]] + week[rare]
+    # Put all targets on one axis, each with its own stretch, to sort their slots together.
     stretch = np.repeat(np.arange(len(count)) * cycles[0] * WEEK_HOURS, count)
     slots = (np.sort(stretch + slots) - stretch).astype(np.uint16)
     none = np.zeros(len(count))
@@ -190,26 +202,31 @@ def schedules_of(
 
 
 def settled(
-    estimate: Estimate, aim: Objective, toll: Floats, price: float, new: Schedules, old: Schedules
+    estimate: Estimate,
+    aim: Objective,
+    surcharge: Floats,
+    price: float,
+    new: Schedules,
+    old: Schedules,
 ) -> tuple[Schedules, Outlook]:
-    """The new schedules polished, the old ones where a new one is hardly better; the outlook."""
+    """Refine the new schedules, keep old ones that are hardly worse, and return the outlook."""
     slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
     old_slots = old.slots.astype(np.int64)
 
     def work(part: Part) -> tuple[Floats, Floats]:
-        t = targets(estimate, part, toll)
+        t = targets(estimate, part, surcharge)
         after, before = _timetable(new, slots, part), _timetable(old, old_slots, part)
         return _settle(t, aim, price, after, before, kept[part])
 
     pieces = spread_over(work, parts(len(new)))
     stale, age = (np.concatenate(column) for column in zip(*pieces, strict=True))
     none = np.zeros(len(new))
-    polished = Schedules(new.weeks, new.first, slots.astype(np.uint16), none, none)
-    return chosen_of(kept, old, polished), Outlook(stale, age)
+    refined = Schedules(new.weeks, new.first, slots.astype(np.uint16), none, none)
+    return chosen_of(kept, old, refined), Outlook(stale, age)
 
 
 class Timetable(NamedTuple):
-    """Schedules as the kernels take them. weeks: (m,); first: (m + 1,) offsets into slots."""
+    """Hold schedules for the kernels. weeks: (m,); first: (m + 1,) offsets into slots."""
 
     weeks: Ints
     first: Ints
@@ -217,6 +234,7 @@ class Timetable(NamedTuple):
 
 
 def _timetable(schedules: Schedules, slots: Ints, part: Part) -> Timetable:
+    """Return the schedules of a part."""
     first = schedules.first[part.start : part.stop + 1]
     return Timetable(
         schedules.weeks[part].astype(np.int64), first - first[0], slots[first[0] : first[-1]]
@@ -232,7 +250,7 @@ def _settle(
     old: Timetable,
     kept: NDArray[np.bool_],
 ) -> tuple[Floats, Floats]:
-    """Polish new slots in place, mark what is kept; stale share and age in days of each target."""
+    """Refine new slots in place and set `kept`; return stale share and age in days per target."""
     stale, age = np.empty(len(kept)), np.empty(len(kept))
     weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
     for i in range(len(kept)):
@@ -240,13 +258,13 @@ def _settle(
         c = curves(t.profile[i], t.node[i], weight)
         weeks, slots = new.weeks[i], new.slots[new.first[i] : new.first[i + 1]]
         if weeks == 1 and len(slots) > 1:
-            for j, slot in enumerate(polish(c, aim, limits, slots)):
+            for j, slot in enumerate(refine(c, aim, limits, slots)):
                 slots[j] = slot
         before = old.slots[old.first[i] : old.first[i + 1]]
         if len(before) * weeks == len(slots) * old.weeks[i] and allows(limits, weeks, before):
             was, now = cycle_cost(c, aim, weeks, before), cycle_cost(c, aim, weeks, slots)
-            tolls = _tolls(limits, before) - _tolls(limits, slots)
-            kept[i] = was - now + tolls / weeks <= DEAD_BAND * price / t.worth[i]
+            surcharges = _surcharges(limits, before) - _surcharges(limits, slots)
+            kept[i] = was - now + surcharges / weeks <= DEAD_BAND * price / t.worth[i]
         if kept[i]:
             weeks, slots = old.weeks[i], before
         stale[i] = cycle_cost(c, STALE, weeks, slots) / WEEK_HOURS
@@ -255,23 +273,26 @@ def _settle(
 
 
 @compiled
-def _tolls(limits: Limits, slots: Ints) -> float:
+def _surcharges(limits: Limits, slots: Ints) -> float:
+    """Return the total surcharge of slots."""
     total = 0.0
     for slot in slots:
-        total += limits.toll[slot % WEEK_HOURS]
+        total += limits.surcharge[slot % WEEK_HOURS]
     return total
 
 
 def exploring(
-    believed: Estimate, schedules: Schedules, expected: Outlook
+    estimates: Estimate, schedules: Schedules, expected: Outlook
 ) -> tuple[Schedules, Outlook, Flags]:
-    """Even intervals with as many visits for those that are hardly known; (n,) which they are.
+    """Give targets with a short history even intervals with the same number of visits.
 
-    Rare visits stay: one or less a week teaches nothing about hours.
+    Also returns (n,) flags of these targets. Schedules with at most one visit a week are unchanged,
+    because they teach nothing about hours.
     """
-    histories, population = believed.histories, believed.population
+    histories, population = estimates.histories, estimates.population
     is_known: Flags = histories.until - histories.since >= KNOWN_HOURS
-    # An even interval comes at all hours, and has to keep the limits.
+    # An even interval visits all hours, so it needs a site without closed hours, and must keep the
+    # limits.
     visits = schedules.visits_per_week
     every = WEEK_HOURS / np.maximum(visits, 1e-9)
     always = np.all(population.open_hours, axis=1)[population.site]
@@ -282,97 +303,100 @@ def exploring(
         return schedules, expected, explored
     even = Schedules.even(np.where(explored, visits, 1.0), even_phase(population.key))
     stale, age = expected.stale.copy(), expected.age_days.copy()
-    stale[rows], age[rows] = outlook(believed.of(rows), even.of(rows))
+    stale[rows], age[rows] = outlook(estimates.of(rows), even.of(rows))
     return chosen_of(explored, even, schedules), Outlook(stale, age), explored
 
 
-def draft(believed: Estimate, terms: Terms, now: float, present: Schedules) -> Draft:
-    """The best schedules for the budget, those of the present where others are hardly better."""
-    population, last = believed.population, believed.histories.until
-    sample, share = sampled(believed)
+def draft(estimates: Estimate, terms: Terms, now: float, current: Schedules) -> Draft:
+    """Return the best schedules for the budget; keep current ones if others are hardly better.
+
+    Raises BudgetTooSmall if the budget does not keep every target's longest interval.
+    """
+    population, last = estimates.population, estimates.histories.until
+    sample, share = sampled(estimates)
     small = _Sample(sample, terms, now, share)
-    days = day_tolls(small.loads, Caps.of(terms, population, share), population.sites)
-    toll, price = small.toll(days), small.bought(days)[1]
-    offered = offers(believed, terms.aim, toll, WORTH_OFFERING * price)
-    whole, least = terms.budget_per_day * WEEK_DAYS, least_visits(offered.steps)
+    days = day_surcharges(small.loads, Caps.of(terms, population, share), population.sites)
+    surcharge, price = small.surcharge(days), small.bought(days)[1]
+    candidates = candidates_of(estimates, terms.aim, surcharge, MIN_VALUE_SHARE * price)
+    whole, least = terms.budget_per_day * WEEK_DAYS, least_visits(candidates.steps)
     if least > whole * (1 + 1e-6):
         raise BudgetTooSmall(least / WEEK_DAYS, len(population))
-    # Whole visits: the fullest of the weeks may have one more than their mean.
+    # Visits are whole, so the fullest week can have one more than the mean.
     budget = max(whole - 1, least)
     for _ in range(TRIES):
-        bought = buy(offered.steps, population.key, budget, present.visits_per_week)
-        new = schedules_of(bought.chosen, offered, population.key, PAGE_CYCLES)
-        schedules, expected = settled(believed, terms.aim, toll, bought.price, new, present)
-        schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
-        schedules, expected, explored = exploring(believed, schedules, expected)
+        bought = allocate(candidates.steps, population.key, budget, current.visits_per_week)
+        new = schedules_of(bought.chosen, candidates, population.key, PAGE_CYCLES)
+        schedules, expected = settled(estimates, terms.aim, surcharge, bought.price, new, current)
+        schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
+        schedules, expected, explored = exploring(estimates, schedules, expected)
         schedules = balanced(schedules, population, last, now)
         over = fullest_week(schedules) - whole
         if over <= 1e-6:
             break
         budget = max(budget - over, least)
-    value, worth, bound = why(offered, bought)
+    value, worth, bound = why(candidates, bought)
     bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
     return Draft(schedules, expected, value, worth, bound, bought.price)
 
 
-def why(offers: Offers, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.uint8]]:
-    """(n,) value of one more visit, worth of the last one bought, and what decided.
+def why(candidates: Candidates, bought: Allocation) -> tuple[Floats, Floats, NDArray[np.uint8]]:
+    """Return the (n,) value of one more visit, worth of the last one, and limiting reason.
 
-    The ceiling decided where there is no more to be had, the floor where none but the least was
-    bought; the worth of that is not known, and at least that of the next.
+    The ceiling is the limit if no further visit fits, the floor if only the mandatory visits were
+    allocated. The worth of a mandatory visit is unknown, but at least the value of the next one.
     """
-    steps = offers.steps
+    steps = candidates.steps
     last = bought.chosen == steps.first[1:] - 1
     following = np.minimum(bought.chosen + 1, len(steps.value) - 1)
     value = np.where(last, 0.0, steps.value[following])
-    ceiling = last & offers.full & np.isfinite(steps.value[bought.chosen])
+    ceiling = last & candidates.full & np.isfinite(steps.value[bought.chosen])
     floor = bought.chosen == steps.first[:-1]
     worth = np.where(floor, value, steps.value[bought.chosen])
     return value, worth, np.select([floor, ceiling], [FLOOR, CEILING], PRICE).astype(np.uint8)
 
 
-def sampled(believed: Estimate) -> tuple[Estimate, float]:
-    """Some of the targets where there are very many, and their share of all."""
-    n = len(believed.population)
-    if n <= ENOUGH:
-        return believed, 1.0
-    return believed.of(np.argsort(believed.population.key)[:ENOUGH]), ENOUGH / n
+def sampled(estimates: Estimate) -> tuple[Estimate, float]:
+    """Return a sample of the targets if there are very many, and its share of all."""
+    n = len(estimates.population)
+    if n <= MAX_SAMPLE:
+        return estimates, 1.0
+    return estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLE]), MAX_SAMPLE / n
 
 
 class _Sample:
-    """The allocation in small: what a sample of the targets buys at given tolls."""
+    """Allocate visits to a sample of the targets at given surcharges."""
 
-    def __init__(self, believed: Estimate, terms: Terms, now: float, share: float) -> None:
-        self.believed, self.aim = believed, terms.aim
+    def __init__(self, estimates: Estimate, terms: Terms, now: float, share: float) -> None:
+        self.estimates, self.aim = estimates, terms.aim
         self.budget = terms.budget_per_day * WEEK_DAYS * share
-        self.ahead = believed.population.ahead(now)
+        self.ahead = estimates.population.ahead(now)
         local = np.arange(WEEK_HOURS) - self.ahead[:, None]
         self.utc_day = local % WEEK_HOURS // DAY_HOURS
-        self.least = FIRST_GUESS
+        self.least = FIRST_MIN_VALUE
 
-    def toll(self, tolls: Floats) -> Floats:
-        """(s, 168) of the local hours, from (s, 7) of the UTC days."""
-        closed = np.where(self.believed.population.open_hours, 0.0, np.inf)
-        return np.take_along_axis(tolls, self.utc_day, 1) + closed
+    def surcharge(self, surcharges: Floats) -> Floats:
+        """Return the (s, 168) surcharges of local hours from the (s, 7) surcharges of UTC days."""
+        closed = np.where(self.estimates.population.open_hours, 0.0, np.inf)
+        return np.take_along_axis(surcharges, self.utc_day, 1) + closed
 
-    def bought(self, tolls: Floats) -> tuple[Schedules, float]:
-        """What is bought, and the price of the last visit."""
-        key, toll = self.believed.population.key, self.toll(tolls)
+    def bought(self, surcharges: Floats) -> tuple[Schedules, float]:
+        """Return the allocated schedules, and the price of the last visit."""
+        key, surcharge = self.estimates.population.key, self.surcharge(surcharges)
         while True:
-            offered = offers(self.believed, self.aim, toll, self.least)
-            purchase = buy(offered.steps, key, self.budget)
-            # All was sold: there are buyers for less.
-            if self.least <= LOWEST or not purchase.sold_out:
+            candidates = candidates_of(self.estimates, self.aim, surcharge, self.least)
+            allocation = allocate(candidates.steps, key, self.budget)
+            # Every candidate was taken, so the price is lower: offer cheaper ones.
+            if self.least <= LOWEST_PRICE or not allocation.sold_out:
                 break
-            self.least = max(self.least / 4, LOWEST)
-        self.least = max(min(WORTH_OFFERING * purchase.price, self.least), LOWEST)
-        return schedules_of(purchase.chosen, offered, key, PAGE_CYCLES), purchase.price
+            self.least = max(self.least / 4, LOWEST_PRICE)
+        self.least = max(min(MIN_VALUE_SHARE * allocation.price, self.least), LOWEST_PRICE)
+        return schedules_of(allocation.chosen, candidates, key, PAGE_CYCLES), allocation.price
 
-    def loads(self, tolls: Floats) -> tuple[Floats, float]:
-        """(s, 7) visits of each site on each UTC day of the week, and the price."""
-        bought, price = self.bought(tolls)
-        toll, none = self.toll(tolls), Schedules.none(len(bought))
-        schedules, _ = settled(self.believed, self.aim, toll, price, bought, none)
-        population = self.believed.population
+    def loads(self, surcharges: Floats) -> tuple[Floats, float]:
+        """Return the (s, 7) visits of each site on each UTC day of the week, and the price."""
+        bought, price = self.bought(surcharges)
+        surcharge, none = self.surcharge(surcharges), Schedules.none(len(bought))
+        schedules, _ = settled(self.estimates, self.aim, surcharge, price, bought, none)
+        population = self.estimates.population
         ahead = self.ahead[population.site]
         return site_days(schedules, ahead, population.site, population.sites), price

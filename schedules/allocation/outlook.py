@@ -1,4 +1,4 @@
-"""What is to be expected of a schedule: how much of the time the copy is stale, and how old."""
+"""Compute the expected stale share and age of schedules."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ STALE, AGE = Objective(1.0, 0.0, 0.0), Objective(0.0, 1.0, 0.0)
 
 
 class Outlook(NamedTuple):
-    """What is to be expected. stale: (n,) share of the time; age_days: (n,) mean age in days."""
+    """Hold expected results. stale: (n,) share of the time; age_days: (n,) mean age in days."""
 
     stale: Floats
     age_days: Floats
 
 
-def outlook(believed: Estimate, schedules: Schedules) -> Outlook:
-    """The outlook of any schedules under what is believed."""
+def outlook(estimates: Estimate, schedules: Schedules) -> Outlook:
+    """Return the outlook of any schedules under the estimated rates and profiles."""
 
     def work(part: Part) -> Outlook:
-        node = np.minimum(believed.rates(part).node, MAX_RATE)
+        node = np.minimum(estimates.rates(part).node, MAX_RATE)
         first = schedules.first[part.start : part.stop + 1]
         slots = schedules.slots[first[0] : first[-1]].astype(np.int64)
         weeks = schedules.weeks[part].astype(np.int64)
-        slotted = _slotted(believed.profiles(part), node, weeks, first - first[0], slots)
-        # Even visits of a Poisson process (Cho and Garcia-Molina 2003), over the rate's nodes.
+        slotted = _slotted_outlook(estimates.profiles(part), node, weeks, first - first[0], slots)
+        # Even visits of a Poisson process (Cho and Garcia-Molina 2003), averaged over the rate's
+        # nodes.
         every = schedules.every_hours[part]
         interval = np.maximum(every, 1e-9)[:, None] / WEEK_HOURS
         x = node * interval
@@ -48,9 +49,10 @@ def outlook(believed: Estimate, schedules: Schedules) -> Outlook:
 
 
 @compiled
-def _slotted(
+def _slotted_outlook(
     profile: Floats, node: Floats, weeks: Ints, first: Ints, slots: Ints
 ) -> tuple[Floats, Floats]:
+    """Return stale share and age in days of schedules with slots; 1 and inf without slots."""
     stale, age = np.ones(len(weeks)), np.full(len(weeks), np.inf)
     weight = np.full(node.shape[1], 1 / node.shape[1])
     for i in range(len(weeks)):
@@ -63,11 +65,12 @@ def _slotted(
 
 
 class Draft(NamedTuple):
-    """Schedules of n targets and what is expected of them.
+    """Hold schedules of n targets with their expected results.
 
-    value: (n,) what one more visit would save, worth: what the last one saves; NaN where a policy
-           knows no such thing
-    bound: (n,) index of terms.BOUNDS   price: of a request
+    value: (n,) value of one more visit, worth: (n,) value of the last one; NaN if the policy
+           computes none
+    bound: (n,) index of terms.BOUNDS
+    price: of a request
     """
 
     schedules: Schedules

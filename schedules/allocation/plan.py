@@ -1,4 +1,4 @@
-"""From pasts to a plan: estimate, allocate, place, and say why."""
+"""Make a plan from histories: estimate, allocate, place, and record the reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schedules.allocation.outlook import outlook
 from schedules.compiled import parts, spread_over
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.history import Floats, Histories, Ints
-from schedules.placement.load import Caps, levelled
+from schedules.placement.load import Caps, leveled
 from schedules.population import Population
 from schedules.schedule import Schedules
 from schedules.terms import (
@@ -41,30 +41,33 @@ __all__ = [
 ]
 
 HALVINGS = 14
-# A visit every hour to every target is the most that slots allow.
+# Slots are hours, so the maximum is one visit an hour.
 MAX_PER_DAY = 24.0
 
 
 class GoalTooHigh(ValueError):
-    """No budget reaches the goal; `best` is what hourly visits to all would."""
+    """Raised if no budget reaches the goal; `best` is the result of hourly visits to all."""
 
     def __init__(self, best: float) -> None:
-        super().__init__(f"even hourly visits to all reach {best:g} only")
+        super().__init__(f"even hourly visits to all targets only reach {best:g}")
         self.best = best
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A schedule for each of n targets, and what it rests on.
+    """Hold a schedule for each of n targets, and the estimates behind it.
 
-    believed: profiles and rates   rate, rate_low, rate_high: (n,) changes a week, with 5 % and
-    95 % quantiles   stale, age_days: (n,) expected share of time stale, mean age
-    value: (n,) what one more visit would save, to be compared with `price`; worth: (n,) what the
-    last one saves, and leaving it out would cost; NaN where the policy knows no such thing
-    bound: (n,) what decided, an index of BOUNDS   moved: (n,) not as at present
+    estimates: profiles and rates
+    rate, rate_low, rate_high: (n,) changes a week, with 5 % and 95 % quantiles
+    stale, age_days: (n,) expected share of time stale, mean age in days
+    value: (n,) value of one more visit, comparable with `price`
+    worth: (n,) value of the last visit, which removing it would lose; NaN if the policy computes
+        none
+    bound: (n,) what limited the visits, an index of BOUNDS
+    moved: (n,) whether the schedule is new
     """
 
-    believed: Estimate
+    estimates: Estimate
     schedules: Schedules
     rate: Floats
     rate_low: Floats
@@ -78,7 +81,7 @@ class Plan:
     price: float
 
     def figures(self, rows: Ints) -> dict[str, Floats]:
-        """What is expected of some targets, by name: changes a week, freshness, age."""
+        """Return the expected figures of some targets by name: changes a week, freshness, age."""
         return {
             "rate_per_week": self.rate[rows],
             "rate_low": self.rate_low[rows],
@@ -89,7 +92,7 @@ class Plan:
 
     @property
     def requests_per_day(self) -> float:
-        """Mean requests a day."""
+        """Return the mean number of requests a day."""
         return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)
 
 
@@ -98,32 +101,34 @@ def plan(
     histories: Histories,
     terms: Terms,
     now_hours: float,
-    present: Schedules | None = None,
+    current: Schedules | None = None,
 ) -> Plan:
-    """A plan for all targets from `now_hours` on; BudgetTooSmall if it cannot be.
+    """Return a plan for all targets from `now_hours`, in hours since 1970 (UTC).
 
-    present: what they follow now, no slots where that is nothing; None for all nothing
+    current: schedules so far, without slots for unplanned targets; None if none is planned
+
+    Raises BudgetTooSmall if the budget does not keep every target's longest interval.
     """
     least = least_per_day(population)
     if terms.policy not in UNBOUNDED and terms.budget_per_day < least * (1 - 1e-9):
         raise BudgetTooSmall(least, len(population))
-    present = Schedules.none(len(population)) if present is None else present
-    believed = estimate(population, histories)
+    current = Schedules.none(len(population)) if current is None else current
+    estimates = estimate(population, histories)
     if terms.policy == "optimal":
-        draft = optimal.draft(believed, terms, now_hours, present)
+        draft = optimal.draft(estimates, terms, now_hours, current)
     else:
-        draft = policies.draft(believed, terms, present)
+        draft = policies.draft(estimates, terms, current)
     schedules, expected, value, worth, bound, price = draft
     caps = Caps.of(terms, population)
     if caps.by_hour:
-        schedules = levelled(schedules, present, population, caps, population.ahead(now_hours))
-        expected = outlook(believed, schedules)
-    pieces = spread_over(lambda part: believed.rates(part)[1:], parts(len(population)))
+        schedules = leveled(schedules, current, population, caps, population.ahead(now_hours))
+        expected = outlook(estimates, schedules)
+    pieces = spread_over(lambda part: estimates.rates(part)[1:], parts(len(population)))
     mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    moved = ~schedules.same_as(present)
+    moved = ~schedules.same_as(current)
     bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
     bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
-    return Plan(believed, schedules, mean, low, high, *expected, value, worth, bound, moved, price)
+    return Plan(estimates, schedules, mean, low, high, *expected, value, worth, bound, moved, price)
 
 
 def budget_for(
@@ -133,18 +138,19 @@ def budget_for(
     freshness: float | None = None,
     max_age_days: float | None = None,
 ) -> float:
-    """Requests a day with which the optimal policy is expected to reach a goal.
+    """Return the requests a day with which the optimal policy is expected to reach a goal.
 
-    freshness: mean share of time that a copy is fresh   max_age_days: mean age of a copy; one of
-    the two. GoalTooHigh where no budget does.
+    freshness:    mean share of time in which a copy is fresh
+    max_age_days: mean age of a copy; give exactly one of the two
 
-    Judged by some of the targets where there are very many.
+    If there are very many targets, a sample of them is planned. Raises GoalTooHigh if no budget
+    reaches the goal.
     """
     sample, share = optimal.sampled(estimate(population, histories))
     none = Schedules.none(len(sample.population))
 
     def reached(per_day: float) -> float:
-        """How far beyond the goal a budget gets: negative where it falls short."""
+        """Return by how much a budget exceeds the goal; negative if it falls short."""
         terms = Terms(budget_per_day=per_day)
         outlook = optimal.draft(sample, terms, now_hours, none).outlook
         if freshness is not None:

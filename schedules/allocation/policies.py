@@ -1,10 +1,11 @@
-"""Groups of refresh cycles and their fixed timetable (Cho, Lee and Choi 2013).
+"""Implement the policies for comparison, above all the frequency classes of the paper.
 
-A page that changed c times a week on average is in the group of the nearest whole number of visits,
-G1 to G14; below half a change a week in 2G1 (a visit in two weeks) or 4G1 (in four). Pages that
-change by day are visited at midnight, those that change by night at noon, shortly after.
+In Cho, Lee and Choi (2013), a page that changes c times a week on average is in the class of the
+nearest whole number of visits, G1 to G14. Pages with less than half a change a week are in 2G1 (a
+visit every two weeks) or 4G1 (every four). Pages that change by day are visited at midnight, those
+that change by night at noon, shortly after their changes.
 
-A group's code is its place from the rarest, 0 for 4G1, to the most frequent, 15 for G14.
+The code of a class is its rank from the rarest, 0 for 4G1, to the most frequent, 15 for G14.
 """
 
 from __future__ import annotations
@@ -25,58 +26,59 @@ from schedules.windows import day_names
 Codes = NDArray[np.uint8]
 
 NAMES = ("4G1", "2G1", *(f"G{visits}" for visits in range(1, 15)))
-# (16,) visits a week of each group.
+# (16,) visits a week of each class.
 VISITS = np.array([1 / 4, 1 / 2, *range(1, 15)])
-# (16,) the group that stands for each where six are enough: 4G1, 2G1, G1, G3, G7, G14.
+# (16,) replacement of each class by one of the six 4G1, 2G1, G1, G3, G7, G14.
 SIX = np.array([0, 1, 2, 4, 4, 4, 8, 8, 8, 8, 8, 8, 15, 15, 15, 15], np.uint8)
 
-# The paper's table gives G3 Monday, Wednesday and Friday, and rarer groups Saturday. The others are
-# as even as whole days allow; from G2 to G7 each has the days of the one before and one more, so
-# that a page that changes its group keeps its visits.
+# The table of the paper gives G3 Monday, Wednesday and Friday, and rarer classes Saturday. The
+# others are as even as whole days allow. From G2 to G7, each class has the days of the previous one
+# and one more, so that a page that changes its class keeps its visits.
 _DAYS = ((5,), (0, 4), (0, 2, 4), (0, 2, 4, 5), (0, 1, 2, 4, 5), tuple(range(6)), tuple(range(7)))
-# In four weeks 2G1 has the 2nd and 4th Saturday, where the paper's table names the 2nd alone: that
-# would be a visit in four weeks. 4G1 has the 3rd.
+# 2G1 has the 2nd and 4th Saturday of four weeks. The table of the paper names only the 2nd, but
+# that would be a visit every four weeks. 4G1 has the 3rd.
 _RARE_WEEK = ((4, 2), (2, 1))
 _MIDNIGHT, _NOON = 0, 12
-# Of the weeks of the longest cycle.
+# Names of the weeks of the longest cycle.
 _ORDINALS = (
     "1st", "2nd", "3rd", *(f"{week}th" for week in range(4, 21)), "21st", "22nd", "23rd", "24th",
 )  # fmt: skip
 NIGHT_BEGINS, NIGHT_ENDS = 18, 9
-# An even interval moves when it changes by more than this factor, e^0.25.
+# An even interval is replaced only if it changes by more than this factor, e^0.25.
 EVEN_BAND = 0.25
 ADAPTIVE_HOURS = 24.0
 TRIES = 8
 
 
 def group(changes_per_week: Floats) -> Codes:
-    """(n,) codes for mean changes a week, >= 0: the nearest whole number, halves up."""
+    """Return the (n,) codes for mean changes a week, >= 0: the nearest whole number, halves up."""
     nearest = np.clip(np.floor(changes_per_week + 0.5), 1, 14) + 1
     rare = np.where(changes_per_week < 0.25, 0, 1)
     return np.where(changes_per_week < 0.5, rare, nearest).astype(np.uint8)
 
 
 def six_groups(groups: Codes) -> Codes:
-    """(n,) codes of the six groups that stand for all sixteen."""
+    """Return the (n,) codes of the six classes that replace all sixteen."""
     return SIX[groups]
 
 
 def nearest_group(visits_per_week: Floats) -> Codes:
-    """(n,) codes of the groups nearest to the visits a week of any policy, halves up."""
+    """Return the (n,) codes of the classes nearest to these visits a week, halves up."""
     between = (VISITS[1:] + VISITS[:-1]) / 2
     return np.searchsorted(between, visits_per_week, "right").astype(np.uint8)
 
 
 def timetable(groups: Codes, night: Flags) -> Schedules:
-    """The fixed slots of n targets.
+    """Return the fixed slots of n targets.
 
-    groups: (n,) codes   night: (n,) whether they change by night
+    groups: (n,) codes
+    night:  (n,) whether they change by night
     """
     return _TABLE.of(groups.astype(np.int64) * 2 + night)
 
 
 def times_of(schedule: Schedule) -> list[tuple[str, str]]:
-    """Days and time of visits: (`Mon,Wed,Fri`, `00:00`), (`2nd and 4th Sat`, `12:00`)."""
+    """Return days and time of visits: (`Mon,Wed,Fri`, `00:00`), (`2nd and 4th Sat`, `12:00`)."""
     weeks_of: dict[tuple[int, int], list[int]] = {}
     for slot in schedule.slots:
         week, in_week = divmod(slot, WEEK_HOURS)
@@ -97,8 +99,8 @@ def times_of(schedule: Schedule) -> list[tuple[str, str]]:
     return times
 
 
-def _schedule(group: int, night: bool) -> Schedule:
-    """The fixed slots of a group for pages that change by night, or by day."""
+def _class_schedule(group: int, night: bool) -> Schedule:
+    """Return the fixed slots of a class for pages that change by night, or by day."""
     first, second = (_NOON, _MIDNIGHT) if night else (_MIDNIGHT, _NOON)
     if group < len(_RARE_WEEK):
         weeks, week = _RARE_WEEK[group]
@@ -110,30 +112,30 @@ def _schedule(group: int, night: bool) -> Schedule:
     return Schedule(1, tuple(sorted(slots)))
 
 
-# The slots of each group, by day and by night: rows 2 * code and 2 * code + 1.
+# The slots of each class, by day and by night: rows 2 * code and 2 * code + 1.
 _TABLE = Schedules.of_each(
-    [_schedule(group, night) for group in range(len(NAMES)) for night in (False, True)]
+    [_class_schedule(group, night) for group in range(len(NAMES)) for night in (False, True)]
 )
 
 
-def draft(believed: Estimate, terms: Terms, present: Schedules) -> Draft:
-    """The schedules of one of these policies."""
-    population = believed.population
+def draft(estimates: Estimate, terms: Terms, current: Schedules) -> Draft:
+    """Return the schedules of one of these policies."""
+    population = estimates.population
     n = len(population)
     if terms.policy in GROUPED:
-        schedules = grouped(population, believed.histories, six=terms.policy == "groups6")
+        schedules = grouped(population, estimates.histories, six=terms.policy == "groups6")
     elif terms.policy == "adaptive":
-        # A daily visit to begin with; what follows is decided visit by visit.
+        # Start with a daily visit; every visit then sets the next interval.
         daily = Schedules.even(np.full(n, WEEK_HOURS / ADAPTIVE_HOURS), even_phase(population.key))
-        schedules = chosen_of(present.every_hours > 0, present, daily)
+        schedules = chosen_of(current.every_hours > 0, current, daily)
     else:
-        schedules = _even(believed, terms, present)
+        schedules = _even_intervals(estimates, terms, current)
     unknown, rule = np.full(n, np.nan), np.full(n, RULE, np.uint8)
-    return Draft(schedules, outlook(believed, schedules), unknown, unknown, rule, np.nan)
+    return Draft(schedules, outlook(estimates, schedules), unknown, unknown, rule, np.nan)
 
 
 def grouped(population: Population, histories: Histories, *, six: bool) -> Schedules:
-    """The paper's timetable from mean changes a week and the share of them by night."""
+    """Return the timetable of the paper, from mean changes a week and their share by night."""
     weeks = (histories.until - histories.since) / WEEK_HOURS
     changes = np.diff(histories.first)
     mean = np.divide(changes, weeks, where=weeks > 0, out=np.zeros(len(weeks)))
@@ -142,9 +144,10 @@ def grouped(population: Population, histories: Histories, *, six: bool) -> Sched
 
 
 def by_night(population: Population, histories: Histories) -> Flags:
-    """(n,) whether more changes of a target fall in its site's night than in its day.
+    """Return (n,) flags of the targets with more changes in their site's night than in its day.
 
-    A tie counts as day: a page without any change, such as the paper's u14, is visited at midnight.
+    A tie counts as day: a page without any change, such as u14 in the paper, is visited at
+                  midnight.
     """
     n = len(population)
     owner = np.repeat(np.arange(n), np.diff(histories.first))
@@ -157,14 +160,14 @@ def by_night(population: Population, histories: Histories) -> Flags:
     return result
 
 
-def _even(believed: Estimate, terms: Terms, present: Schedules) -> Schedules:
-    """Even intervals that spend the budget; those that hardly change stay, and the rest pays."""
-    population = believed.population
-    rates = [believed.rates(part).mean for part in parts(len(population))]
+def _even_intervals(estimates: Estimate, terms: Terms, current: Schedules) -> Schedules:
+    """Return even intervals that use the budget, keeping intervals that would hardly change."""
+    population = estimates.population
+    rates = [estimates.rates(part).mean for part in parts(len(population))]
     rate, weight = np.concatenate(rates), population.weight / population.cost
     least, most = least_visits(population), WEEK_HOURS / population.min_hours
-    had, budget = present.visits_per_week, terms.budget_per_day * WEEK_DAYS
-    is_even, spend = present.every_hours > 0, budget
+    had, budget = current.visits_per_week, terms.budget_per_day * WEEK_DAYS
+    is_even, spend = current.every_hours > 0, budget
     for _ in range(TRIES):
         visits = visits_per_week(terms.policy, rate, weight, spend, least, most)
         kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
@@ -175,4 +178,4 @@ def _even(believed: Estimate, terms: Terms, present: Schedules) -> Schedules:
     else:
         kept = np.zeros(len(visits), np.bool_)
         visits = visits_per_week(terms.policy, rate, weight, budget, least, most)
-    return chosen_of(kept, present, Schedules.even(visits, even_phase(population.key)))
+    return chosen_of(kept, current, Schedules.even(visits, even_phase(population.key)))

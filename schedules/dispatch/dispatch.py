@@ -1,4 +1,4 @@
-"""Who goes first when not all that is due can go, and who does not go at all."""
+"""Decide which due targets go first, and which have to wait, when capacity is short."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import numpy as np
 from schedules.history import Floats, Ints
 
 POLICIES = ("value", "expected-ratio", "starved-first", "round-robin", "earliest-deadline")
-# Nobody is to get less than this part of what equal ratios would give.
+# Minimum refresh ratio of a target, as a share of the ratio that all would have if it were equal.
 FLOOR_SHARE = 0.8
 
 
 def expected_ratio(period: Floats, cost: Floats, horizon: float) -> Floats:
-    """Share of each cell's refresh requests that `horizon` seconds of execution can serve.
+    """Return the (n,) share of each cell's requests that `horizon` seconds of execution can serve.
 
     period: (n,) seconds between two requests of a cell, > 0
     cost:   (n,) mean seconds that one refresh takes, > 0
-    returns (n,) in [0, 1]
 
-    Ha et al. 2002, equations 2 to 6, read per cell: min(eta, Rc) / eta. More time goes to shorter
-    periods, and what a cell does not need is not handed on.
+    Implements equations 2 to 6 of Ha et al. (2002) per cell: min(eta, Rc) / eta, in [0, 1]. Shorter
+    periods get more time, and time that a cell does not need is not redistributed.
     """
     requested = horizon / period
     share = (1 / period) / (1 / period).sum()
@@ -31,28 +30,29 @@ def expected_ratio(period: Floats, cost: Floats, horizon: float) -> Floats:
 
 
 def load_of(period: Floats, cost: Floats) -> float:
-    """Seconds of execution that are asked for in a second."""
+    """Return the load: seconds of execution requested per second."""
     return float((cost / period).sum())
 
 
 def equal_ratio(load: float) -> float:
-    """The refresh ratio of every cell if all had the same."""
+    """Return the refresh ratio of every cell if all ratios were equal."""
     return 1 / max(load, 1.0)
 
 
 def jain(ratio: Floats) -> float:
-    """Jain's index of fairness: 1 where all are equal, 1 / n where one has all; NaN of nothing."""
+    """Return Jain's fairness index, from 1 / n to 1 (all equal); NaN if all are 0."""
     squares = float((ratio**2).sum()) * len(ratio)
     return float(ratio.sum()) ** 2 / squares if squares else float("nan")
 
 
 def gain_of_visit(rate: Floats, waited: Floats) -> Floats:
-    """Time for which a copy is fresher by a visit now, and each time it has waited as long.
+    """Return the (n,) fresh time gained by one more visit, if all visits are this far apart.
 
-    rate: (n,) changes in a unit of time, > 0   waited: (n,) time since the last visit
+    rate:   (n,) changes per unit of time, > 0
+    waited: (n,) time since the last visit
 
-    The derivative of even visits' freshness, (1 - e^-r) / r with r = rate * waited, by their
-    number: (1 - (1 + r) e^-r) / rate.
+    With r = rate * waited, even visits have freshness (1 - e^-r) / r. The gain is the derivative
+    with respect to their number, (1 - (1 + r) e^-r) / rate.
     """
     r = rate * waited
     result: Floats = (-np.expm1(-r) - r * np.exp(-r)) / rate
@@ -61,17 +61,17 @@ def gain_of_visit(rate: Floats, waited: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """n targets that are due. Times in one unit, whichever.
+    """Describe n due targets. All times are in the same unit.
 
-    requested: (n,) visits that their periods have asked for so far, Rq >= 1
+    requested: (n,) visits requested by their periods so far, Rq >= 1
     refreshed: (n,) visits made so far, r
-    period:    (n,) time between two requests, P; inf where there is no plan
-    longest:   (n,) time that it may wait at most; inf where there is no such time
-    waited:    (n,) time since the last visit, or since the target was found
+    period:    (n,) time between two requests, P; inf without a plan
+    longest:   (n,) longest time that a target may wait; inf if unlimited
+    waited:    (n,) time since the last visit, or since the target was discovered
     asked:     (n,) time since the newest request
     cost:      (n,) mean execution time of a visit, Eq > 0
-    value:     (n,) what a visit now is worth
-    expected:  (n,) expected refresh ratio, nu > 0; only the paper's policy asks for it
+    value:     (n,) value of a visit now
+    expected:  (n,) expected refresh ratio, nu > 0; used by the policy expected-ratio only
     host:      (n,) number of the host
     """
 
@@ -92,9 +92,10 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What may be spent at once. None: no bound.
+    """Limit what one call of `dispatch` may choose; None: unlimited.
 
-    requests: visits       seconds: execution time, in the unit of `Due.cost`
+    requests: number of visits
+    seconds:  total execution time, in the unit of `Due.cost`
     of_host:  (h,) visits of each host
     """
 
@@ -104,19 +105,18 @@ class Capacity:
 
 
 def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Floats = 1.0) -> Ints:
-    """Who goes, in this order.
+    """Return the indices into `due` of the targets to visit, in order; ties go to the longest wait.
 
     policy:      one of POLICIES
-    equal_ratio: the refresh ratio of every target, due or not, if all had the same; (n,) where
-                 hosts are short of time by themselves: of those of the same host
-    returns indices into `due`; among equals who has waited longest goes first
+    equal_ratio: refresh ratio of every target, due or not, if all ratios were equal; (n,) if single
+                 hosts are overloaded: the ratio of each target's host
     """
-    # The smallest key goes first. Numpy's last key decides, then the one before it.
+    # np.lexsort sorts ascending, by its last key first.
     if policy == "value":
-        # Worth by cost; but whoever is about to fall below the floor goes before, the latest first.
-        # The floor is FLOOR_SHARE of the ratio that all would have if all had the same. Below it is
-        # who has had too few of the requests before this one, and who has waited for so many
-        # periods, or for too long.
+        # Sort by value per cost, but put targets that are about to fall below the floor first, the
+        # most overdue of them foremost. The floor is FLOOR_SHARE of the equal ratio. A target
+        # starves if too few of its previous requests were served, or if it has waited too many
+        # periods or longer than its longest interval.
         floor = FLOOR_SHARE * equal_ratio
         late = due.waited / np.minimum(due.period, due.longest)
         starves = due.refreshed < floor * (due.requested - 1)
@@ -126,56 +126,50 @@ def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Flo
         order = np.lexsort((-due.waited, -key, ~starves))
     else:
         if policy == "expected-ratio":
-            # The lowest refresh ratio against the expected one (Ha et al. 2002).
+            # Lowest refresh ratio relative to the expected one first (Ha et al. 2002).
             key = due.refreshed / due.requested / due.expected
         elif policy == "starved-first":
-            # Maximum starved first: most requests that came to nothing (the paper's baseline).
+            # Maximum starved first: most unserved requests first (baseline of the paper).
             key = due.refreshed - due.requested
         elif policy == "round-robin":
             key = -due.waited
-        else:  # earliest-deadline: whose next request is nearest
+        else:  # earliest-deadline: nearest next request first
             key = due.period - due.asked
         order = np.lexsort((-due.waited, key))
     if capacity.of_host is not None:
-        order = order[_rank_in_host(due.host[order]) < capacity.of_host[due.host[order]]]
+        host = due.host[order]
+        by_host = np.argsort(host, kind="stable")
+        rank = np.empty(len(host), np.int64)
+        rank[by_host] = np.arange(len(host)) - np.searchsorted(host[by_host], host[by_host])
+        order = order[rank < capacity.of_host[host]]
     if capacity.seconds is not None:
         within = np.cumsum(due.cost[order]) <= capacity.seconds
         order = order[: int(within.sum())]
     return order[: capacity.requests]
 
 
-def _rank_in_host(host: Ints) -> Ints:
-    """(n,) how many of the same host come before."""
-    by_host = np.argsort(host, kind="stable")
-    sorted_host = host[by_host]
-    first = np.searchsorted(sorted_host, sorted_host)
-    place = np.empty(len(host), np.int64)
-    place[by_host] = np.arange(len(host)) - first
-    return place
-
-
 def room(cap: int, used: int) -> int | None:
-    """Requests left of a cap of which `used` are spent; None where there is no cap (0)."""
+    """Return the remaining requests under a cap; None if `cap` is 0 (no cap)."""
     return max(0, cap - used) if cap else None
 
 
 def least(*rooms: int | None) -> int | None:
-    """The tightest of several; None where none is bounded."""
+    """Return the smallest of several limits; None if all are unlimited."""
     bounded = [requests for requests in rooms if requests is not None]
     return min(bounded) if bounded else None
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """n targets that are due; (n,) each, times in hours.
+    """Describe n due targets. All arrays are (n,), times are in hours.
 
-    worth:   of a visit in time, by the plan; NaN where there is none
-    every:   mean time between visits by the plan; NaN or inf where there is none
-    waited:  since the last visit, or since the target was found
-    overdue: since the visit was due
-    visits:  made so far
-    missed:  visits of plans that were not made so far, without those that are overdue
-    seconds: that the last visit took; NaN where there was none
+    worth:   value of a timely visit according to the plan; NaN if unknown
+    every:   mean time between planned visits; NaN or inf without a plan
+    waited:  time since the last visit, or since the target was discovered
+    overdue: time since the visit was due
+    visits:  number of visits made
+    missed:  number of planned visits not made, excluding those now overdue
+    seconds: duration of the last visit; NaN if there was none
     host:    number of the host
     """
 
@@ -192,18 +186,18 @@ class Waiting:
         return len(self.worth)
 
     def due(self, longest_hours: float, *, by_time: bool = False) -> Due:
-        """What the dispatcher has to know.
+        """Return the input of `dispatch`.
 
-        longest_hours: no target is to wait longer
-        by_time:       what is short is time, and a visit costs the seconds that it takes; else
-                       requests are short, and one costs what another does
+        longest_hours: no target may wait longer
+        by_time:       if true, time is short and a visit costs the seconds that it takes; else
+                       requests are short and all visits cost the same
         """
         period = np.where(self.every > 0, self.every, np.inf)
         late = np.floor(self.overdue / period)
         took = np.where(self.seconds > 0, self.seconds, np.nan)
         usual = _mean(took, 1.0)
         cost = np.where(np.isfinite(took), took, usual) if by_time else np.ones(len(self))
-        # The paper's expected ratio of those that have a period.
+        # The expected ratio of the paper, for the targets that have a period.
         expected, planned = np.ones(len(self)), np.isfinite(period)
         if planned.any():
             expected[planned] = expected_ratio(period[planned], cost[planned], 1.0)
@@ -222,13 +216,14 @@ class Waiting:
 
 
 def worth_now(worth: Floats, waited: Floats, period: Floats) -> Floats:
-    """(n,) what a visit now is worth.
+    """Return the (n,) value of a visit now.
 
-    worth: (n,) of a visit in time; NaN where no plan says it
-    waited, period: (n,) time since the last visit, and between visits by the plan
+    worth:          (n,) value of a timely visit; NaN if no plan sets it
+    waited, period: (n,) time since the last visit, and between planned visits
 
-    A visit that is put off gains by as much as the planned interval is exceeded. Of those with a
-    period alone a change in each period is expected; of those without one, the others' mean worth.
+    The value of a delayed visit grows in proportion to the time by which the planned interval is
+    exceeded. Targets with a period but no value are assumed to change once per period; those with
+    neither get the mean value of the others.
     """
     planned = np.where(np.isfinite(worth), worth, _mean(worth, 0.0))
     result: Floats = planned * np.maximum(waited / period, 1.0)
@@ -238,5 +233,6 @@ def worth_now(worth: Floats, waited: Floats, period: Floats) -> Floats:
 
 
 def _mean(values: Floats, otherwise: float) -> float:
+    """Return the mean of the finite values, or `otherwise` if there are none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else otherwise

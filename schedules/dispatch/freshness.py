@@ -1,8 +1,9 @@
-"""How fresh copies are at this moment, by what is known of the rates of changes.
+"""Estimate the current freshness and age of copies from their change rates.
 
-A rate known by its mean, 5 % and 95 % quantiles stands for three rates: these two, and one between
-that keeps the mean, with the weights of Pearson and Tukey (Keefer and Bodily 1983). The mean rate
-alone would tell too little: what may change rarely is likely to have stayed as it was.
+The uncertainty of a rate is known by its mean and its 5 % and 95 % quantiles. It is replaced by
+three rates, the two quantiles and a middle one that preserves the mean, with the weights of Pearson
+and Tukey (Keefer and Bodily 1983). The mean rate would understate freshness: a page that may change
+rarely is likely to be unchanged.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from schedules.history import Floats
 from schedules.schedule import WEEK_HOURS
 
 OUTER, MIDDLE = 0.185, 0.63
-# So few changes expected are none.
+# Lower limit of expected changes, which avoids division by zero.
 MIN_CHANGES = 1e-9
 
 
 class Rates(NamedTuple):
-    """Changes a week of n targets: (n,) means with 5 % and 95 % quantiles."""
+    """Hold the (n,) changes a week of n targets: means with 5 % and 95 % quantiles."""
 
     mean: Floats
     low: Floats
@@ -28,29 +29,33 @@ class Rates(NamedTuple):
 
 
 def freshness(rates: Rates, hours: Floats) -> Floats:
-    """(n,) probability that nothing has changed. hours: (n,) since the last look, >= 0."""
-    return _mean(np.exp(-_expected(rates, hours)))
+    """Return the (n,) probability of no change.
+
+    hours: (n,) since the last observation, >= 0
+    """
+    return _mean(np.exp(-_expected_changes(rates, hours)))
 
 
 def age_hours(rates: Rates, hours: Floats) -> Floats:
-    """(n,) expected time since the first change that was not seen, 0 where there was none.
+    """Return the (n,) expected hours since the first unseen change, 0 if there was none.
 
-    hours: (n,) since the last look, >= 0
+    hours: (n,) since the last observation, >= 0
     """
-    # Of the time since the look, the share that lies after the first change: 1 - (1 - e^-x) / x.
-    x = np.maximum(_expected(rates, hours), MIN_CHANGES)
+    # Expected share of the time since the observation that follows the first change: 1 - (1 - e^-x)
+    # / x, with x expected changes.
+    x = np.maximum(_expected_changes(rates, hours), MIN_CHANGES)
     return hours * _mean(1 + np.expm1(-x) / x)
 
 
-def _expected(rates: Rates, hours: Floats) -> Floats:
-    """(3, n) changes expected at the low rate, the one between and the high one."""
+def _expected_changes(rates: Rates, hours: Floats) -> Floats:
+    """Return the (3, n) expected changes at the low, middle and high rate."""
     between = (rates.mean - OUTER * (rates.low + rates.high)) / MIDDLE
     between = np.maximum(between, rates.low)
     return np.stack([rates.low, between, rates.high]) * (hours / WEEK_HOURS)
 
 
 def _mean(values: Floats) -> Floats:
-    """(n,) mean of (3, n) values at the three rates."""
+    """Return the (n,) mean of (3, n) values at the three rates."""
     low, between, high = values
     result: Floats = OUTER * (low + high) + MIDDLE * between
     return result

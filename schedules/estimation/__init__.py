@@ -1,7 +1,7 @@
 """Estimation: how often each target changes, and in which hours of the local week.
 
-`rates` is the mathematics of single targets and sites: likelihoods of pasts under a Poisson process
-with a weekly profile, mixtures of profiles that the targets of a site share, a hierarchical prior
-of rates (empirical Bayes), and which sites' stated dates are reliable. `estimate` applies it to all
-targets. Bursts are taken together as in Cho, Lee and Choi 2013. It decides about no visit.
+`rates` has the mathematics for single targets and sites: likelihoods of histories under a Poisson
+process with a weekly profile, mixtures of profiles shared by the targets of a site, a hierarchical
+prior of rates (empirical Bayes), and a test of which sites state reliable dates. `estimate` applies
+them to all targets. Bursts of changes count as one, as in Cho, Lee and Choi (2013).
 """

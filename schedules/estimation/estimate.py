@@ -1,4 +1,4 @@
-"""From the pasts of all targets to their profiles and rates."""
+"""Estimate the weekly profiles and change rates of all targets from their histories."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from schedules.history import Floats, Histories, Ints
 from schedules.population import Population, Walls
 from schedules.schedule import WEEK_HOURS
 
-# Values that stand for the posterior of a rate; each has the same weight.
+# Number of equally weighted values that represent the posterior of a rate.
 NODES = 4
-# The pooled profile tells where in a wide interval a change may have been, and is told by it.
+# The pooled profile locates a change within a wide interval, and is itself estimated from such
+# changes. Iterate.
 POOLING_ROUNDS = 16
-# The hours of a wide interval are told apart by a power of the profile: the plain profile, as a
-# plain expectation maximisation has it, comes to the same peaks, much more slowly.
+# Weight the hours of a wide interval by this power of the profile. Plain expectation maximization
+# (power 1) converges to the same peaks, but much more slowly.
 SHARPENED = 1.25
-# So many of a site's targets show its mixture, or fewer where there are very many sites.
-MAX_TELLING, MIN_TELLING, ENOUGH_TELLING = 500, 50, 50_000
+# Maximum number of targets from which a site's mixture is fitted; fewer if there are many sites.
+MAX_TELLING, MIN_TELLING, MAX_TELLING_TOTAL = 500, 50, 50_000
 LOW, HIGH = 0.05, 0.95
 
 
 class Pasts(NamedTuple):
-    """Histories of m targets as the kernels take them; fields as in Histories."""
+    """Hold the histories of m targets for the kernels; fields as in Histories."""
 
     since: Floats
     until: Floats
@@ -54,9 +55,10 @@ class Pasts(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What is believed of the rates of n targets, in changes a week.
+    """Hold the estimated rates of n targets, in changes a week.
 
-    node: (n, NODES) equally likely values   mean, low, high: (n,) with 5 % and 95 % quantiles
+    node:            (n, NODES) equally likely values
+    mean, low, high: (n,) with 5 % and 95 % quantiles
     """
 
     node: Floats
@@ -67,9 +69,11 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is believed of n targets in s sites and p groups.
+    """Hold the estimates for n targets in s sites and p groups.
 
-    mixtures: of the sites   likelihood: (n, g)   prior: (p, g)
+    mixtures:   weekly profiles of the sites
+    likelihood: (n, g) of each rate
+    prior:      (p, g)
     """
 
     population: Population
@@ -79,22 +83,22 @@ class Estimate:
     prior: Floats
 
     def profiles(self, part: Part) -> Floats:
-        """(m, 168) profiles of the targets of a part."""
+        """Return the (m, 168) profiles of the targets of a part."""
         return _profiles(self.population, self.histories, self.mixtures, part)
 
     def rates(self, part: Part) -> Rates:
-        """Rates of the targets of a part."""
+        """Return the rates of the targets of a part."""
         prior = self.prior[self.population.group[part]]
         return Rates(*_rates(self.likelihood[part], prior, RATES))
 
     def of(self, rows: Ints) -> Estimate:
-        """What is believed of some of the targets."""
+        """Return the estimates for some of the targets."""
         population, histories = self.population.of(rows), self.histories.of(rows)
         return Estimate(population, histories, self.mixtures, self.likelihood[rows], self.prior)
 
 
 def estimate(population: Population, histories: Histories) -> Estimate:
-    """Profiles and rates of all targets, fitted from scratch."""
+    """Estimate profiles and rates of all targets from scratch."""
     mixtures = site_mixtures(population, histories)
     likelihood = np.empty((len(population), len(RATES)), np.float32)
 
@@ -111,39 +115,42 @@ def estimate(population: Population, histories: Histories) -> Estimate:
 
 
 def site_mixtures(population: Population, histories: Histories) -> Mixtures:
-    """The mixtures of all sites, from those targets that tell most.
+    """Fit the mixtures of all sites, from the targets with the most changes.
 
-    Where a change is known only to lie in a wide interval, the profile says where in it, and is in
-    turn made of such changes: expectation maximisation once more.
+    If a change is only known to lie in a wide interval, the profile determines where in it, and
+    such changes in turn determine the profile. This is solved by expectation maximization, too.
     """
-    # The busiest targets of each site, by site.
+    # The targets with the most changes, by site.
     changes = np.diff(histories.first)
     order = np.lexsort((population.key, -changes, population.site))
     begins = np.searchsorted(population.site[order], population.site[order], side="left")
-    most = np.clip(ENOUGH_TELLING // population.sites, MIN_TELLING, MAX_TELLING)
+    most = np.clip(MAX_TELLING_TOTAL // population.sites, MIN_TELLING, MAX_TELLING)
     rows = order[np.arange(len(order)) - begins < most]
     site, pasts = population.site[rows], _pasts(histories.of(rows), slice(0, len(rows)))
     begins = np.searchsorted(site, np.arange(population.sites + 1))
     mixtures = uniform_mixtures(population.sites)
     for _ in range(POOLING_ROUNDS):
         zone = population.zone[site]
-        counts = Counts(*_counts(pasts, population.walls, zone, site, _sites(mixtures)))
+        counts = Counts(*_counts_of_part(pasts, population.walls, zone, site, _sites(mixtures)))
         each = [fit_mixture(counts.of(slice(begin, end))) for begin, end in pairwise(begins)]
         mixtures = Mixtures(*(np.concatenate(column) for column in zip(*each, strict=True)))
     return mixtures
 
 
 def _pasts(histories: Histories, part: Part) -> Pasts:
+    """Return the histories of a part."""
     first = histories.first[part.start : part.stop + 1]
     after, by = (times[first[0] : first[-1]] for times in (histories.after, histories.by))
     return Pasts(histories.since[part], histories.until[part], first - first[0], after, by)
 
 
 class Sites(NamedTuple):
-    """What the kernels need of s sites with k components each.
+    """Hold what the kernels need of s sites with k components each.
 
-    spread: (s, 168) how a change is shared out over an interval
-    component, log_component: (s, k, 168)   share: (s, k)
+    spread:                   (s, 168) weights that distribute a change over the hours of its
+                              interval
+    component, log_component: (s, k, 168)
+    share:                    (s, k)
     """
 
     spread: Floats
@@ -153,6 +160,7 @@ class Sites(NamedTuple):
 
 
 def _sites(mixtures: Mixtures) -> Sites:
+    """Return the mixtures as input of the kernels."""
     profile, share = mixtures
     sharp = profile**SHARPENED
     sharp /= sharp.sum(-1, keepdims=True)
@@ -161,19 +169,21 @@ def _sites(mixtures: Mixtures) -> Sites:
 
 
 def _profiles(population: Population, past: Histories, mixtures: Mixtures, part: Part) -> Floats:
+    """Return the (m, 168) profiles of the targets of a part."""
     site, pasts = population.site[part], _pasts(past, part)
-    return _shrunk(pasts, population.walls, population.zone[site], site, _sites(mixtures))
+    return _profiles_of_part(pasts, population.walls, population.zone[site], site, _sites(mixtures))
 
 
 @compiled
 def _past(pasts: Pasts, i: int) -> Past:
+    """Return the history of one target."""
     begin, end = pasts.first[i], pasts.first[i + 1]
     return Past(pasts.since[i], pasts.until[i], pasts.after[begin:end], pasts.by[begin:end])
 
 
 @compiled
 def _counted(pasts: Pasts, i: int, wall: Wall, spread: Floats) -> tuple[Floats, Floats]:
-    """(168,) counts of one target, as in Counts."""
+    """Return the (168,) counts of one target, as in Counts."""
     if pasts.first[i + 1] == pasts.first[i]:
         return np.zeros(WEEK_HOURS), np.zeros(WEEK_HOURS)
     past = _past(pasts, i)
@@ -182,9 +192,10 @@ def _counted(pasts: Pasts, i: int, wall: Wall, spread: Floats) -> tuple[Floats, 
 
 
 @compiled
-def _counts(
+def _counts_of_part(
     pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites
 ) -> tuple[Floats, Floats]:
+    """Return the (m, 168) observed and even counts of m targets."""
     seen, even = np.empty((len(zone), WEEK_HOURS)), np.empty((len(zone), WEEK_HOURS))
     for i in range(len(zone)):
         wall = Wall(walls.base, walls.hours[zone[i]])
@@ -195,7 +206,8 @@ def _counts(
 
 
 @compiled
-def _shrunk(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) -> Floats:
+def _profiles_of_part(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) -> Floats:
+    """Return the (m, 168) profiles, shrunk toward the mixtures of the sites."""
     profiles = np.empty((len(zone), WEEK_HOURS))
     for i in range(len(zone)):
         s = site[i]
@@ -212,6 +224,7 @@ def _shrunk(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) ->
 def _likelihoods(
     pasts: Pasts, walls: Walls, zone: Ints, profile: Floats, rates: Floats
 ) -> Likelihood:
+    """Return the (m, g) likelihood of each rate, scaled to a maximum of 1; 1 without history."""
     result = np.ones((len(zone), len(rates)), np.float32)
     for i in range(len(zone)):
         if pasts.until[i] > pasts.since[i]:
@@ -227,7 +240,10 @@ def _likelihoods(
 def _rates(
     likelihood: Likelihood, prior: Floats, rates: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Nodes, mean and quantiles of each posterior: node k is the mean of its k-th equal part."""
+    """Return nodes, mean and quantiles of each posterior.
+
+    Node k is the mean of the k-th of NODES parts of equal probability.
+    """
     n = len(likelihood)
     node = np.zeros((n, NODES))
     mean, low, high = np.empty(n), np.empty(n), np.empty(n)
@@ -247,6 +263,6 @@ def _rates(
                 node[i, k] += share * NODES * rates[g]
             below = above
         mean[i] = (posterior * rates).sum()
-        # The grid may be coarser than the rate is known.
+        # The grid may be coarser than the posterior, so make the quantiles enclose the mean.
         low[i], high[i] = min(low[i], mean[i]), max(high[i], mean[i])
     return node, mean, low, high

@@ -1,4 +1,4 @@
-"""What the past of a target says: in which hours of the week it changed, and how often."""
+"""Estimate from a target's history how often, and in which hours of the week, it changes."""
 
 from __future__ import annotations
 
@@ -12,61 +12,64 @@ from schedules.compiled import compiled
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints
 from schedules.schedule import WEEK_HOURS
 
-# Looks within a day are taken together: a burst of edits is one change.
+# Observations within a day are combined, so that a burst of edits counts as one change.
 BURST_HOURS = 24.0
-# An interval of a week and more says nothing about the hour.
+# An interval of a week or more carries no information about the hour.
 BLURRED_HOURS = 168.0
-# The least expected exposure of an interval that saw a change: some seconds.
+# Lower limit of the exposure of an interval with a change (6 seconds), which keeps log() finite.
 MIN_WEEKS = 1e-5
 
 DAYS, HOURS = 7, 24
-# Changes that the product stands for in a site's profile, and its share of those counted.
+# Weight of the hour x weekday product in a site's profile: a number of changes plus a share of the
+# counted changes.
 PRODUCT_WEIGHT = 12.0
 PRODUCT_SHARE = 0.5
-# Changes, spread over all days and hours, that every product begins with.
+# Changes, spread evenly over all days and hours, that every product starts with.
 EVEN_WEIGHT = 14.0
-# Changes that the site's profile stands for in a target's.
+# Weight of the site's profile in a target's profile, in changes.
 PROFILE_SITE_WEIGHT = 8.0
-NEIGHBOURS = 0.2
+NEIGHBORS = 0.2
 FLOOR = 1e-4
 
 MAX_COMPONENTS = 4
-# A target that tells the components apart has so many changes; each has so many such targets.
+# A target needs more changes than this to distinguish components, and each component needs this
+# many such targets.
 TELLING_CHANGES = 2.0
 TARGETS_OF_A_COMPONENT = 8
 FIT_ROUNDS = 15
-# Changes of the whole site that each component begins with.
+# Weight of the site's profile in each component, and in each starting profile, in changes.
 SITE_WEIGHT = 40.0
 START_WEIGHT = 20.0
 MIN_SHARE = 1e-7
 
-# Changes a week: once in four years to hourly.
+# Grid of change rates a week, from once in four years to hourly.
 RATES: Floats = np.geomspace(0.005, 168.0, 48)
 PRIOR_ROUNDS = 20
-# A group leans on its parent as much as on so many targets of its own.
+# Weight of the parent's prior in a group's prior, in targets.
 LEANING = 1.0
-# So many targets tell all about their group, or fewer where there are very many groups.
+# Maximum number of targets from which a group's prior is fitted; fewer if there are many groups.
 MAX_OF_A_GROUP, MIN_OF_A_GROUP = 5_000, 200
-ENOUGH = 100_000
+MAX_SAMPLE = 100_000
 
-# What makes the dates of a site reliable: so many, so many of them right, so many visits at most,
-# of the dated changes, that met a new date on the old content.
+# Requirements for reliable dates: number of dated changes, share of correct dates, and maximum
+# number of visits with a new date but unchanged content, relative to dated changes.
 MIN_DATED = 20
 MIN_RIGHT = 0.9
 MAX_LIES = 0.1
-# So near to the visit a date is that of the asking.
+# A date this close to the visit is the date of the request, not of a change.
 ASKING_HOURS = 2 / 60
-# A rate is told by days with and without changes (`log_likelihood`), so within a day the exact hour
-# of the last change takes nothing from it. In a longer gap it would pass for the only change.
+# Rates are estimated from days with and without changes (`log_likelihood`), so within a day the
+# exact time of the last change loses nothing. In a longer gap the last change would be taken for
+# the only one.
 MAX_GAP_HOURS = 24.0
-# Histories are in whole minutes: a change at 10:07 happened in the minute that begins there.
+# Histories are in whole minutes: a change at 10:07 happened between 10:07 and 10:08.
 MINUTE = 1 / 60
 
 Likelihood = NDArray[np.float32]
 
 
 class Past(NamedTuple):
-    """History of one target as the kernels take it, in hours since 1970 (UTC); after, by: (c,)."""
+    """Hold the history of one target for the kernels, in hours since 1970 (UTC)."""
 
     since: float
     until: float
@@ -75,7 +78,10 @@ class Past(NamedTuple):
 
 
 class Wall(NamedTuple):
-    """Wall clock of one zone: hours[k] is the wall hour at the start of UTC hour `base` + k."""
+    """Hold the wall clock of one zone.
+
+    hours[k] is the wall hour at the start of UTC hour base + k.
+    """
 
     base: int
     hours: Ints
@@ -83,9 +89,9 @@ class Wall(NamedTuple):
 
 @compiled
 def hour_counts(past: Past, wall: Wall, spread: Floats) -> Floats:
-    """(168,) changes by hour of the local week; those of one day count as one together.
+    """Return the (168,) changes by hour of the local week; all changes of a day count as one.
 
-    spread: (168,) a change is shared out over the hours in which it may have happened, like this
+    spread: (168,) weights that distribute a change over the hours in which it may have happened
     """
     counts = np.zeros(WEEK_HOURS)
     i = 0
@@ -104,7 +110,8 @@ def hour_counts(past: Past, wall: Wall, spread: Floats) -> Floats:
                 total += inside * spread[wall.hours[hour - wall.base] % WEEK_HOURS]
             if total <= 0:
                 continue
-            # A wide interval says little: it counts by the share of the week that it leaves out.
+            # A wide interval carries little information, so its weight is the share of the week
+            # outside it.
             weight = 1.0 / (end - i) * ((1 - (by - after) / BLURRED_HOURS) / total)
             for hour in range(first, last + 1):
                 inside = min(by, hour + 1) - max(after, hour)
@@ -116,24 +123,24 @@ def hour_counts(past: Past, wall: Wall, spread: Floats) -> Floats:
 
 @compiled
 def _day(at: float, wall: Wall) -> int:
-    """The local day, as a number."""
+    """Return the number of the local day."""
     day: int = wall.hours[int(np.floor(at)) - wall.base] // DAY_HOURS
     return day
 
 
 @compiled
 def even_counts(past: Past, wall: Wall, total: float) -> Floats:
-    """(168,) what `total` changes would be like if they came evenly while the target was watched.
+    """Return the (168,) counts of `total` changes spread evenly over the observed period.
 
-    A past of ten days has seen three weekdays twice. An hour counts as it was on the wall clock,
-    so that a day of 23 or 25 hours is one of 23 or 25.
+    A history of ten days covers three weekdays twice. Hours are counted by the wall clock, so that
+    days with a clock change have 23 or 25 hours.
     """
     seen = np.zeros(WEEK_HOURS)
     first, last = int(np.floor(past.since)) - wall.base, int(np.floor(past.until)) - wall.base
     if last <= first:
         return seen + total / WEEK_HOURS
     share, whole = total / (last - first), (last - first) // WEEK_HOURS
-    # Whole weeks without a change of the clock hold each hour as often as any other.
+    # Whole weeks without a clock change contain each hour equally often.
     if wall.hours[first + whole * WEEK_HOURS] - wall.hours[first] == whole * WEEK_HOURS:
         seen += whole * share
         first += whole * WEEK_HOURS
@@ -148,7 +155,7 @@ def even_counts(past: Past, wall: Wall, total: float) -> Floats:
 
 @compiled
 def running(profile: Floats) -> Floats:
-    """(169,) running sum of a profile."""
+    """Return the (169,) running sum of a profile."""
     mass = np.zeros(WEEK_HOURS + 1)
     for h in range(WEEK_HOURS):
         mass[h + 1] = mass[h] + profile[h]
@@ -157,7 +164,7 @@ def running(profile: Floats) -> Floats:
 
 @compiled
 def exposure(mass: Floats, wall: Wall, begin: float, end: float) -> float:
-    """Weeks of expected change between two moments: as much of a week as the profile has there."""
+    """Return the weeks of exposure between two times, weighted by the profile."""
     weeks = 0.0
     for at, sign in ((end, 1.0), (begin, -1.0)):
         hour = int(np.floor(at))
@@ -168,10 +175,11 @@ def exposure(mass: Floats, wall: Wall, begin: float, end: float) -> float:
 
 @compiled
 def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Floats:
-    """(g,) log likelihood of the past under each rate (changes a week).
+    """Return the (g,) log likelihood of the history under each rate (changes a week).
 
-    Looks within a day are taken together: a burst of edits is one change. A span e that saw a
-    change has the likelihood 1 - e^(-r e), one that saw none e^(-r e).
+    Observations within a day are combined, so that a burst of edits counts as one change. With r
+    the rate and e the exposure, an interval with a change has the likelihood 1 - e^(-r e), one
+    without a change e^(-r e).
     """
     result = np.zeros(len(rates))
     silent, begin, i = 0.0, past.since, 0
@@ -181,7 +189,7 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
             silent += exposure(mass, wall, begin, begin + days * BURST_HOURS)
             begin += days * BURST_HOURS
         if past.by[i] > begin + BURST_HOURS:
-            # The change is not of this day alone, and it is known that it was not before `after`.
+            # The change may have happened after this day, but not before `after`, so start there.
             silent += max(exposure(mass, wall, begin, past.after[i]), 0.0)
             begin = max(begin, past.after[i])
         end = max(past.by[i], min(begin + BURST_HOURS, past.until))
@@ -189,7 +197,7 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
         for g in range(len(rates)):
             result[g] += np.log(-np.expm1(-rates[g] * span))
         begin = end
-        # What is left of a change that began before this is no second one.
+        # Skip changes that end within this interval: they belong to the same burst.
         while i < len(past.by) and past.by[i] <= begin:
             i += 1
     if past.until > begin:
@@ -201,9 +209,10 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
 
 @compiled
 def product(counts: Floats, even: Floats) -> Floats:
-    """(168,) hour x weekday product of counts, sums to 1; even until there are more than a few.
+    """Return the (168,) hour x weekday product of counts; sums to 1, nearly even for few counts.
 
-    counts: (168,)   even: (168,) what as many would be without any pattern, see `even_counts`
+    counts: (168,)
+    even:   (168,) the same number of changes without any pattern, see `even_counts`
     """
     table, flat = counts.copy().reshape((DAYS, HOURS)), even.copy().reshape((DAYS, HOURS))
     days = (table.sum(1) + EVEN_WEIGHT / DAYS) / (flat.sum(1) + EVEN_WEIGHT / DAYS)
@@ -217,7 +226,7 @@ def product(counts: Floats, even: Floats) -> Floats:
 
 
 def pooled(counts: Floats, even: Floats) -> Floats:
-    """(168,) profile of many targets from the sums of their counts; sums to 1."""
+    """Return the (168,) profile of many targets from the sums of their counts; sums to 1."""
     weight = PRODUCT_WEIGHT + PRODUCT_SHARE * counts.sum()
     profile = (counts + weight * product(counts, even)) / (WEEK_HOURS * even + weight)
     result: Floats = profile / profile.sum()
@@ -225,9 +234,9 @@ def pooled(counts: Floats, even: Floats) -> Floats:
 
 
 def smoothed(profiles: Floats) -> Floats:
-    """(..., 168) profiles with a share of each hour given to its neighbours."""
-    beside = np.roll(profiles, 1, -1) + np.roll(profiles, -1, -1)
-    result: Floats = (1 - 2 * NEIGHBOURS) * profiles + NEIGHBOURS * beside
+    """Return (..., 168) profiles in which each hour shares a part with its neighbors."""
+    neighbors = np.roll(profiles, 1, -1) + np.roll(profiles, -1, -1)
+    result: Floats = (1 - 2 * NEIGHBORS) * profiles + NEIGHBORS * neighbors
     return result
 
 
@@ -235,10 +244,12 @@ def smoothed(profiles: Floats) -> Floats:
 def target_profile(
     counts: Floats, even: Floats, component: Floats, log_component: Floats, share: Floats
 ) -> Floats:
-    """(168,) profile of a target from its own counts and its site's components; sums to 1.
+    """Return the (168,) profile of a target from its counts and its site's components; sums to 1.
 
-    counts, even: (168,) as in `product`   component, log_component: (k, 168)
-    share: (k,) of the site's targets that follow each component, 0 for those unused
+    counts, even:             (168,) as in `product`
+    component, log_component: (k, 168)
+    share:                    (k,) share of the site's targets that follow each component, 0 if
+                              unused
     """
     belongs, likely = np.log(np.maximum(share, 1e-300)), np.zeros(len(share))
     profile, total = counts.copy(), counts.sum()
@@ -263,9 +274,10 @@ def target_profile(
 
 
 class Mixtures(NamedTuple):
-    """The weekly profiles that the targets of each of s sites share, as components of a mixture.
+    """Hold the weekly profiles shared by the targets of each of s sites, as mixture components.
 
-    profile: (s, 4, 168), each sums to 1   share: (s, 4) of the targets that follow it, 0 where none
+    profile: (s, 4, 168), each sums to 1
+    share:   (s, 4) share of the targets that follow each component, 0 if unused
     """
 
     profile: Floats
@@ -273,7 +285,7 @@ class Mixtures(NamedTuple):
 
 
 def uniform_mixtures(sites: int) -> Mixtures:
-    """One uniform component for each site."""
+    """Return one uniform component for each site."""
     profile = np.full((sites, MAX_COMPONENTS, WEEK_HOURS), 1 / WEEK_HOURS)
     share = np.zeros((sites, MAX_COMPONENTS))
     share[:, 0] = 1
@@ -281,21 +293,22 @@ def uniform_mixtures(sites: int) -> Mixtures:
 
 
 class Counts(NamedTuple):
-    """Changes of m targets by hour of the local week.
+    """Hold the changes of m targets by hour of the local week.
 
-    seen: (m, 168)   even: (m, 168) what as many would be without any pattern, see `even_counts`
+    seen: (m, 168)
+    even: (m, 168) the same number without any pattern, see `even_counts`
     """
 
     seen: Floats
     even: Floats
 
     def of(self, rows: slice | NDArray[np.bool_]) -> Counts:
-        """Those of some targets."""
+        """Return the counts of some targets."""
         return Counts(self.seen[rows], self.even[rows])
 
 
 def fit_mixture(counts: Counts) -> Mixtures:
-    """The mixture of one site (s = 1), from the counts of its targets."""
+    """Fit the mixture of one site (s = 1) to the counts of its targets."""
     whole = smoothed(pooled(counts.seen.sum(0), counts.even.sum(0)))
     telling = counts.of(counts.seen.sum(1) > TELLING_CHANGES)
     k = min(MAX_COMPONENTS, max(1, len(telling.seen) // TARGETS_OF_A_COMPONENT))
@@ -303,7 +316,7 @@ def fit_mixture(counts: Counts) -> Mixtures:
     mixture.profile[0, :] = whole
     if k == 1:
         return mixture
-    # Profiles to begin with: the site's, and of targets that those before explain worst.
+    # Start from the site's profile, then add the targets that the chosen profiles explain worst.
     own = (telling.seen + START_WEIGHT * whole) / (WEEK_HOURS * telling.even + START_WEIGHT)
     own = smoothed(own / own.sum(1, keepdims=True))
     best = (telling.seen * np.log(own + MIN_SHARE)).sum(1) - telling.seen.sum(1) * np.log(
@@ -330,7 +343,11 @@ def fit_mixture(counts: Counts) -> Mixtures:
 
 
 def belonging(counts: Counts, profile: Floats, share: Floats) -> Floats:
-    """(m, k) how probably each target follows each component. profile: (k, 168); share: (k,)."""
+    """Return the (m, k) probability that each target follows each component.
+
+    profile: (k, 168)
+    share:   (k,)
+    """
     log = _likelihood(counts, profile) + np.log(np.maximum(share, 1e-300))
     of = np.exp(log - log.max(1, keepdims=True))
     result: Floats = of / of.sum(1, keepdims=True)
@@ -338,7 +355,10 @@ def belonging(counts: Counts, profile: Floats, share: Floats) -> Floats:
 
 
 def _likelihood(counts: Counts, profile: Floats) -> Floats:
-    """(m, k) log likelihood, up to a constant of each target, of its hours among those watched."""
+    """Return the (m, k) log likelihood of each target's hours, up to a constant per target.
+
+    It is conditional on the hours in which the target was observed.
+    """
     total = counts.seen.sum(1, keepdims=True)
     among = np.log(counts.even @ profile.T + MIN_SHARE)
     result: Floats = counts.seen @ np.log(profile + MIN_SHARE).T - total * among
@@ -346,10 +366,13 @@ def _likelihood(counts: Counts, profile: Floats) -> Floats:
 
 
 def fit_prior(likelihood: Likelihood, group: Ints, parent: Ints) -> Floats:
-    """(p, g) the distribution of rates in each group.
+    """Fit the (p, g) distribution of rates in each group by expectation maximization.
 
-    likelihood: (n, g) of each target's past under each of RATES, up to a factor
-    group:      (n,) 0 to p - 1       parent: (p,) the site of each group, 0 to s - 1
+    likelihood: (n, g) likelihood of each target's history under each of RATES, up to a factor
+    group:      (n,) 0 to p - 1
+    parent:     (p,) site of each group, 0 to s - 1
+
+    Groups are shrunk to their site, and sites to all targets (hierarchical prior).
     """
     sites = int(parent.max(initial=0)) + 1
     everywhere = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
@@ -367,6 +390,7 @@ def fit_prior(likelihood: Likelihood, group: Ints, parent: Ints) -> Floats:
 
 
 def _summed(rows: NDArray[np.floating], group: Ints, groups: int) -> Floats:
+    """Return the sums of the rows of each group."""
     order = np.argsort(group, kind="stable")
     bounds = np.searchsorted(group[order], np.arange(groups))
     result = np.zeros((groups, rows.shape[1]))
@@ -377,59 +401,63 @@ def _summed(rows: NDArray[np.floating], group: Ints, groups: int) -> Floats:
 
 
 def _normal(rows: Floats) -> Floats:
+    """Return rows scaled to the sum 1."""
     result: Floats = rows / rows.sum(-1, keepdims=True)
     return result
 
 
 def sample(group: Ints, key: NDArray[np.uint64]) -> Ints:
-    """Rows enough to fit: all of a small group, some of a large one; the same in any order."""
+    """Return rows to fit: all of a small group, some of a large one, independent of their order."""
     order = np.lexsort((key, group))
     begins = np.searchsorted(group[order], group[order], side="left")
     groups = len(np.unique(group))
-    most = np.clip(ENOUGH // max(1, groups), MIN_OF_A_GROUP, MAX_OF_A_GROUP)
+    most = np.clip(MAX_SAMPLE // max(1, groups), MIN_OF_A_GROUP, MAX_OF_A_GROUP)
     rows: Ints = order[np.arange(len(order)) - begins < most]
     return rows
 
 
-def right(histories: Histories, said: Floats) -> Flags:
-    """(c,) which changes have a date that lies between the two looks, and not at the second.
+def right(histories: Histories, stated: Floats) -> Flags:
+    """Return (c,) flags of the changes whose stated date lies between the two observations.
 
-    said: (c,) hours since 1970 (UTC); NaN where the page says nothing
+    stated: (c,) hours since 1970 (UTC); NaN if the page states no date
+
+    A date at the time of the second observation is not right, because it may be the request's.
     """
     tolerance = MINUTE / 2
-    inside: Flags = said >= histories.after - tolerance
-    inside &= said < histories.by - ASKING_HOURS + tolerance
+    inside: Flags = stated >= histories.after - tolerance
+    inside &= stated < histories.by - ASKING_HOURS + tolerance
     return inside
 
 
-def reliable(histories: Histories, said: Floats, lies: Ints, site: Ints, sites: int) -> Flags:
-    """(s,) whether each site's dates have proved right.
+def reliable(histories: Histories, stated: Floats, lies: Ints, site: Ints, sites: int) -> Flags:
+    """Return (s,) flags of the sites whose dates have proved reliable.
 
-    lies: (n,) visits with a new date and the old content   site: (n,) 0 to s - 1
+    lies: (n,) visits with a new date but unchanged content
+    site: (n,) 0 to s - 1
     """
     of = np.repeat(site, np.diff(histories.first))
-    dated = np.bincount(of[~np.isnan(said)], minlength=sites)
-    proved = np.bincount(of[right(histories, said)], minlength=sites)
+    dated = np.bincount(of[~np.isnan(stated)], minlength=sites)
+    proved = np.bincount(of[right(histories, stated)], minlength=sites)
     lied = np.bincount(site, lies, sites)
     result: Flags = (dated >= MIN_DATED) & (proved >= MIN_RIGHT * dated)
     return result & (lied <= MAX_LIES * dated)
 
 
 def timed(
-    histories: Histories, said: Floats, believed: Flags, each_dated: Flags | None = None
+    histories: Histories, stated: Floats, trusted: Flags, each_dated: Flags | None = None
 ) -> Histories:
-    """The histories with changes at the minute that the page says, where it is believed.
+    """Return the histories with changes at the minute that the page states, if it is trusted.
 
-    believed:   (n,) whose dates are
-    each_dated: (n,) targets that date every change and not only the last, such as feeds
+    trusted:    (n,) flags of the targets whose dates are reliable
+    each_dated: (n,) flags of targets that date every change, such as feeds, not only the last one
     """
-    if not believed.any():
+    if not trusted.any():
         return histories
-    exact = right(histories, said) & np.repeat(believed, np.diff(histories.first))
+    exact = right(histories, stated) & np.repeat(trusted, np.diff(histories.first))
     short = histories.by - histories.after <= MAX_GAP_HOURS
     if each_dated is not None:
         short |= np.repeat(each_dated, np.diff(histories.first))
     exact &= short
-    after = np.where(exact, np.maximum(said, histories.after), histories.after)
+    after = np.where(exact, np.maximum(stated, histories.after), histories.after)
     by = np.where(exact, after + MINUTE, histories.by)
     return replace(histories, after=after, by=by)

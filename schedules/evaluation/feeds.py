@@ -1,10 +1,10 @@
-"""Fetches of feeds in simulation: as the paper plans them once, or by the plans of replans.
+"""Simulate fetches of feeds, planned once as in the papers or replanned regularly.
 
-In `standing`, each plan is made by the code of a replan and holds until the next. Before the first
-plan either all posts since some moment are known, or, in a closed loop, one document of each feed,
-whose dates are a past. After it a plan knows what its own fetches saw. A full document that has
-none of the posts before shows that some were lost: as many as the feed's mean rate gives for that
-time.
+`replanned_visits` makes each plan with the code of `scrapy replan` and follows it until the next
+replan. Before the first plan, either all posts since some time are known or, in a closed loop, one
+document of each feed, whose dates serve as history. Later plans know only what the simulated
+fetches observed. If a full document contains none of the previous posts, some were missed; their
+number is estimated from the feed's mean rate and the length of the gap.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from schedules.evaluation.world import Span, even_population, joined, visits_of
 from schedules.feeds import plan
 from schedules.feeds.plan import plan_feeds
 from schedules.first_look import FIRST_HOURS, USUAL_WINDOW
-from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
-from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
+from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times, offsets
+from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms, least_per_day
 
 PAPER_POLICIES = ("uniform", "min-delay", "min-missing")
 FEED_POLICIES = ("optimal", *PAPER_POLICIES)
 MINUTE = 1 / 60
-# Moments as sums of hours are not exact.
+# Tolerance for sums of hours, which are inexact.
 TOUCH = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Feeds:
-    """n feeds to be fetched.
+    """Describe n feeds to fetch.
 
-    key:    (n,) a number that stays with the feed, for choices that are to look random
-    window: (n,) >= 1 posts that the feed's document holds     weight: (n,) importance
+    key:    (n,) stable pseudorandom number of each feed, used to break ties and to sample
+    window: (n,) feed size: posts that the document holds, >= 1
+    weight: (n,) importance
     """
 
     key: NDArray[np.uint64]
@@ -49,18 +50,18 @@ class Feeds:
 def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span) -> Times:
     """Return at most `visits` fetches of all feeds from split to stop, ascending for each feed.
 
-    policy: one of PAPER_POLICIES   past: posts of the feeds, of which those from the start of the
-    span to its split are known
+    policy: one of PAPER_POLICIES
+    past:   posts of each feed in chronological order; those from the start of the span to its split
+            are known
 
-    Posts of a feed are in the order of time. ValueError for another policy, or moments that are
-    not in order.
+    Raises ValueError for another policy, and if start, split and stop are not ascending.
     """
     since, split, stop = span
     if policy not in PAPER_POLICIES:
-        raise ValueError(f"{policy!r} is none of {', '.join(PAPER_POLICIES)}")
+        raise ValueError(f"unknown policy: {policy!r}. Available: {', '.join(PAPER_POLICIES)}")
     if not since < split < stop:
-        raise ValueError(f"{since}, {split} and {stop} are not one after the other")
-    # Posts that are expected in the period.
+        raise ValueError(f"start, split and stop must be ascending: {since}, {split}, {stop}")
+    # Expected posts in the simulated period.
     rate = counts(past, since, split) * ((stop - split) / (split - since))
     if policy == "uniform":
         fetches = plan.uniform(rate, visits)
@@ -72,25 +73,27 @@ def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span
 
 
 def counts(posts: Times, since: float, until: float) -> Floats:
-    """(n,) posts of each feed after `since` up to `until`."""
+    """Return the (n,) number of posts of each feed after `since` up to `until`."""
     feed = np.repeat(np.arange(len(posts.first) - 1), np.diff(posts.first))
-    known = (posts.at > since) & (posts.at <= until)
-    return np.bincount(feed[known], minlength=len(posts.first) - 1).astype(np.float64)
+    counted = (posts.at > since) & (posts.at <= until)
+    return np.bincount(feed[counted], minlength=len(posts.first) - 1).astype(np.float64)
 
 
 def evenly(fetches: Ints, start: float, stop: float) -> Times:
-    """Fetches of each feed at even distances, the last at the end of the period."""
+    """Return evenly spaced fetches of each feed, the last one at the end of the period."""
     first = np.concatenate([[0], np.cumsum(fetches)])
     number = np.arange(first[-1]) - np.repeat(first[:-1], fetches) + 1
     return Times(first, start + number * ((stop - start) / np.repeat(fetches, fetches)))
 
 
 @dataclass(slots=True)
-class Watched:
-    """What is known of one feed. after, by: of each post, hours since 1970 (UTC).
+class FeedState:
+    """Track what fetches observed of one feed. Times are in hours since 1970 (UTC).
 
-    posts, size: what truly happens, ascending, and how many of them a document holds
-    window: posts that may come between two visits without a loss, as far as was seen
+    posts:     true posts, ascending
+    size:      posts that the document holds
+    after, by: of each known post: it appeared in (after, by]
+    window:    posts between two visits without a miss, as far as the fetches show
     """
 
     posts: Floats
@@ -102,16 +105,16 @@ class Watched:
     window: int
 
     @classmethod
-    def all_seen(cls, posts: Floats, size: int, since: float, until: float) -> Watched:
-        """A feed of which no post between two moments was missed."""
+    def fully_observed(cls, posts: Floats, size: int, since: float, until: float) -> FeedState:
+        """Return a feed of which every post between two times was observed."""
         after = posts[slice(*np.searchsorted(posts, [since, until], "right"))].tolist()
         return cls(posts, size, since, until, after, [at + MINUTE for at in after], size)
 
     @classmethod
-    def first_look(cls, posts: Floats, size: int, at: float) -> Watched:
-        """A feed with one document.
+    def first_document(cls, posts: Floats, size: int, at: float) -> FeedState:
+        """Return a feed of which one document was read.
 
-        Its dates are a past, all after the oldest one; one date for all posts is none.
+        Its dates serve as history after the oldest one, unless all posts have the same date.
         """
         shown = posts[: np.searchsorted(posts, at, "right")][-size:]
         window = max(USUAL_WINDOW, len(shown))
@@ -121,13 +124,13 @@ class Watched:
         dated = shown[shown > since].tolist()
         return cls(posts, size, since, at, dated, [moment + MINUTE for moment in dated], window)
 
-    def look(self, at: float) -> None:
-        """What a fetch adds to what is known."""
+    def fetch(self, at: float) -> None:
+        """Record what a fetch observes."""
         before, count = np.searchsorted(self.posts, [self.until, at], "right")
         new = self.posts[before:count]
         shown = new[-self.size :].tolist()
         if len(new) and count > self.size:
-            # Once posts have been seen to leave, the document is as long as it gets.
+            # Once posts have left the document, it has reached its maximum size.
             self.window = self.size
         else:
             self.window = max(self.window, min(self.size, int(count)))
@@ -142,7 +145,7 @@ class Watched:
         self.until = at
 
 
-def standing(
+def replanned_visits(
     policy: str,
     feeds: Feeds,
     posts: Times,
@@ -154,53 +157,50 @@ def standing(
 ) -> Times:
     """Return at most `visits` fetches from split to stop, ascending for each feed.
 
-    policy: one of FEED_POLICIES   posts: what truly happens, ascending for each feed
-    every_hours: between two replans
-    closed_loop: all that is known at the split is one document of each feed, which is no visit;
-    else the posts of each from the start of the span to the split, as if none had been missed
+    policy:      one of FEED_POLICIES
+    posts:       true posts, ascending for each feed
+    every_hours: interval between replans
+    closed_loop: if true, only one document of each feed is known at the split, which does not count
+                 as a visit; else all posts from the start of the span to the split are known
     """
     start, split, stop = span
     population = even_population(
         feeds.key, np.zeros(len(feeds), np.int64), feeds.weight,
-        (1.0, float(LONGEST_FEED_WEEKS * WEEK_HOURS)), min(start, split - FIRST_HOURS), stop,
+        (1.0, float(MAX_FEED_WEEKS * WEEK_HOURS)), min(start, split - FIRST_HOURS), stop,
     )  # fmt: skip
     bounds = pairwise(posts.first.tolist())
     own = zip((posts.at[a:b] for a, b in bounds), feeds.window.tolist(), strict=True)
     if closed_loop:
-        watched = [Watched.first_look(each, size, split) for each, size in own]
+        states = [FeedState.first_document(each, size, split) for each, size in own]
     else:
-        watched = [Watched.all_seen(each, size, start, split) for each, size in own]
+        states = [FeedState.fully_observed(each, size, start, split) for each, size in own]
     per_day = visits * DAY_HOURS / (stop - split)
     terms = Terms(policy, max(per_day, least_per_day(population)))
-    present, went, now = Schedules.none(len(feeds)), list[Times](), split
+    current, done, now = Schedules.none(len(feeds)), list[Times](), split
     while now < stop:
         until = min(now + every_hours, stop)
-        window = np.array([feed.window for feed in watched])
-        made = plan_feeds(population, _histories(watched), window, terms, now, present)
-        present = made.schedules
-        # Each feed was just looked at: what is due at the first moment is done.
-        due = visits_of(present, population, now + TOUCH, until + TOUCH)
-        went.append(due)
-        for feed, (begin, end) in zip(watched, pairwise(due.first.tolist()), strict=True):
+        window = np.array([state.window for state in states])
+        past = Histories(
+            np.array([state.since for state in states]),
+            np.array([state.until for state in states]),
+            offsets(np.array([len(state.by) for state in states], np.int64)),
+            np.array([moment for state in states for moment in state.after]),
+            np.array([moment for state in states for moment in state.by]),
+        )
+        made = plan_feeds(population, past, window, terms, now, current)
+        current = made.schedules
+        # A fetch due exactly at `now` was already made in the previous period.
+        due = visits_of(current, population, now + TOUCH, until + TOUCH)
+        done.append(due)
+        for state, (begin, end) in zip(states, pairwise(due.first.tolist()), strict=True):
             for at in due.at[begin:end].tolist():
-                feed.look(at)
+                state.fetch(at)
         now = until
-    return _first_visits(joined(len(feeds), went), visits)
-
-
-def _histories(watched: list[Watched]) -> Histories:
-    counts = [len(feed.by) for feed in watched]
-    return Histories(
-        np.array([feed.since for feed in watched]),
-        np.array([feed.until for feed in watched]),
-        np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
-        np.array([moment for feed in watched for moment in feed.after]),
-        np.array([moment for feed in watched for moment in feed.by]),
-    )
+    return _first_visits(joined(len(feeds), done), visits)
 
 
 def _first_visits(visits: Times, most: int) -> Times:
-    """The first `most` visits of all feeds together."""
+    """Return the first `most` visits of all feeds together."""
     if len(visits.at) <= most:
         return visits
     keep = np.zeros(len(visits.at), np.bool_)

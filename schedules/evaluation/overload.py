@@ -1,8 +1,8 @@
-"""Cells and one server that cannot refresh all in time: how fresh each policy keeps them.
+"""Simulate one server that cannot refresh all cells in time, to compare dispatch policies.
 
-Each elapsed period of a cell adds one request, whether or not the last one was served; a refresh
-serves the newest, and those before it are missed. A refresh reads its cell when it begins and shows
-what it has read when it ends.
+Each period of a cell adds one request, whether or not the previous one was served. A refresh serves
+the newest request; older unserved ones are missed. A refresh reads its cell at its start and
+publishes the result at its end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from schedules.dispatch.dispatch import (
 from schedules.history import Floats, Ints, Times
 
 HOUR_SECONDS = 3600
-# A request counts from its very moment on, which sums of periods may miss by their last digits.
+# Tolerance for sums of periods, so that a request counts from its exact time.
 TOUCH = 1e-9
 ONE = Capacity(requests=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """n cells; all times in seconds. (n,) each.
+    """Describe n cells. All arrays are (n,), all times are in seconds.
 
-    period: between two requests   cost: of a refresh   change_every: mean between two changes
+    period:       between two requests
+    cost:         of a refresh
+    change_every: mean time between two changes
     """
 
     period: Floats
@@ -45,20 +47,21 @@ class Cells:
 
     @property
     def load(self) -> float:
-        """Seconds of work that are asked for in a second."""
+        """Return the load: seconds of work requested per second."""
         return load_of(self.period, self.cost)
 
     @property
     def expected(self) -> Floats:
-        """(n,) the paper's expected refresh ratio."""
+        """Return the (n,) expected refresh ratio (Ha et al. 2002)."""
         return expected_ratio(self.period, self.cost, HOUR_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens to n cells in `seconds`, whatever is done about it.
+    """Hold what happens to n cells in `seconds`, independent of the policy.
 
-    changes: of each cell, ascending   first: (n,) second of its first request
+    changes: of each cell, ascending
+    first:   (n,) time of its first request, in seconds
     """
 
     seconds: float
@@ -67,7 +70,7 @@ class Course:
 
     @classmethod
     def drawn(cls, cells: Cells, seconds: float, rng: np.random.Generator) -> Course:
-        """Changes as a Poisson process has them; requests begin anywhere in the first period."""
+        """Draw changes from a Poisson process, and first requests uniformly in the first period."""
         count = rng.poisson(seconds / cells.change_every)
         owner = np.repeat(np.arange(len(cells)), count)
         at = rng.random(len(owner)) * seconds
@@ -76,13 +79,13 @@ class Course:
         return cls(seconds, Times(np.append(0, np.cumsum(count)), at), first)
 
     def requested(self, cells: Cells, at: float) -> Floats:
-        """(n,) requests until then."""
+        """Return the (n,) number of requests up to this time."""
         count: Floats = np.maximum(np.floor((at - self.first) / cells.period + TOUCH) + 1, 0)
         return count
 
 
 class Refresh(NamedTuple):
-    """One refresh of a cell. number: of the request that it serves, from 1 on."""
+    """Describe one refresh of a cell. number: of the served request, from 1."""
 
     cell: int
     number: int
@@ -92,10 +95,10 @@ class Refresh(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of it.
+    """Hold the result of one policy.
 
-    requested, refreshed: (n, h) requests that came in each hour, and those of them that were served
-    fresh: (n,) share of time in which a cell showed what it should
+    requested, refreshed: (n, h) requests in each hour, and how many of them were served
+    fresh:                (n,) share of time in which a cell showed the current value
     """
 
     requested: Floats
@@ -104,7 +107,7 @@ class Played:
 
     @property
     def ratio(self) -> Floats:
-        """(n,) refresh ratio; 1 where nothing was requested."""
+        """Return the (n,) refresh ratio; 1 without requests."""
         requested, refreshed = self.requested.sum(1), self.refreshed.sum(1)
         result: Floats = np.ones(len(requested))
         np.divide(refreshed, requested, where=requested > 0, out=result)
@@ -112,26 +115,26 @@ class Played:
 
 
 def play(cells: Cells, course: Course, policy: str) -> Played:
-    """All refreshes of a policy, one after the other. policy: one of `dispatch.POLICIES`."""
-    went = _Server(cells, course).until(course.seconds, policy)
+    """Simulate the refreshes of a policy, one of `dispatch.POLICIES`."""
+    done = _Server(cells, course).until(course.seconds, policy)
     hours = int(np.ceil(course.seconds / HOUR_SECONDS))
-    # Cell and second of each request before the end.
+    # Cell and time of each request before the end.
     count = course.requested(cells, np.nextafter(course.seconds, 0)).astype(np.int64)
     asked_of = np.repeat(np.arange(len(cells)), count)
     order = np.arange(len(asked_of)) - np.repeat(np.cumsum(count) - count, count)
     asked_at = course.first[asked_of] + order * cells.period[asked_of]
-    served_of = np.array([refresh.cell for refresh in went], np.int64)
-    number = np.array([refresh.number for refresh in went])
+    served_of = np.array([refresh.cell for refresh in done], np.int64)
+    number = np.array([refresh.number for refresh in done])
     served_at = course.first[served_of] + (number - 1) * cells.period[served_of]
     return Played(
         _by_hour(asked_of, asked_at, len(cells), hours),
         _by_hour(served_of, served_at, len(cells), hours),
-        _fresh(went, course, len(cells)),
+        _fresh_share(done, course, len(cells)),
     )
 
 
 class _Server:
-    """Refreshes one cell after the other; what it knows of each cell is (n,)."""
+    """Refresh one cell at a time. The state arrays are (n,)."""
 
     def __init__(self, cells: Cells, course: Course) -> None:
         self.cells, self.course = cells, course
@@ -139,8 +142,8 @@ class _Server:
         self.served, self.refreshed, self.last = np.zeros((3, len(cells)))
 
     def until(self, end: float, policy: str) -> list[Refresh]:
-        """All refreshes that begin before `end`."""
-        went: list[Refresh] = []
+        """Return all refreshes that start before `end`."""
+        done: list[Refresh] = []
         now = float(self.course.first.min())
         while now < end:
             requested = self.course.requested(self.cells, now)
@@ -148,13 +151,14 @@ class _Server:
             if len(rows):
                 due = self._due(rows, requested[rows], now)
                 cell = int(rows[dispatch(policy, due, ONE, self.equal)[0]])
-                went.append(self._refresh(cell, requested[cell], now))
-                now = went[-1].end
+                done.append(self._refresh(cell, requested[cell], now))
+                now = done[-1].end
             else:
                 now = float((self.course.first + requested * self.cells.period).min())
-        return went
+        return done
 
     def _due(self, rows: Ints, requested: Floats, now: float) -> Due:
+        """Return the due cells as input of `dispatch`."""
         period, waited = self.cells.period[rows], now - self.last[rows]
         return Due(
             requested=requested,
@@ -170,21 +174,23 @@ class _Server:
         )
 
     def _refresh(self, cell: int, number: float, now: float) -> Refresh:
+        """Refresh a cell and record it."""
         self.served[cell], self.last[cell] = number, now
         self.refreshed[cell] += 1
         return Refresh(cell, int(number), now, now + float(self.cells.cost[cell]))
 
 
 def _by_hour(cell: Ints, at: Floats, n: int, hours: int) -> Floats:
+    """Return the (n, h) number of requests of each cell in each hour."""
     place = cell * hours + np.minimum(at // HOUR_SECONDS, hours - 1).astype(np.int64)
     return np.bincount(place, minlength=n * hours).reshape(n, hours).astype(np.float64)
 
 
-def _fresh(went: list[Refresh], course: Course, n: int) -> Floats:
-    """(n,) share of time in which what was read last had not changed since."""
+def _fresh_share(done: list[Refresh], course: Course, n: int) -> Floats:
+    """Return the (n,) share of time in which the published value was current."""
     fresh = np.empty(n)
     own: list[list[Refresh]] = [[] for _ in range(n)]
-    for refresh in went:
+    for refresh in done:
         if refresh.end < course.seconds:
             own[refresh.cell].append(refresh)
     for cell, refreshes in enumerate(own):

@@ -1,6 +1,6 @@
-"""A simulated crawl of pages: it follows plans or adapts, under a daily cap.
+"""Simulate a crawl of pages that follows plans or adapts, under a daily cap.
 
-`simulate` gives the visits of a policy, `daily` those to compare them with.
+`simulate` returns the visits of a policy, `daily` those of a baseline.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from schedules.evaluation.world import (
     while_there,
 )
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import GROUPED
 
-# Slots follow the wall clock.
+# Slots follow the wall clock, so a planned visit can be an hour off the longest interval.
 CLOCK_CHANGE_HOURS = 1.0
-LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
+MAX_INTERVAL_HOURS = MAX_WEEKS * WEEK_HOURS
 POLL_HOURS = 1 / 3
-# The golden section of a day.
+# Golden ratio conjugate; its multiples modulo 1 fill an interval evenly.
 GOLDEN = (5**0.5 - 1) / 2
-# Moments as sums of hours are not exact; this is less than the second that files tell.
+# Tolerance for sums of hours, which are inexact; below the one-second resolution of trace files.
 TOUCH = 1e-6
 
 
-class Desk:
-    """Lets visits go under a hard daily cap (UTC), the most valuable first."""
+class CappedDispatcher:
+    """Choose the visits that go ahead under a hard daily cap (UTC), most valuable first."""
 
     def __init__(self, cap: float | None) -> None:
         self._cap = int(cap or 0)
@@ -47,11 +47,14 @@ class Desk:
 
     @property
     def is_strict(self) -> bool:
-        """Whether there is a cap at all."""
+        """Return whether there is a cap."""
         return self._cap > 0
 
     def let_go(self, hour: int, value: Floats, waited: Floats, every: Floats) -> Ints:
-        """Which of the due ones go in this hour since 1970; arguments as in `Waiting`."""
+        """Return the indices of the due visits that go ahead in this hour since 1970.
+
+        The other arguments are as in `Waiting`.
+        """
         if hour // DAY_HOURS != self._day:
             self._day, self._used = hour // DAY_HOURS, 0
         left = room(self._cap, self._used)
@@ -59,49 +62,53 @@ class Desk:
         if left is not None and len(value) > left:
             n = len(value)
             none, overdue = np.zeros(n), np.maximum(np.nan_to_num(waited - every), 0)
-            # Nothing is known of visits that were missed before.
+            # The number of earlier missed visits is unknown.
             waiting = Waiting(
                 value, every, waited, overdue, np.ones(n), none, np.full(n, np.nan),
                 none.astype(np.int64),
             )  # fmt: skip
-            chosen = dispatch("value", waiting.due(LONGEST_HOURS), Capacity(left))
+            chosen = dispatch("value", waiting.due(MAX_INTERVAL_HOURS), Capacity(left))
         self._used += len(chosen)
         return chosen
 
 
 class Planned:
-    """Follows plans: slots and even intervals."""
+    """Follow plans of slots and even intervals."""
 
     def __init__(self, world: World, terms: Terms) -> None:
         n = len(world)
-        self._world, self._terms, self._desk = world, terms, Desk(terms.daily_cap)
+        self._world, self._terms, self._dispatcher = world, terms, CappedDispatcher(terms.daily_cap)
         self._present, self._value = Schedules.none(n), np.full(n, np.nan)
         self._waiting = np.zeros(n, np.bool_)
 
     def replan(self, past: Histories, now: float) -> None:
-        """Plan anew for those that are there, from what they follow now."""
+        """Plan the targets that exist now, starting from their current schedules."""
         rows, n = self._world.there(now), len(self._world)
         self._value = np.full(n, np.nan)
         if not len(rows):
             self._present = Schedules.none(n)
             return
-        population, present = self._world.population.of(rows), self._present.of(rows)
-        made = plan(population, past.of(rows), self._terms, now, present)
+        population, current = self._world.population.of(rows), self._present.of(rows)
+        made = plan(population, past.of(rows), self._terms, now, current)
         self._present = placed(made.schedules, rows, n)
         self._value[rows] = made.value
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
-        """The visits of a period."""
+        """Return the visits of a period."""
         population = self._world.population
         due = visits_of(self._present, population, now, until)
         due = joined(len(past), [due, self._overdue(due, past.until, now, until)])
         due = while_there(self._world, due)
-        return self._under_cap(due, past.until.copy(), now, until) if self._desk.is_strict else due
+        return (
+            self._under_cap(due, past.until.copy(), now, until)
+            if self._dispatcher.is_strict
+            else due
+        )
 
     def _overdue(self, due: Times, last: Floats, now: float, until: float) -> Times:
-        """Visits that keep the longest interval where a plan moved a target past it.
+        """Return visits that keep the longest interval where a new plan moved a target past it.
 
-        last: (n,) the last look; NaN where there was none: such targets are due at once
+        last: (n,) last observation; NaN if there was none: such targets are due immediately
         """
         some = np.diff(due.first) > 0
         coming = np.full(len(last), np.inf)
@@ -112,54 +119,54 @@ class Planned:
         return times_of(len(last), [(rows, latest[rows])])
 
     def _under_cap(self, due: Times, last: Floats, now: float, until: float) -> Times:
-        """Hour by hour: who waits and who comes due, as many as may go."""
+        """Return the visits of a period under the cap, choosing among due targets hour by hour."""
         owner, at = by_time(due)
         hours = np.arange(np.floor(now), until)
         bounds = np.searchsorted(at, np.append(hours, np.inf))
-        went: list[tuple[Ints, Floats]] = []
+        done: list[tuple[Ints, Floats]] = []
         for hour, begin, end in zip(hours, bounds[:-1], bounds[1:], strict=True):
             self._waiting &= self._world.ends > hour
             rows, times = self._candidates(owner[begin:end], at[begin:end], max(hour, now))
             if not len(rows):
                 continue
-            go = self._desk.let_go(int(hour), *self._claims(rows, hour - last[rows]))
+            go = self._dispatcher.let_go(int(hour), *self._claims(rows, hour - last[rows]))
             self._waiting[rows] = True
             self._waiting[rows[go]] = False
             last[rows[go]] = times[go]
-            went.append((rows[go], times[go]))
-        return times_of(len(last), went)
+            done.append((rows[go], times[go]))
+        return times_of(len(last), done)
 
     def _candidates(self, rows: Ints, at: Floats, now: float) -> tuple[Ints, Floats]:
-        """Those that wait, at once, and those that come due in this hour, each at its time."""
+        """Return targets and times: waiting ones now, and those due in this hour on time."""
         waiting = np.flatnonzero(self._waiting)
         fresh = ~self._waiting[rows]
         rows = np.concatenate([waiting, rows[fresh]])
         at = np.concatenate([np.full(len(waiting), now), at[fresh]])
-        # Equally valuable ones go in the order of their keys.
+        # Break ties by key.
         order = np.argsort(self._world.population.key[rows], kind="stable")
         return rows[order], at[order]
 
     def _claims(self, rows: Ints, waited: Floats) -> tuple[Floats, Floats, Floats]:
-        """Value of the visits, hours waited and hours between visits by plan."""
+        """Return value of the visits, hours waited, and planned hours between visits."""
         often = self._present.visits_per_week[rows]
         every = np.divide(WEEK_HOURS, often, where=often > 0, out=np.full(len(rows), np.inf))
-        return self._value[rows], np.nan_to_num(waited, nan=LONGEST_HOURS), every
+        return self._value[rows], np.nan_to_num(waited, nan=MAX_INTERVAL_HOURS), every
 
 
 class Adaptive:
-    """Shorter intervals after a change, longer after none; every visit decides about the next."""
+    """Shorten intervals after a change and lengthen them after none, at every visit."""
 
     def __init__(self, world: World, terms: Terms) -> None:
         n = len(world)
-        self._world, self._terms, self._desk = world, terms, Desk(terms.daily_cap)
+        self._world, self._terms, self._dispatcher = world, terms, CappedDispatcher(terms.daily_cap)
         self._every, self._next = np.full(n, np.nan), np.full(n, np.inf)
-        # Equally valuable ones go in the order of their keys.
+        # Break ties by key.
         self._by_key = np.argsort(world.population.key)
-        # Changes of each target that lie behind its last visit; -1 before the first.
-        self._known = np.full(n, -1)
+        # Number of changes of each target before its last visit; -1 before the first visit.
+        self._changes_seen = np.full(n, -1)
 
     def replan(self, past: Histories, now: float) -> None:
-        """First intervals for those that have none."""
+        """Set the first interval of targets that have none."""
         rows = self._world.there(now)
         rows = rows[np.isnan(self._every[rows])]
         if not len(rows):
@@ -168,51 +175,52 @@ class Adaptive:
         begun = plan(population, past.of(rows), terms, now).schedules
         self._every[rows] = begun.every_hours
         self._next[rows] = next_visits(begun, population.zones[0], now)
-        looked = rows[~np.isnan(past.until[rows])]
-        self._known[looked] = [self._behind(row, past.until[row]) for row in looked]
+        observed = rows[~np.isnan(past.until[rows])]
+        self._changes_seen[observed] = [self._behind(row, past.until[row]) for row in observed]
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
-        """The visits of a period, hour by hour."""
-        last, went = past.until.copy(), list[tuple[Ints, Floats]]()
+        """Return the visits of a period, simulated hour by hour."""
+        last, done = past.until.copy(), list[tuple[Ints, Floats]]()
         for hour in np.arange(np.floor(now), until):
             self._next[self._next > self._world.ends] = np.inf
             end = min(hour + 1, until)
             while len(rows := self._by_key[self._next[self._by_key] < end]):
-                waited = np.nan_to_num(hour - last[rows], nan=LONGEST_HOURS)
+                waited = np.nan_to_num(hour - last[rows], nan=MAX_INTERVAL_HOURS)
                 value = np.full(len(rows), np.nan)
-                rows = rows[self._desk.let_go(int(hour), value, waited, self._every[rows])]
+                rows = rows[self._dispatcher.let_go(int(hour), value, waited, self._every[rows])]
                 if not len(rows):
                     break
                 last[rows] = np.maximum(self._next[rows], max(hour, now))
-                went.append((rows, last[rows]))
+                done.append((rows, last[rows]))
                 for row in rows.tolist():
                     self._follow(row, float(last[row]))
-        return times_of(len(last), went)
+        return times_of(len(last), done)
 
     def _follow(self, row: int, at: float) -> None:
-        """What a visit sees decides when the next one is."""
-        before, self._known[row] = self._known[row], self._behind(row, at)
+        """Schedule the next visit from what this one observes."""
+        before, self._changes_seen[row] = self._changes_seen[row], self._behind(row, at)
         population = self._world.population
         bounds = population.min_hours[row], population.max_hours[row]
         every = self._every[row]
         if before >= 0:
-            every = next_interval(every, *bounds, changed=bool(before < self._known[row]))
+            every = next_interval(every, *bounds, changed=bool(before < self._changes_seen[row]))
         self._every[row], self._next[row] = every, at + every
 
     def _behind(self, row: int, at: float) -> int:
+        """Return the number of changes of a target up to this time."""
         changes = self._world.changes
         mine = changes.at[changes.first[row] : changes.first[row + 1]]
         return int(np.searchsorted(mine, at, "right"))
 
 
 class _Crawl(Protocol):
-    """What carries a plan out."""
+    """Define how a policy is carried out."""
 
     def replan(self, past: Histories, now: float) -> None:
-        """Plan anew."""
+        """Make a new plan."""
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
-        """The visits of a period."""
+        """Return the visits of a period."""
 
 
 def simulate(
@@ -223,36 +231,38 @@ def simulate(
     replan_hours: float = WEEK_HOURS,
     closed_loop: bool = False,
 ) -> Times:
-    """All visits of a policy, ascending for each target.
+    """Return all visits of a policy, ascending for each target.
 
-    Open loop: it knows what polls every 20 minutes saw from `start` to `split`, and visits from
-    `split` on; the paper's groups stay as those polls made them. Closed loop: it visits from
-    `start` on and knows nothing; in its first week it looks at each target daily, at another hour
-    each day, whatever the budget and the cap. Only the adaptive policy goes its own way at once.
+    In the open loop, the policy knows what polls every 20 minutes observed from `start` to `split`,
+    and visits from `split`. The frequency classes keep the assignment from these polls.
+
+    In the closed loop, the policy knows nothing at first and visits from `start`. In the first week
+    it visits each target daily at changing hours, regardless of budget and cap. Only the adaptive
+    policy starts with its own intervals.
     """
     crawl: _Crawl = Adaptive(world, terms) if terms.policy == "adaptive" else Planned(world, terms)
     learns = closed_loop or terms.policy not in GROUPED
-    past, went, now = never(len(world)), list[Times](), span.start
+    past, done, now = never(len(world)), list[Times](), span.start
     if not closed_loop:
         past, now = polled(world, span.start, span.split), span.split
     elif terms.policy != "adaptive":
         now = min(span.start + WEEK_HOURS, span.stop)
-        went.append(first_week(world, span.start, now))
-        past = seen(past, went[0], world.changes)
-    taught = past
+        done.append(first_week(world, span.start, now))
+        past = seen(past, done[0], world.changes)
+    training = past
     while now < span.stop:
         until = min(now + replan_hours, span.stop)
-        crawl.replan(taught, now)
+        crawl.replan(training, now)
         visits = crawl.visits(past, now, until)
         past = seen(past, visits, world.changes)
-        taught = past if learns else taught
-        went.append(visits)
+        training = past if learns else training
+        done.append(visits)
         now = until
-    return joined(len(world), went)
+    return joined(len(world), done)
 
 
 def daily(world: World, start: float, stop: float) -> Times:
-    """Each target once a day, at an hour that looks random and stays with the target."""
+    """Return one visit a day to each target, at a pseudorandom but fixed hour."""
     n = len(world)
     hour = (world.population.key % np.uint64(DAY_HOURS)).astype(np.float64)
     schedules = Schedules.even(np.full(n, WEEK_HOURS / DAY_HOURS), hour / DAY_HOURS)
@@ -260,10 +270,10 @@ def daily(world: World, start: float, stop: float) -> Times:
 
 
 def first_week(world: World, start: float, stop: float) -> Times:
-    """Each target once a day, at hours that differ from day to day by the golden section.
+    """Return one visit a day to each target, at hours that advance by the golden ratio.
 
-    At one hour of the day nothing would be learned of the others; the golden section spreads a few
-    days over all hours most evenly.
+    Visits at a fixed hour would show nothing about the other hours. Golden-ratio steps cover all
+    hours most evenly within a few days.
     """
     n, days = len(world), int(np.ceil((stop - start) / DAY_HOURS))
     begin = (world.population.key % np.uint64(DAY_HOURS)).astype(np.float64)[:, None]
@@ -273,12 +283,12 @@ def first_week(world: World, start: float, stop: float) -> Times:
 
 
 def polled(world: World, start: float, stop: float) -> Histories:
-    """What looks at all targets every 20 minutes see, both ends included.
+    """Return what polls of all targets every 20 minutes observe, both ends included.
 
-    The same as `world.seen` of `world.polls`, from the changes alone.
+    Equal to `world.seen` of `world.polls`, but computed from the changes only.
     """
     n, changes = len(world), world.changes
-    # The first and the last poll of each target; the last is less if none is.
+    # First and last poll of each target. If a target was never polled, the last precedes the first.
     since = np.ceil((np.fmax(world.began, start) - start) / POLL_HOURS - TOUCH)
     until = np.floor((np.minimum(world.ends, stop) - start) / POLL_HOURS + TOUCH)
     owner = np.repeat(np.arange(n), np.diff(changes.first))
@@ -288,9 +298,9 @@ def polled(world: World, start: float, stop: float) -> Histories:
     new = (np.diff(owner, prepend=-1) > 0) | (np.diff(poll, prepend=-1) > 0)
     owner, poll = owner[new], poll[new]
     first = np.searchsorted(owner, np.arange(n + 1))
-    known = since <= until
+    was_polled = since <= until
     return Histories(
-        np.where(known, start + since * POLL_HOURS, np.nan),
-        np.where(known, start + until * POLL_HOURS, np.nan),
+        np.where(was_polled, start + since * POLL_HOURS, np.nan),
+        np.where(was_polled, start + until * POLL_HOURS, np.nan),
         first, start + (poll - 1) * POLL_HOURS, start + poll * POLL_HOURS,
     )  # fmt: skip

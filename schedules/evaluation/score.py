@@ -1,9 +1,9 @@
-"""How good a schedule was: its visits held against the changes that truly happened.
+"""Score schedules: compare their visits with the true changes.
 
-The copy of a page is fresh at the start of the window. A change makes it stale until the first
-visit at or after it; a visit at the very moment of a change sees it. Of several changes between
-two visits only the newest is captured, the others are lost. What no visit has seen waits until the
-window ends, or the page's trace where that is earlier.
+The copy of a page is fresh at the start of the scored period. A change makes it stale until the
+first visit at or after the change; a visit at exactly the same time sees it. Of several changes
+between two visits only the newest is captured; the others are lost. A change that no visit sees
+waits until the end of the period, or until the page's trace ends if that is earlier.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from schedules.history import DAY_HOURS, Floats, Ints, Times
 
-# Moments are compared in whole milliseconds: sums of hours are not exact, and a visit that is early
-# by a rounding error would miss the change it is meant to see.
+# Compare times in whole milliseconds. Sums of hours are inexact, and a visit that is early by a
+# rounding error would miss the change that it should see.
 TICKS = 3_600_000
 NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over pages, or over sources; NaN where there is nothing to take a mean of.
+    """Hold means over pages or sources; NaN where there is nothing to average.
 
-    freshness:   share of time the copy equals the page
+    freshness:   share of time in which the copy equals the page
     age_days:    mean time since the oldest change not yet seen, 0 while fresh
     delay_h:     hours from a captured change to the visit that saw it
     delay_all_h: hours from any change to the first visit after it, or to the end
@@ -42,12 +42,12 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How the requests spread over the window; hours and days are those of UTC.
+    """Describe how the requests spread over the scored period, in UTC hours and days.
 
     per_day:      requests a day
-    busiest_hour: most requests in one clock hour
-    busiest_day:  most requests on one day
-    hour_peak:    requests in the busiest hour / mean requests an hour; NaN without requests
+    busiest_hour: maximum requests in one clock hour
+    busiest_day:  maximum requests on one day
+    hour_peak:    requests in the busiest hour / mean requests per hour; NaN without requests
     """
 
     per_day: float
@@ -58,11 +58,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The figures of all pages together.
+    """Hold the totals of all pages.
 
-    never_visited: pages without any visit
-    by_page:       every page, or every change, counts the same
-    by_source:     every source counts the same
+    never_visited: number of pages without any visit
+    by_page:       means in which every page, or every change, has the same weight
+    by_source:     means in which every source has the same weight
     """
 
     pages: int
@@ -77,22 +77,22 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What the visits of n pages saw of their changes; every array is (n,).
+    """Hold what visits observed of the changes of n pages. Every array is (n,).
 
-    A page whose trace ends where the window begins, or before, is watched for 0 hours and counts in
-    no total.
+    A page whose trace ends at or before the start of the period has 0 watched hours and is left out
+    of all totals.
 
     source:      index of the page's source
-    watched_h:   hours of the window that the page's trace covers
-    visits:      visits in them
-    changes:     changes in them, of which
-    captured:    were the page's newest when a visit came, and
-    lost:        were overwritten before one came
+    watched_h:   hours of the period that the page's trace covers
+    visits:      visits in these hours
+    changes:     changes in these hours = captured + lost + those still unseen at the end
+    captured:    changes that were the newest when a visit came
+    lost:        changes that were overwritten before a visit came
     stale_h:     hours in which the copy differed from the page
-    age_h2:      integral of the copy's age over time, in square hours
-    delay_h:     sum of the hours that captured changes waited for their visit
-    delay_all_h: sum of the hours that changes waited for a visit or the end
-    load:        how the visits of all pages spread over the window
+    age_h2:      integral of the copy's age over time, in hours squared
+    delay_h:     total hours that captured changes waited for their visit
+    delay_all_h: total hours that changes waited for a visit or the end
+    load:        how the visits of all pages spread over the period
     """
 
     source: Ints
@@ -112,16 +112,16 @@ class Score:
 
     @property
     def freshness(self) -> Floats:
-        """(n,) share of time each copy equals its page; NaN where it is not watched."""
+        """Return the (n,) share of time in which each copy equals its page; NaN if not watched."""
         return 1 - _ratio(self.stale_h, self.watched_h)
 
     @property
     def age_days(self) -> Floats:
-        """(n,) mean age of each copy in days; NaN where it is not watched."""
+        """Return the (n,) mean age of each copy in days; NaN if not watched."""
         return _ratio(self.age_h2, self.watched_h) / DAY_HOURS
 
     def totals(self) -> Totals:
-        """The figures of all pages together, by page and by source."""
+        """Return the totals of all pages, averaged by page and by source."""
         watched = self.watched_h > 0
         pages = int(np.count_nonzero(watched))
         return Totals(
@@ -136,12 +136,12 @@ class Score:
         )
 
     def _figures(self, part: Ints) -> Figures:
-        """Means over the pages or changes of each part, then over the parts that have any."""
+        """Return means over the pages or changes of each part, then over the non-empty parts."""
 
         def mean(sums: NDArray[Any], counts: NDArray[Any]) -> float:
             ratios = _ratio(_sums(part, sums), _sums(part, counts))
-            known = ratios[~np.isnan(ratios)]
-            return float(known.mean()) if len(known) else np.nan
+            finite = ratios[~np.isnan(ratios)]
+            return float(finite.mean()) if len(finite) else np.nan
 
         watched = self.watched_h > 0
         return Figures(
@@ -156,19 +156,19 @@ class Score:
 def score(
     changes: Times, visits: Times, source: Ints, ends: Floats, start: float, stop: float
 ) -> Score:
-    """What visits from `start` to `stop` saw of the changes after `start` up to `stop`.
+    """Score the visits from `start` to `stop` against the changes after `start` up to `stop`.
 
-    source: (n,) index of each page's source, >= 0
-    ends:   (n,) where each page's trace ends, in hours since 1970 (UTC); inf: nowhere
-    start, stop: hours since 1970 (UTC), start < stop
+    source:      (n,) index of each page's source, >= 0
+    ends:        (n,) end of each page's trace, in hours since 1970 (UTC); inf: none
+    start, stop: hours since 1970 (UTC)
 
-    Memory is linear in pages, changes and visits.
+    Raises ValueError unless start < stop. Memory is linear in pages, changes and visits.
     """
     if not start < stop:
-        raise ValueError(f"a window from {start} to {stop} holds no time")
+        raise ValueError(f"the period from {start} to {stop} is empty")
     began = int(_ticks(start))
     watched = np.maximum(_ticks(np.minimum(ends, stop)) - began, 0)
-    # One axis for all pages: each has a stretch of its own, one tick longer than the longest.
+    # Put all pages on one axis, each with its own stretch, one tick longer than the longest period.
     stretch = int(watched.max(initial=0)) + 1
     looked = _on_axis(visits, watched, began, stretch)
     happened = _on_axis(changes, watched, began, stretch)
@@ -185,19 +185,19 @@ def score(
         watched_h=watched / TICKS,
         visits=np.bincount(looked // stretch, minlength=len(watched)),
         load=Load(mean * DAY_HOURS, busiest_hour, busiest_day, peak),
-        **_fates(happened, looked, watched, stretch),
+        **_outcomes(happened, looked, watched, stretch),
     )
 
 
-def _fates(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> dict[str, Any]:
-    """What became of the changes, by page; moments are those on the axis of all pages."""
+def _outcomes(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> dict[str, Any]:
+    """Return per-page sums over the changes. Times are positions on the axis of all pages."""
     page = happened // stretch
     end = page * stretch + watched[page]
     visit = np.append(looked, NEVER)[np.searchsorted(looked, happened)]
     until = np.minimum(visit, end)
     hours = (until - happened) / TICKS
-    # Changes that wait for the same moment follow one another: the oldest of them made the copy
-    # stale, the newest is what the visit got.
+    # Consecutive changes can wait for the same visit. The oldest of them made the copy stale, and
+    # the newest is the one that the visit captures.
     stale = np.where(np.diff(until, prepend=-1) != 0, hours, 0)
     newest = np.diff(until, append=-1) != 0
     captured = newest & (visit <= end)
@@ -214,25 +214,30 @@ def _fates(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> dict[st
 
 
 def _ticks(hours: Floats | float) -> Ints:
+    """Convert hours to whole milliseconds."""
     return np.rint(np.multiply(hours, TICKS)).astype(np.int64)
 
 
 def _on_axis(times: Times, watched: Ints, began: int, stretch: int) -> Ints:
-    """Where the moments in the pages' watched time stand, ascending: page * stretch + ticks."""
+    """Return the ascending positions of the times on the axis of all pages.
+
+    The position is page * stretch + ticks. Times outside the watched period are dropped.
+
+    """
     page = np.repeat(np.arange(len(watched)), np.diff(times.first))
     after = _ticks(times.at) - began
     inside = (after >= 0) & (after <= watched[page]) & (watched[page] > 0)
-    # The stable sort is quick where most is in order already.
+    # The stable sort is fast here, because the times are mostly sorted already.
     return np.sort((page * stretch + after)[inside], kind="stable")
 
 
 def _sums(part: Ints, each: NDArray[Any], parts: int = 0) -> Floats:
-    """(parts,) sum of `each` over each part; at least as many as there are."""
+    """Return the sum of `each` over each part, for at least `parts` parts."""
     return np.bincount(part, each, parts).astype(np.float64, copy=False)
 
 
 def _ratio(sums: Floats, counts: Floats) -> Floats:
-    """Quotients; NaN where the count is 0."""
+    """Return quotients; NaN where the count is 0."""
     quotients = np.full(len(sums), np.nan)
     np.divide(sums, counts, out=quotients, where=counts > 0)
     return quotients
@@ -240,9 +245,9 @@ def _ratio(sums: Floats, counts: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class CollectedTotals:
-    """The figures of all feeds together; NaN where there is nothing to take a mean of.
+    """Hold the totals of all feeds; NaN where there is nothing to average.
 
-    missed_pct, uncollected_pct, lost_pct: of the posts; the last is the sum of the others
+    missed_pct, uncollected_pct, lost_pct: percentages of posts; lost = missed + uncollected
     delay_h: mean hours from a collected post to its fetch
     """
 
@@ -261,11 +266,14 @@ class CollectedTotals:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What became of the posts of n feeds; every array is (n,).
+    """Hold what happened to the posts of n feeds. Every array is (n,).
 
     posts = missed + uncollected + got
-    missed: pushed out before a fetch or the end      uncollected: in the document at the end
-    got: collected     delay_h: sum of the hours that those collected waited for their fetch
+
+    missed:      pushed out of the document before a fetch or the end
+    uncollected: still in the document at the end, but not fetched
+    got:         collected
+    delay_h:     total hours that collected posts waited for their fetch
     """
 
     posts: Ints
@@ -280,12 +288,12 @@ class Collected:
 
     @property
     def never_visited(self) -> NDArray[np.bool_]:
-        """(n,) whether no fetch came."""
+        """Return (n,) flags of the feeds that were never fetched."""
         never: NDArray[np.bool_] = self.visits == 0
         return never
 
     def totals(self) -> CollectedTotals:
-        """The figures of all feeds together: every post counts the same."""
+        """Return the totals of all feeds, in which every post has the same weight."""
         posts, got = int(self.posts.sum()), int(self.got.sum())
         missed, uncollected = int(self.missed.sum()), int(self.uncollected.sum())
         share = 100 / posts if posts else np.nan
@@ -305,17 +313,18 @@ class Collected:
 
 
 def collected(posts: Times, visits: Times, window: Ints, start: float, stop: float) -> Collected:
-    """What fetches from `start` to `stop` collect of the posts after `start` up to `stop`.
+    """Score the fetches from `start` to `stop` against the posts after `start` up to `stop`.
 
-    window: (n,) >= 1 posts that each document holds   start, stop: hours since 1970, start < stop
+    window:      (n,) posts that each document holds, >= 1
+    start, stop: hours since 1970 (UTC)
 
-    Memory is linear in feeds, posts and fetches.
+    Raises ValueError unless start < stop. Memory is linear in feeds, posts and fetches.
     """
     if not start < stop:
-        raise ValueError(f"a window from {start} to {stop} holds no time")
+        raise ValueError(f"the period from {start} to {stop} is empty")
     n, began = len(window), int(_ticks(start))
     length = int(_ticks(stop)) - began
-    # One axis for all feeds: each has a stretch of its own.
+    # Put all feeds on one axis, each with its own stretch.
     stretch = length + 1
     whole = np.full(n, length)
     posted, fetched = (_on_axis(times, whole, began, stretch) for times in (posts, visits))
@@ -339,4 +348,5 @@ def collected(posts: Times, visits: Times, window: Ints, start: float, stop: flo
 
 
 def _counts(feed: NDArray[Any], n: int) -> Ints:
+    """Return the (n,) number of entries of each feed."""
     return np.bincount(feed, minlength=n).astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""What truly happens to targets, and visits to them as arrays."""
+"""Hold the ground truth of a simulation, and represent visits as arrays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from schedules.schedule import WEEK_HOURS, Schedules
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """n targets and what truly happens to them; times in hours since 1970 (UTC).
+    """Hold the true changes of n targets, in hours since 1970 (UTC).
 
     changes:     of each target, ascending
-    began, ends: (n,) a target is there from `began` (NaN: always) to `ends` (inf: for ever)
+    began, ends: (n,) a target exists from `began` (NaN: always) to `ends` (inf: forever)
     """
 
     population: Population
@@ -32,7 +32,7 @@ class World:
         return len(self.population)
 
     def there(self, at: float) -> Ints:
-        """Rows of the targets that are there."""
+        """Return the rows of the targets that exist at a time."""
         return np.flatnonzero(~(self.began > at) & (self.ends > at))
 
 
@@ -44,9 +44,10 @@ def even_population(
     start: float,
     stop: float,
 ) -> Population:
-    """Targets of sites that never close and have no caps, by UTC.
+    """Return targets of sites without visiting hours or caps, on UTC clocks.
 
-    site: (n,) number of each target's site, all of them from 0 on   hours: between two visits
+    site:  (n,) number of each target's site, consecutive from 0
+    hours: shortest and longest interval
     """
     n, sites, zone = len(key), int(site.max(initial=0)) + 1, ZoneInfo("UTC")
     return Population(
@@ -67,7 +68,7 @@ def even_population(
 
 
 class Span(NamedTuple):
-    """When it starts, from when on it counts, when it stops; hours since 1970 (UTC)."""
+    """Mark the start, the beginning of the scored period and the end; hours since 1970 (UTC)."""
 
     start: float
     split: float
@@ -75,37 +76,37 @@ class Span(NamedTuple):
 
 
 def while_there(world: World, visits: Times) -> Times:
-    """The visits that find their targets."""
+    """Return the visits during which their targets exist."""
     owner = np.repeat(np.arange(len(world)), np.diff(visits.first))
     there = ~(visits.at < world.began[owner]) & (visits.at <= world.ends[owner])
     return times_of(len(world), [(owner[there], visits.at[there])])
 
 
 def visits_of(schedules: Schedules, population: Population, start: float, stop: float) -> Times:
-    """The visits of all targets by the clocks of their sites."""
-    zone, went = population.zone[population.site], list[tuple[Ints, Floats]]()
+    """Return the visits of all targets by the wall clocks of their sites."""
+    zone, done = population.zone[population.site], list[tuple[Ints, Floats]]()
     for number in np.unique(zone):
         rows = np.flatnonzero(zone == number)
         site = population.site[rows[0]]
         times = visits_between(schedules.of(rows), population.zones[site], start, stop)
-        went.append((np.repeat(rows, np.diff(times[0])), times[1]))
-    return times_of(len(schedules), went)
+        done.append((np.repeat(rows, np.diff(times[0])), times[1]))
+    return times_of(len(schedules), done)
 
 
 def joined(n: int, parts: list[Times]) -> Times:
-    """The visits of several periods in one."""
+    """Return the visits of several periods as one."""
     return times_of(n, [by_time(part) for part in parts])
 
 
 def by_time(visits: Times) -> tuple[Ints, Floats]:
-    """Targets and times of visits, in the order of time."""
+    """Return targets and times of visits in chronological order."""
     owner = np.repeat(np.arange(len(visits.first) - 1), np.diff(visits.first))
     order = np.argsort(visits.at, kind="stable")
     return owner[order], visits.at[order]
 
 
 def times_of(n: int, pieces: list[tuple[Ints, Floats]]) -> Times:
-    """Visits of n targets from pieces of targets and times."""
+    """Return visits of n targets from pieces of targets and times."""
     pieces = [(np.empty(0, np.int64), np.empty(0)), *pieces]
     owner, at = (np.concatenate(column) for column in zip(*pieces, strict=True))
     order = np.lexsort((at, owner))
@@ -113,7 +114,7 @@ def times_of(n: int, pieces: list[tuple[Ints, Floats]]) -> Times:
 
 
 def placed(schedules: Schedules, rows: Ints, n: int) -> Schedules:
-    """The schedules of all n targets: these in their rows, none elsewhere."""
+    """Return schedules of n targets: the given ones in `rows`, empty ones elsewhere."""
     none = Schedules.none(1)
     longer = replace(
         schedules,
@@ -128,20 +129,23 @@ def placed(schedules: Schedules, rows: Ints, n: int) -> Schedules:
 
 
 def never(n: int) -> Histories:
-    """The histories of n targets that nobody has looked at yet."""
+    """Return the histories of n targets that were never observed."""
     nothing, none = np.full(n, np.nan), np.empty(0)
     return Histories(nothing, nothing.copy(), np.zeros(n + 1, np.int64), none, none)
 
 
 def polls(n: int, start: float, stop: float, every_hours: float) -> Times:
-    """Looks at all n targets on one grid, both ends included."""
+    """Return polls of all n targets on one grid, both ends included."""
     count = int(np.floor((stop - start) / every_hours + 1e-9)) + 1
     grid = start + np.arange(count) * every_hours
     return Times(np.arange(n + 1) * count, np.tile(grid, n))
 
 
 def seen(past: Histories, visits: Times, changes: Times) -> Histories:
-    """The histories after more visits. visits: later than the past, ascending for each target."""
+    """Return the histories after more visits.
+
+    visits: later than the histories, ascending for each target
+    """
     n = len(past)
     owner = np.repeat(np.arange(n), np.diff(visits.first))
     before = np.empty(len(visits.at))
@@ -164,12 +168,12 @@ def seen(past: Histories, visits: Times, changes: Times) -> Histories:
 
 
 def _changes_until(changes: Times, owner: Ints, at: Floats) -> Ints:
-    """How many changes of its target each moment has behind it."""
+    """Return the number of changes of its target up to each time."""
     if np.isnan(at).all():
         return np.zeros(len(at), np.int64)
     low = min(changes.at.min(initial=np.inf), np.nanmin(at, initial=np.inf))
     high = max(changes.at.max(initial=-np.inf), np.nanmax(at, initial=-np.inf))
-    # Targets one after the other on one line. Milliseconds: sums of hours are not exact.
+    # Put all targets on one axis. Use whole milliseconds, because sums of hours are inexact.
     length = round((high - low) * 3.6e6) + 2
     of = np.repeat(np.arange(len(changes.first) - 1), np.diff(changes.first))
     line = of * length + np.rint((changes.at - low) * 3.6e6).astype(np.int64)

@@ -1,7 +1,7 @@
-"""The best schedules of feeds: cycles of one or more weeks, all feeds under one price.
+"""Find the best schedules of feeds: cycles of one or more weeks, one price over all feeds.
 
-As for pages (`optimal`), each feed offers what it could buy, the steps worth most are bought, and
-a feed keeps the schedule it has where another would hardly be better.
+As for pages (`allocation.optimal`), each feed offers candidate steps, the most valuable steps are
+allocated, and a feed keeps its current schedule if another one would hardly be better.
 """
 
 from __future__ import annotations
@@ -12,36 +12,46 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.allocation.allocate import Purchase, buy, least_visits
-from schedules.allocation.optimal import DEAD_BAND, INDIFFERENCE, Offers, joined, schedules_of, why
+from schedules.allocation.allocate import Allocation, allocate, least_visits
+from schedules.allocation.optimal import (
+    DEAD_BAND,
+    INDIFFERENCE,
+    Candidates,
+    joined,
+    schedules_of,
+    why,
+)
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.feeds.placement import Course, Room, course, hull, insert, interval_cost, polish
+from schedules.feeds.placement import Course, Room, course, hull, insert, interval_cost, refine
 from schedules.feeds.post_rates import Posting, profile_of, table
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import WEEK_DAYS, BudgetTooSmall
 
-# Posts lost that a day's waiting of one post counts for.
+# Cost of one post waiting for a day, in missed posts.
 DELAY_PER_DAY = 0.01
-# Offers below this share of the price are not looked at.
-WORTH_OFFERING = 0.7
-FIRST_GUESS, LOWEST = 1.0, 1e-9
+# Steps below this share of the expected price are not computed.
+MIN_VALUE_SHARE = 0.7
+FIRST_MIN_VALUE, LOWEST_PRICE = 1.0, 1e-9
 CHEAPER = 0.25
-# The first options are one visit in each of the cycles; option RARE + n - 1 is n visits a week.
+# The first options are one visit in each of the cycles. Option RARE + n - 1 is n visits a week.
 CYCLES = len(FEED_CYCLES)
 RARE = CYCLES - 1
 PER_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
-# So many feeds tell the price for all.
-ENOUGH = 4_000
+# Number of feeds from which the price is estimated.
+MAX_SAMPLE = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:
-    """What binds n feeds of s sites, and what they are worth.
+    """Hold the limits and weights of n feeds of s sites.
 
-    key:  (n,) a number that stays with the feed    window: (n,) >= 1 posts the document holds
-    weight, cost: (n,) importance, and of a fetch   min_hours, max_hours: (n,) between two fetches
-    site: (n,) 0 to s - 1                           open_hours: (s, 168) of the local week
+    key:                  (n,) stable pseudorandom number
+    window:               (n,) feed size in posts, >= 1
+    weight, cost:         (n,) importance, and cost of a fetch
+    min_hours, max_hours: (n,) shortest and longest interval between two fetches
+    site:                 (n,) 0 to s - 1
+    open_hours:           (s, 168) of the local week
     """
 
     key: NDArray[np.uint64]
@@ -57,15 +67,15 @@ class FeedLimits:
         return len(self.key)
 
     def of(self, rows: Ints) -> FeedLimits:
-        """Some of the feeds."""
+        """Return the limits of some of the feeds."""
         own = {name: getattr(self, name)[rows] for name in PER_FEED}
         return replace(self, **own)
 
 
 class FeedPlan(NamedTuple):
-    """Schedules of n feeds, and the posts that the last visit bought saves.
+    """Hold schedules of n feeds, and the posts saved by the last allocated visit.
 
-    value, worth, bound: (n,) as in `draft.Draft`
+    value, worth, bound: (n,) as in `outlook.Draft`
     """
 
     schedules: Schedules
@@ -76,7 +86,7 @@ class FeedPlan(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the kernels need of m feeds; see Posting and FeedLimits."""
+    """Hold what the kernels need of m feeds; see Posting and FeedLimits."""
 
     per_week: Floats
     batch: Floats
@@ -95,79 +105,85 @@ class Columns(NamedTuple):
 def optimal_schedules(
     posting: Posting,
     limits: FeedLimits,
-    present: Schedules,
+    current: Schedules,
     *,
     visits_per_week: float = np.inf,
     price: float | None = None,
 ) -> FeedPlan:
-    """The schedules that save most posts for at most `visits_per_week`, or at a price.
+    """Return the schedules that save most posts with `visits_per_week`, or at a price.
 
-    present: (n,) schedules so far, `Schedules.none` without   price: posts that a visit has to save
-    Slots are hours of the clock that the times given to `posting` went by.
-    BudgetTooSmall where the visits do not keep every feed's longest interval.
+    current: (n,) schedules so far, `Schedules.none` if there are none
+    price:   posts that a visit must save
+
+    Slots are hours of the same clock as the times given to `posting`. Raises BudgetTooSmall if the
+    visits do not keep every feed's longest interval.
     """
     if price is not None:
-        offered, purchase = _bought(posting, limits, present, np.inf, price)
+        candidates, allocation = _allocated(posting, limits, current, np.inf, price)
     else:
-        offered, purchase = _within(posting, limits, present, visits_per_week)
-    if (needed := least_visits(offered.steps)) > visits_per_week * (1 + 1e-6):
+        candidates, allocation = _within(posting, limits, current, visits_per_week)
+    if (needed := least_visits(candidates.steps)) > visits_per_week * (1 + 1e-6):
         raise BudgetTooSmall(needed / WEEK_DAYS, len(limits))
-    last = purchase.price if price is None else price
-    new = schedules_of(purchase.chosen, offered, limits.key, FEED_CYCLES)
+    last = allocation.price if price is None else price
+    new = schedules_of(allocation.chosen, candidates, limits.key, FEED_CYCLES)
 
-    # Local search in the new schedules; the old ones stay where a new one is hardly better.
+    # Refine the new schedules by local search; keep current ones if a new one is hardly better.
     slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
-    old_slots = present.slots.astype(np.int64)
+    old_slots = current.slots.astype(np.int64)
 
     def work(part: Part) -> None:
-        first, old = (s.first[part.start : part.stop + 1] for s in (new, present))
+        first, old = (s.first[part.start : part.stop + 1] for s in (new, current))
         own, had = slots[first[0] : first[-1]], old_slots[old[0] : old[-1]]
-        weeks = new.weeks[part].astype(np.int64), present.weeks[part].astype(np.int64)
+        weeks = new.weeks[part].astype(np.int64), current.weeks[part].astype(np.int64)
         f, begins = _columns(posting, limits, part), (first - first[0], old - old[0])
         _settle(f, last, weeks, begins, own, had, kept[part])
 
     spread_over(work, parts(len(new)))
-    polished = replace(new, slots=slots.astype(np.uint16))
-    return FeedPlan(chosen_of(kept, present, polished), *why(offered, purchase), last)
+    refined = replace(new, slots=slots.astype(np.uint16))
+    return FeedPlan(chosen_of(kept, current, refined), *why(candidates, allocation), last)
 
 
-def _bought(
-    posting: Posting, limits: FeedLimits, present: Schedules, visits: float, least: float
-) -> tuple[Offers, Purchase]:
-    offered = offers(posting, limits, least)
-    visits = max(visits, least_visits(offered.steps))
-    return offered, buy(offered.steps, limits.key, visits, present.visits_per_week)
+def _allocated(
+    posting: Posting, limits: FeedLimits, current: Schedules, visits: float, least: float
+) -> tuple[Candidates, Allocation]:
+    """Allocate visits among the candidates worth more than `least`; at least the mandatory ones."""
+    candidates = candidates_of(posting, limits, least)
+    visits = max(visits, least_visits(candidates.steps))
+    return candidates, allocate(candidates.steps, limits.key, visits, current.visits_per_week)
 
 
 def _within(
-    posting: Posting, limits: FeedLimits, present: Schedules, visits: float
-) -> tuple[Offers, Purchase]:
-    """What so many visits buy: offers that are made cheaper until there are enough.
+    posting: Posting, limits: FeedLimits, current: Schedules, visits: float
+) -> tuple[Candidates, Allocation]:
+    """Allocate a number of visits, adding cheaper candidates until there are enough.
 
-    Some of the feeds tell the price where there are very many.
+    If there are very many feeds, a sample determines the price.
     """
-    least, n = FIRST_GUESS * WORTH_OFFERING, len(limits)
-    if n > ENOUGH:
-        rows = np.argsort(limits.key)[:ENOUGH]
-        sample = posting.of(rows), limits.of(rows), present.of(rows)
-        least = max(_within(*sample, visits * ENOUGH / n)[1].price * WORTH_OFFERING, LOWEST)
+    least, n = FIRST_MIN_VALUE * MIN_VALUE_SHARE, len(limits)
+    if n > MAX_SAMPLE:
+        rows = np.argsort(limits.key)[:MAX_SAMPLE]
+        sample = posting.of(rows), limits.of(rows), current.of(rows)
+        least = max(
+            _within(*sample, visits * MAX_SAMPLE / n)[1].price * MIN_VALUE_SHARE, LOWEST_PRICE
+        )
     while True:
-        offered, purchase = _bought(posting, limits, present, visits, least)
-        if not purchase.sold_out or least <= LOWEST:
-            return offered, purchase
-        least = max(least * CHEAPER, LOWEST)
+        candidates, allocation = _allocated(posting, limits, current, visits, least)
+        if not allocation.sold_out or least <= LOWEST_PRICE:
+            return candidates, allocation
+        least = max(least * CHEAPER, LOWEST_PRICE)
 
 
-def offers(posting: Posting, limits: FeedLimits, least: float) -> Offers:
-    """All that the feeds could buy for more than `least` a visit, numbered as for pages."""
+def candidates_of(posting: Posting, limits: FeedLimits, least: float) -> Candidates:
+    """Return the candidate steps of all feeds whose value exceeds `least` per visit."""
     return joined(
         spread_over(
-            lambda part: _offers(_columns(posting, limits, part), least), parts(len(limits))
+            lambda part: _candidates(_columns(posting, limits, part), least), parts(len(limits))
         )
     )
 
 
 def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
+    """Return the input of the kernels for the feeds of a part."""
     cells = posting.cells_of(part)
     return Columns(
         posting.per_week[part],
@@ -187,6 +203,7 @@ def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
 
 @compiled
 def _course(f: Columns, i: int) -> Course:
+    """Return the expected posts and the losses of one feed."""
     profile = profile_of(f.cell[f.first[i] : f.first[i + 1]], f.common)
     mass, lever = course(profile, f.per_week[i])
     most = FEED_CYCLES[0] * f.per_week[i]
@@ -195,7 +212,7 @@ def _course(f: Columns, i: int) -> Course:
 
 @compiled
 def _room(f: Columns, i: int, begin: int) -> Room:
-    """The week from hour `begin` on."""
+    """Return the room in the week that starts at hour `begin`."""
     open_hours = f.open_hours[f.site[i]]
     end = begin + WEEK_HOURS
     return Room(begin, end, open_hours, f.min_hours[i], f.max_hours[i])
@@ -203,9 +220,9 @@ def _room(f: Columns, i: int, begin: int) -> Room:
 
 @compiled
 def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) -> tuple[float, int]:
-    """Cost a week of one visit in `weeks` weeks at its best hour, and that hour.
+    """Return the cost per week of one visit every `weeks` weeks at its best hour, and that hour.
 
-    Of hours that are as good the first from `phase` on is taken, as if each later one cost `slope`.
+    Among equivalent hours, the first from `phase` is taken, as if each later one cost `slope`.
     """
     best, cost, where = np.inf, np.inf, -1
     for late in range(WEEK_HOURS):
@@ -221,7 +238,7 @@ def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) ->
 def _options(
     c: Course, f: Columns, i: int, least: float
 ) -> tuple[Floats, Floats, Ints, Ints, Ints, bool]:
-    """Visits and value of the steps, their options; hours of rare visits, slots, whether full."""
+    """Return visits, value and options of the steps, rare hours, slots, and whether full."""
     slope = INDIFFERENCE * least / WEEK_HOURS
     room = _room(f, i, 0)
     rare, single = np.full(CYCLES, -1), np.full(CYCLES, np.inf)
@@ -253,7 +270,8 @@ def _options(
 
 
 @compiled
-def _offers(f: Columns, least: float) -> tuple[NDArray[Any], ...]:
+def _candidates(f: Columns, least: float) -> tuple[NDArray[Any], ...]:
+    """Compute the candidate steps of m feeds, as columns for `joined`."""
     m = len(f.worth)
     size = m * (CYCLES + WEEK_HOURS)
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
@@ -283,12 +301,12 @@ def _settle(
     f: Columns, price: float, weeks: tuple[Ints, Ints], first: tuple[Ints, Ints], slots: Ints,
     before: Ints, kept: Flags,
 ) -> None:  # fmt: skip
-    """Polish the new slots in place and mark what is kept."""
+    """Refine the new slots in place, and mark feeds that keep their current schedule."""
     for i in range(len(kept)):
         c, room = _course(f, i), _room(f, i, 0)
         own = slots[first[0][i] : first[0][i + 1]]
         if weeks[0][i] == 1 and len(own) > 1:
-            own[:] = _polished(c, f, i, own)
+            own[:] = _refined(c, f, i, own)
         old = before[first[1][i] : first[1][i + 1]]
         same = len(old) * weeks[0][i] == len(own) * weeks[1][i]
         if same and _allows(room, weeks[1][i], old):
@@ -297,20 +315,20 @@ def _settle(
 
 
 @compiled
-def _polished(c: Course, f: Columns, i: int, slots: Ints) -> Ints:
-    """Each slot of a week at its best hour between its neighbours; ascending."""
+def _refined(c: Course, f: Columns, i: int, slots: Ints) -> Ints:
+    """Move each slot of a week to its best hour between its neighbors; return them sorted."""
     at = np.sort(slots)
     for place in (0, len(at) // 2):
         begin = at[place]
         others = np.append(at[place + 1 :], at[:place] + WEEK_HOURS)
-        at[0], at[1:] = begin, polish(c, _room(f, i, begin), others) % WEEK_HOURS
+        at[0], at[1:] = begin, refine(c, _room(f, i, begin), others) % WEEK_HOURS
         at = np.sort(at)
     return at
 
 
 @compiled
 def cycle_cost(c: Course, weeks: int, slots: Ints) -> float:
-    """Cost a week of slots (ascending hours of a cycle of `weeks` weeks)."""
+    """Return the cost per week of slots (ascending hours of a cycle of `weeks` weeks)."""
     cost = 0.0
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
@@ -321,7 +339,7 @@ def cycle_cost(c: Course, weeks: int, slots: Ints) -> float:
 
 @compiled
 def _allows(room: Room, weeks: int, slots: Ints) -> bool:
-    """Whether slots are within limits: hours open, intervals neither too short nor too long."""
+    """Return whether slots keep the limits: open hours, and intervals of allowed length."""
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
         hours = later - slots[j]

@@ -1,7 +1,7 @@
-"""Where the fetches of one feed go: each at the hour that saves most posts and waiting.
+"""Place the fetches of one feed, each in the hour that saves most posts and waiting time.
 
-The hours of a plan are an axis from Monday 00:00: `begin`, the first fetch of a cycle, hours in
-which the document may be fetched, and `end`, the first fetch of the next cycle.
+The hours of a plan are an axis from Monday 00:00. `begin` is the first fetch of a cycle and `end`
+the first fetch of the next cycle.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from schedules.history import Flags, Floats, Ints
 from schedules.placement.placement import allowed, next_gap
 from schedules.schedule import WEEK_HOURS
 
-# A long interval is first searched in so many steps, then around the best of them.
+# Long intervals are searched in this many steps, then around the best step.
 STEPS = 72
 SWEEPS = 4
-# An interval begins in the first week; `interval_posts` needs no more than two weeks after it.
+# An interval starts in the first week; `interval_posts` reads at most two more weeks.
 AXIS_HOURS = 3 * WEEK_HOURS
 NO_FETCH = -1
 
 
 class Course(NamedTuple):
-    """What is expected of a feed on its axis of hours.
+    """Hold the expected posts of a feed along its axis of hours.
 
-    mass:  (h,) posts up to each hour    lever: (h,) the same, each times its hour
-    table: what intervals lose           delay: posts that an hour of waiting of a post counts for
+    mass:  (h,) posts up to each hour
+    lever: (h,) sum of the posts up to each hour, each times its hour
+    table: losses of intervals
+    delay: cost of one hour of waiting of one post, in missed posts
     """
 
     mass: Floats
@@ -38,9 +40,11 @@ class Course(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where fetches may go.
+    """Limit where fetches may be placed.
 
-    begin, end: of the axis     open_hours: (168,)     min_hours, max_hours: between two
+    begin, end:           of the axis
+    open_hours:           (168,)
+    min_hours, max_hours: shortest and longest interval between two fetches
     """
 
     begin: int
@@ -52,7 +56,7 @@ class Room(NamedTuple):
 
 @compiled
 def course(profile: Floats, per_week: float) -> tuple[Floats, Floats]:
-    """Return (AXIS_HOURS + 1,) mass and lever from Monday 00:00 on. profile: (168,) sums to 1."""
+    """Return (AXIS_HOURS + 1,) mass and lever from Monday 00:00. profile: (168,) sums to 1."""
     mass, lever = np.empty(AXIS_HOURS + 1), np.empty(AXIS_HOURS + 1)
     mass[0] = lever[0] = 0.0
     hour = 0
@@ -66,7 +70,10 @@ def course(profile: Floats, per_week: float) -> tuple[Floats, Floats]:
 
 @compiled
 def interval_cost(c: Course, a: int, n: int) -> float:
-    """Posts lost between fetches at `a` and `n`, and what the others wait, in posts."""
+    """Return the cost of the interval between fetches at `a` and `n`, in missed posts.
+
+    Posts that are not missed add the cost of their waiting time.
+    """
     posts, wait = interval_posts(c.mass, c.lever, a, n)
     lost, share = looked_up(c.table.lost, c.table.wait, c.table.top, posts)
     return lost + c.delay * share * wait
@@ -74,9 +81,9 @@ def interval_cost(c: Course, a: int, n: int) -> float:
 
 @compiled
 def interval_posts(mass: Floats, lever: Floats, a: int, n: int) -> tuple[float, float]:
-    """Return the posts of the hours from `a` to `n`, and the sum of their hours until `n`.
+    """Return the posts of the hours from `a` to `n`, and the sum of their waiting hours until `n`.
 
-    Weeks are alike: those after the first hours are counted, not looked up.
+    All weeks are identical, so further whole weeks are computed, not looked up.
     """
     weeks = max((n - a) // WEEK_HOURS, 0)
     b = n - weeks * WEEK_HOURS
@@ -94,6 +101,7 @@ def interval_posts(mass: Floats, lever: Floats, a: int, n: int) -> tuple[float, 
 
 @compiled
 def _split(c: Course, room: Room, a: int, z: int, n: int) -> float:
+    """Return the cost of the hours from `a` to `n` with a fetch at `z`."""
     return _search(c, room, a, n, z, z, 1)[0]
 
 
@@ -101,8 +109,8 @@ def _split(c: Course, room: Room, a: int, z: int, n: int) -> float:
 def _search(
     c: Course, room: Room, a: int, n: int, first: int, last: int, stride: int
 ) -> tuple[float, int]:
-    """The least cost of the hours from `a` to `n` with a fetch between, and its hour."""
-    # Locals: to take an array out of a tuple costs as much as all the rest.
+    """Return the lowest cost of the hours from `a` to `n` with a fetch in between, and its hour."""
+    # Copy to locals, because taking an array out of a tuple costs as much as all other operations.
     mass, lever, lost, wait = c.mass, c.lever, c.table.lost, c.table.wait
     top, delay, is_open = c.table.top, c.delay, room.open_hours
     cost, where = np.inf, NO_FETCH
@@ -122,7 +130,7 @@ def _search(
 
 @compiled
 def best_split(c: Course, room: Room, a: int, n: int) -> tuple[float, int]:
-    """What the best fetch between hours `a` and `n` saves, and its hour; NO_FETCH if none."""
+    """Return the saving and the hour of the best fetch between `a` and `n`; NO_FETCH if none."""
     first, last = allowed(a, n, room.min_hours, room.max_hours)
     stride = max(1, (last - first) // STEPS)
     cost, where = _search(c, room, a, n, first, last, stride)
@@ -130,7 +138,7 @@ def best_split(c: Course, room: Room, a: int, n: int) -> tuple[float, int]:
         low, high = max(first, where - stride + 1), min(last, where + stride - 1)
         cost, where = _search(c, room, a, n, low, high, 1)
     if where < 0 and n - a > room.max_hours:
-        # The last open hour that the longest interval after `a` allows.
+        # Fall back to the last open hour that the longest interval after `a` allows.
         least = max(1, int(np.ceil(room.min_hours)))
         for z in range(min(a + int(room.max_hours), n - least), a + least - 1, -1):
             if room.open_hours[z % WEEK_HOURS]:
@@ -142,10 +150,10 @@ def best_split(c: Course, room: Room, a: int, n: int) -> tuple[float, int]:
 
 @compiled
 def insert(c: Course, room: Room, least: float, most: int) -> tuple[Floats, Ints, int, bool]:
-    """Put in at most `most` fetches, one after the other, while one saves more than `least`.
+    """Insert up to `most` fetches, one at a time, while each saves more than `least`.
 
-    returns what each saves and its hour, in this order, how many of the first are needed to keep
-    the longest interval, and whether there is no room for more
+    Returns the saving and the hour of each fetch in the order of insertion, the number of fetches
+    that the longest interval requires, and whether no further fetch fits.
     """
     at, where = np.empty(most + 2, np.int64), np.empty(most + 2, np.int64)
     gain, saved = np.empty(most + 2), np.empty(most)
@@ -172,8 +180,8 @@ def insert(c: Course, room: Room, least: float, most: int) -> tuple[Floats, Ints
 
 
 @compiled
-def polish(c: Course, room: Room, fetches: Ints) -> Ints:
-    """Move each fetch to the best hour between its neighbours, a few times round; ascending."""
+def refine(c: Course, room: Room, fetches: Ints) -> Ints:
+    """Move each fetch to the best hour between its neighbors, SWEEPS times; return them sorted."""
     at = np.empty(len(fetches) + 2, np.int64)
     at[0], at[-1], at[1:-1] = room.begin, room.end, np.sort(fetches)
     for _ in range(SWEEPS):
@@ -191,10 +199,11 @@ def polish(c: Course, room: Room, fetches: Ints) -> Ints:
 
 @compiled
 def hull(more: Floats, saved: Floats, needed: int) -> tuple[Floats, Floats, Ints]:
-    """Steps of falling worth: the visits each adds, what each visit of it saves, its last item.
+    """Return the steps of decreasing value: visits added, saving per visit, and last item of each.
 
-    more: (k,) visits that each item adds   saved: (k,) what it saves   needed: so many of the
-    first must be, and are one step of infinite worth
+    more:   (k,) visits that each item adds
+    saved:  (k,) what each item saves
+    needed: number of first items that are mandatory; they form one step of infinite value
     """
     count, value = np.empty(len(saved)), np.empty(len(saved))
     last = np.empty(len(saved), np.int64)

@@ -1,4 +1,4 @@
-"""From the posts of feeds to a plan: estimate, allocate, place."""
+"""Make a plan for feeds from their posts: estimate, allocate, place."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from schedules.feeds.post_rates import (
     table,
 )
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
-from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time, levelled
+from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time, leveled
 from schedules.population import MONDAY_HOURS, Population
-from schedules.schedule import FEED_CYCLES, LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import FEED_CYCLES, MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import (
     KEPT,
     PRICE,
@@ -39,25 +39,26 @@ from schedules.terms import (
 )
 
 OPTIMAL = "optimal"
-# Hours and batches of a feed are those of the last weeks, or, where it posts rarely, of its last
-# posts. Rates change sooner: a feed falls silent or wakes up within days.
+# Hours and batch sizes are estimated from the last weeks or, for feeds that post rarely, from the
+# last posts. Rates use a shorter period, because a feed can fall silent or become active within
+# days.
 RECENT_HOURS, RECENT_POSTS = 42 * DAY_HOURS, 50
 FRESH_HOURS, FRESH_POSTS = 7 * DAY_HOURS, 100
-# Of all visits, those that go to feeds only because of their longest intervals, at most.
+# Maximum share of all visits that feeds get only because of their longest interval.
 WATCH_SHARE = 0.1
-# The period of the paper's policies.
+# Period of the policies of the papers, in weeks.
 PERIOD_WEEKS = 4
 QUANTILES = (0.05, 0.95)
 TRIES = 4
 HALVINGS = 40
-# What sums of floats leave over is no post.
+# Tolerance for rounding errors in numbers of posts.
 RESIDUE = 1e-9
 
 
 def whole(shares: Floats, total: int) -> Ints:
-    """(n,) whole numbers that sum to `total`, as `shares` have it: by largest remainder.
+    """Return (n,) whole numbers proportional to `shares` with the sum `total` (largest remainder).
 
-    shares: (n,) >= 0; ties go to the lowest index
+    shares: (n,) >= 0. Ties go to the lowest index.
     """
     if not len(shares):
         return np.empty(0, np.int64)
@@ -70,24 +71,26 @@ def whole(shares: Floats, total: int) -> Ints:
 
 
 def uniform(rate: Floats, fetches: int) -> Ints:
-    """(n,) the same for each feed: m = M / n."""
+    """Return the (n,) fetches of the policy uniform: m = M / n."""
     return whole(np.ones(len(rate)), fetches)
 
 
 def min_delay(rate: Floats, weight: Floats, fetches: int) -> Ints:
-    """(n,) least delay of posts (Sia and Cho 2007): m = k sqrt(weight rate)."""
+    """Return the (n,) fetches with minimum delay (Sia and Cho 2007): m = k sqrt(weight rate)."""
     return whole(np.sqrt(weight * rate), fetches)
 
 
 def min_missing(rate: Floats, window: Floats, fetches: int) -> Ints:
-    """(n,) fewest posts lost: each fetch goes to the feed of which it collects most posts.
+    """Return the (n,) fetches with the fewest missed posts (minimum missing).
 
-    rate: (n,) posts in the period   window: (n,) >= 1 posts that the document holds
+    rate:   (n,) posts in the period
+    window: (n,) posts that the document holds, >= 1
 
-    A fetch collects PPA = min(TP, S) of the TP posts that are left. The largest PPA is next, the
-    lowest index of equals; when nothing is left anywhere, all begin anew. Since PPA never rises
-    along a feed's fetches, a heap holds the next of each: O((n + M) log n). Rounds that use up
-    all posts are the same each time, and are counted, not played.
+    A fetch collects PPA = min(TP, S) of the TP posts that are left. The feed with the largest PPA
+    is fetched next, ties going to the lowest index. When no posts are left, all feeds start again.
+    Because PPA never increases along a feed's fetches, a heap of each feed's next fetch suffices:
+    O((n + M) log n). Rounds that use up all posts are identical, so they are counted instead of
+    simulated.
     """
     if not (rate > 0).any():
         return uniform(rate, fetches)
@@ -98,20 +101,21 @@ def min_missing(rate: Floats, window: Floats, fetches: int) -> Ints:
 
 
 def choices(rate: Floats, window: Floats, fetches: int) -> Ints:
-    """(fetches,) the feeds that `min_missing` chooses, in order."""
+    """Return the (fetches,) feeds that `min_missing` chooses, in order."""
     return _choices(rate.astype(np.float64), window.astype(np.float64), fetches)
 
 
 @compiled
 def _choices(rate: Floats, window: Floats, fetches: int) -> Ints:
+    """Return the feeds that the greedy policy chooses; see `min_missing`."""
     chosen = np.empty(fetches, np.int64)
     left = rate.copy()
-    heap = _full(rate, window)
+    heap = _heap_of(rate, window)
     for j in range(fetches):
         if not len(heap):
             left[:] = rate
-            heap = _full(rate, window)
-        # The smallest pair: the most posts, then the lowest index.
+            heap = _heap_of(rate, window)
+        # The smallest pair has the most posts, then the lowest index.
         posts, i = heapq.heappop(heap)
         chosen[j] = i
         left[i] += posts
@@ -121,22 +125,24 @@ def _choices(rate: Floats, window: Floats, fetches: int) -> Ints:
 
 
 @compiled
-def _full(rate: Floats, window: Floats) -> list[tuple[float, int]]:
+def _heap_of(rate: Floats, window: Floats) -> list[tuple[float, int]]:
+    """Return a heap of (-PPA, feed) for the first fetch of each feed."""
     heap = [(-min(rate[i], window[i]), i) for i in range(len(rate)) if rate[i] > 0]
     heapq.heapify(heap)
     return heap
 
 
 def missing(rate: Floats, window: Floats, fetches: Ints) -> Floats:
-    """(n,) posts lost when fetches come when the document is full: MP = rate - sum of PPA."""
+    """Return the (n,) posts missed by fetches that find full documents: MP = rate - sum of PPA."""
     lost: Floats = np.maximum(rate - fetches * window, 0)
     return lost
 
 
 class FeedOutlook(NamedTuple):
-    """What is to be expected of n feeds.
+    """Hold the expected results of n feeds.
 
-    missed: (n,) posts lost in a week    delay_hours: (n,) mean wait of those collected
+    missed:      (n,) posts missed a week
+    delay_hours: (n,) mean wait of collected posts
     """
 
     missed: Floats
@@ -144,14 +150,14 @@ class FeedOutlook(NamedTuple):
 
 
 def feed_outlook(posting: Posting, window: Ints, schedules: Schedules) -> FeedOutlook:
-    """The outlook of any schedules; window: (n,) posts that the documents hold.
+    """Return the outlook of any schedules; window: (n,) posts that the documents hold.
 
-    Without a visit everything is lost.
+    A feed without visits misses all posts.
     """
 
     def work(part: Part) -> tuple[Floats, Floats]:
         cells, first = posting.cells_of(part), schedules.first[part.start : part.stop + 1]
-        return _outlook(
+        return _outlook_of_part(
             (posting.per_week[part], posting.batch[part]),
             (cells.first, cells.hour, posting.common),
             window[part],
@@ -168,7 +174,7 @@ def feed_outlook(posting: Posting, window: Ints, schedules: Schedules) -> FeedOu
 
 
 @compiled
-def _outlook(
+def _outlook_of_part(
     rates: tuple[Floats, Floats],
     cells: tuple[Ints, Hours, Floats],
     window: Ints,
@@ -176,7 +182,7 @@ def _outlook(
     slots: tuple[Ints, Ints],
     every: Floats,
 ) -> tuple[Floats, Floats]:
-    """Posts lost in a week, and hours that the others wait together."""
+    """Return the posts missed a week, and the total hours that the other posts wait."""
     missed, wait = rates[0].copy(), np.zeros(len(window))
     for i in range(len(window)):
         own = slots[1][slots[0][i] : slots[0][i + 1]]
@@ -204,14 +210,17 @@ def _outlook(
 
 @dataclass(frozen=True, slots=True)
 class FeedsPlan:
-    """A schedule for each of n feeds, and what it rests on.
+    """Hold a schedule for each of n feeds, and the estimates behind it.
 
-    believed: how they post      missed: (n,) posts lost in a week, expected
-    delay_hours: (n,) mean wait of those collected     value, worth, bound: as in `plan.Plan`, in
-    posts    moved: (n,) not as at present     price: posts that a fetch has to save
+    posting:             estimates of how the feeds post
+    missed:              (n,) expected posts missed a week
+    delay_hours:         (n,) mean wait of collected posts
+    value, worth, bound: as in `allocation.plan.Plan`, in posts
+    moved:               (n,) whether the schedule is new
+    price:               posts that a fetch must save
     """
 
-    believed: Posting
+    posting: Posting
     schedules: Schedules
     missed: Floats
     delay_hours: Floats
@@ -222,21 +231,21 @@ class FeedsPlan:
     price: float
 
     def figures(self, rows: Ints) -> dict[str, Floats]:
-        """What is expected of some feeds, by name: posts a week, losses, waiting."""
-        posts, hours = self.believed.posts[rows], self.believed.hours[rows]
+        """Return the expected figures of some feeds by name: posts a week, misses, waiting."""
+        posts, hours = self.posting.posts[rows], self.posting.hours[rows]
         low, high = (gammaincinv(posts, share) * WEEK_HOURS / hours for share in QUANTILES)
         return {
-            "rate_per_week": self.believed.per_week[rows],
+            "rate_per_week": self.posting.per_week[rows],
             "rate_low": low,
             "rate_high": high,
-            "batch": self.believed.batch[rows],
+            "batch": self.posting.batch[rows],
             "missed_per_week": self.missed[rows],
             "delay_hours": self.delay_hours[rows],
         }
 
     @property
     def requests_per_day(self) -> float:
-        """Mean fetches a day."""
+        """Return the mean number of fetches a day."""
         return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)
 
 
@@ -246,39 +255,42 @@ def plan_feeds(
     window: Ints,
     terms: Terms,
     now_hours: float,
-    present: Schedules,
+    current: Schedules,
 ) -> FeedsPlan:
-    """A plan for all feeds from `now_hours` on; BudgetTooSmall if it cannot be.
+    """Return a plan for all feeds from `now_hours`, in hours since 1970 (UTC).
 
-    histories: a record for each post     window: (n,) posts that the documents hold
-    present:   what they follow now, no slots where that is nothing
+    histories: one record for each post
+    window:    (n,) posts that the documents hold
+    current:   schedules so far, without slots for unplanned feeds
+
+    Raises BudgetTooSmall if the budget does not keep every feed's longest interval.
     """
     least = least_per_day(population)
     if terms.budget_per_day < least * (1 - 1e-9):
         raise BudgetTooSmall(least, len(population))
-    believed = believed_of(population, histories, now_hours)
+    posting = posting_of(population, histories, now_hours)
     if terms.policy == OPTIMAL:
-        best = _optimal(population, histories, believed, window, terms, now_hours, present)
+        best = _optimal(population, histories, posting, window, terms, now_hours, current)
         schedules, value, worth, bound, price = best
     else:
-        # The paper's policies: fetches of a period, at even intervals.
-        visits = fetches(population, believed, window, terms) / PERIOD_WEEKS
+        # The policies of the papers give the fetches of a period, at even intervals.
+        visits = fetches(population, posting, window, terms) / PERIOD_WEEKS
         schedules = Schedules.even(visits, even_phase(population.key))
         value, worth = (np.full(len(population), np.nan) for _ in range(2))
         bound, price = np.full(len(population), RULE, np.uint8), np.nan
     caps = Caps.of(terms, population)
     if caps.by_hour:
-        schedules = levelled(schedules, present, population, caps, population.ahead(now_hours))
-    missed, delay = feed_outlook(believed, window, schedules)
-    moved = ~schedules.same_as(present)
+        schedules = leveled(schedules, current, population, caps, population.ahead(now_hours))
+    missed, delay = feed_outlook(posting, window, schedules)
+    moved = ~schedules.same_as(current)
     bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
     bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
-    return FeedsPlan(believed, schedules, missed, delay, value, worth, bound, moved, price)
+    return FeedsPlan(posting, schedules, missed, delay, value, worth, bound, moved, price)
 
 
-def believed_of(population: Population, histories: Histories, now_hours: float) -> Posting:
-    """How feeds post, on the clocks of their sites."""
-    times, since = _posts_of(histories)
+def posting_of(population: Population, histories: Histories, now_hours: float) -> Posting:
+    """Estimate how feeds post, on the wall clocks of their sites."""
+    times, since = _post_times(histories)
     recent = np.maximum(since, np.minimum(now_hours - RECENT_HOURS, _nth_last(times, RECENT_POSTS)))
     was_seen = ~np.isnan(histories.until)
     since = np.where(was_seen, recent, 0.0)
@@ -287,16 +299,23 @@ def believed_of(population: Population, histories: Histories, now_hours: float) 
     fresh = np.where(was_seen, np.maximum(since, fresh), 0.0)
     feeds = np.arange(len(was_seen))
     owner = np.repeat(feeds, np.diff(times.first))
-    at = _local(population, owner, times.at)
+    at = _to_wall_clock(population, owner, times.at)
     order = np.lexsort((at, owner))
     return estimate_posting(
         Times(times.first, at[order]),
-        *(np.where(was_seen, _local(population, feeds, t), 0.0) for t in (since, until, fresh)),
+        *(
+            np.where(was_seen, _to_wall_clock(population, feeds, t), 0.0)
+            for t in (since, until, fresh)
+        ),
     )
 
 
-def _posts_of(histories: Histories) -> tuple[Times, Floats]:
-    """Moments of posts, ascending for each feed; those of one wide interval are spread over it."""
+def _post_times(histories: Histories) -> tuple[Times, Floats]:
+    """Return the times of posts, ascending for each feed, and the start of each history.
+
+    Posts of the same wide interval are spread evenly over it.
+
+    """
     count = np.diff(histories.first)
     owner = np.repeat(np.arange(len(count)), count)
     order = np.lexsort((histories.by, histories.after, owner))
@@ -313,7 +332,7 @@ def _posts_of(histories: Histories) -> tuple[Times, Floats]:
 
 
 def _nth_last(times: Times, posts: int) -> Floats:
-    """(n,) moment of each feed's post with so many after it; of its first where there are fewer."""
+    """Return the (n,) time of the post that has `posts` later ones; -inf if there are fewer."""
     count = np.diff(times.first)
     place = np.maximum(times.first[1:] - posts - 1, times.first[:-1])
     moment = np.append(times.at, 0.0)[np.minimum(place, len(times.at))]
@@ -321,8 +340,8 @@ def _nth_last(times: Times, posts: int) -> Floats:
     return result
 
 
-def _local(population: Population, feed: Ints, at: Floats) -> Floats:
-    """Hours since 1970 on the clock of each feed's site, from hours since 1970 (UTC)."""
+def _to_wall_clock(population: Population, feed: Ints, at: Floats) -> Floats:
+    """Convert hours since 1970 (UTC) to hours since 1970 on the wall clock of each feed's site."""
     walls = population.walls
     zone = population.zone[population.site[feed]]
     hour = np.floor(at).astype(np.int64)
@@ -335,17 +354,18 @@ def _local(population: Population, feed: Ints, at: Floats) -> Floats:
 def _optimal(
     population: Population,
     histories: Histories,
-    believed: Posting,
+    posting: Posting,
     window: Ints,
     terms: Terms,
     now: float,
-    present: Schedules,
+    current: Schedules,
 ) -> FeedPlan:
+    """Return the best plan whose fullest week stays within the budget."""
     whole = terms.budget_per_day * WEEK_DAYS
-    # A plan takes what was silent for weeks to stay so. Visits at long intervals find out whether
-    # it does, and cost next to nothing where there are many visits: the shortest of the longest
-    # intervals that takes a small share of them.
-    for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= LONGEST_WEEKS):
+    # A plan assumes that a feed that was silent for weeks stays silent. Visits at long intervals
+    # verify this, and cost almost nothing if the budget is large. Use the shortest of the longest
+    # intervals that takes only a small share of the budget.
+    for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= MAX_WEEKS):
         max_hours = np.minimum(population.max_hours, weeks * WEEK_HOURS)
         watched = replace(population, max_hours=max_hours)
         if least_visits(watched).sum() <= WATCH_SHARE * whole:
@@ -358,9 +378,9 @@ def _optimal(
     least, last = least_per_day(population) * WEEK_DAYS, histories.until
     budget = max(whole - 1, least)
     for _ in range(TRIES):
-        best = optimal_schedules(believed, limits, present, visits_per_week=budget)
+        best = optimal_schedules(posting, limits, current, visits_per_week=budget)
         schedules = best.schedules
-        schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
+        schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
         schedules = balanced(schedules, population, last, now)
         over = fullest_week(schedules) - whole
         if over <= 1e-6:
@@ -369,15 +389,15 @@ def _optimal(
     return best._replace(schedules=schedules)
 
 
-def fetches(population: Population, believed: Posting, window: Ints, terms: Terms) -> Floats:
-    """(n,) fetches of each feed in a period, which need not be whole at the bounds.
+def fetches(population: Population, posting: Posting, window: Ints, terms: Terms) -> Floats:
+    """Return the (n,) fetches of each feed in a period; not whole numbers where a limit applies.
 
-    None is fetched less often than its longest interval needs, nor more often than its shortest
-    one allows; the policy shares out what is left.
+    Each feed gets at least the fetches of its longest interval and at most those of its shortest
+    one. The policy allocates the rest.
     """
     least = least_visits(population) * PERIOD_WEEKS
     most = np.maximum(least, PERIOD_WEEKS * WEEK_HOURS / population.min_hours)
-    rate, whole = believed.per_week * PERIOD_WEEKS, terms.budget_per_day * WEEK_DAYS
+    rate, whole = posting.per_week * PERIOD_WEEKS, terms.budget_per_day * WEEK_DAYS
     budget = whole * PERIOD_WEEKS
     low, high = 0, int(min(budget, most.sum())) + 1
     for _ in range(HALVINGS):
@@ -393,6 +413,7 @@ def fetches(population: Population, believed: Posting, window: Ints, terms: Term
 
 
 def _shares(policy: str, rate: Floats, window: Ints, weight: Floats, total: int) -> Ints:
+    """Return the (n,) whole numbers of fetches that a policy of the papers gives each feed."""
     if policy == "uniform":
         return uniform(rate, total)
     if policy == "min-delay":

@@ -1,9 +1,9 @@
-"""How feeds post: how many posts, in what batches, at what hours; and what fetches of them lose.
+"""Estimate how feeds post (number, batches and hours of posts) and what fetches miss.
 
-All is shrunk to what other feeds do, as three weeks of a feed are few posts: a rate to that of a
-typical feed, batches to typical ones, hours to the feed's own weekdays and hours of the day and
-those of all feeds. Posts of an interval are negative binomial; what is beyond the feed's document
-is lost, the rest waits.
+All estimates are shrunk toward other feeds, because a feed has few posts in three weeks: its rate
+toward that of a typical feed, its batch size toward a typical one, and its hours toward its own
+weekdays and hours of the day and toward the hours of all feeds. The number of posts in an interval
+is negative binomial. Posts beyond the feed size are missed, the others wait.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from schedules.history import DAY_HOURS, Flags, Floats, Ints, Times, offsets, pl
 from schedules.population import MONDAY_HOURS
 from schedules.schedule import WEEK_HOURS
 
-# What is believed of a feed before it is watched counts as much as a fifth of a post at the mean
-# rate of all feeds: few feeds post most, so more would hold back who posts often.
+# The prior of a rate counts as this many posts at the mean rate of all feeds. A larger prior would
+# underestimate the few feeds that post most.
 PRIOR_POSTS = 0.2
-# Feeds post once a week, where not one of them has been watched.
+# Without any observation, one post a week is assumed.
 UNKNOWN_HOURS = 168.0
-# Variance over mean of a day's posts, less one; the posts that this belief counts for.
-TYPICAL_BATCH, MOST_BATCH, BATCH_POSTS = 3.0, 10.0, 10.0
-# Hours with posts that the feed's own weekdays and hours of the day count for, and all feeds'.
+# Prior of a day's variance-to-mean ratio less one, its maximum, and its weight in posts.
+TYPICAL_BATCH, MAX_BATCH, BATCH_POSTS = 3.0, 10.0, 10.0
+# Weights of a feed's own weekday and hour product, and of all feeds, in hours with posts.
 OWN_CELLS, COMMON_CELLS, EVEN_CELLS = 8.0, 30.0, 14.0
-NEIGHBOURS = 0.25
-# So many feeds tell the hours of all; a feed tells as much as a few of its hours do, at most.
+NEIGHBORS = 0.25
+# Maximum number of feeds that determine the hours of all, and how many of a feed's hours have half
+# of its maximum weight.
 TELLING_FEEDS, TELLING_CELLS = 20_000, 5.0
 
-# Sums of hours are not exact.
+# Tolerance for sums of hours, which are inexact.
 TOUCH = 1e-6
-# Points of a table of losses.
+# Number of points in a table of losses.
 POINTS = 64
-# So many deviations above the window no document is not full: from there on all is linear.
+# From this many standard deviations above the feed size, every document is full and losses are
+# linear.
 FULL = 6.0
 HUGE = 1e200
 TINY = 1e-9
@@ -45,10 +47,12 @@ Hours = NDArray[np.uint8]
 
 
 class Cells(NamedTuple):
-    """Hours of the week of feeds in which posts came, once for each clock hour that had any.
+    """Hold the hours of the week in which feeds posted, once for each clock hour with posts.
 
-    first: (n + 1,) offsets   hour: (c,) 0 = Monday 00:00
-    A burst of posts in an hour is one event: it tells the hour once.
+    first: (n + 1,) offsets
+    hour:  (c,) 0 = Monday 00:00
+
+    A burst of posts within an hour is one event and counts once.
     """
 
     first: Ints
@@ -57,11 +61,12 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What is believed of how n feeds post.
+    """Hold the estimates of how n feeds post.
 
-    posts, hours: (n,) posts seen in so many usual hours, those believed before among them
-    batch:        (n,) variance of a day's posts over their mean, less one
-    cells:        hours in which posts came               common: (168,) those of all feeds
+    posts, hours: (n,) posts observed in this many usual hours, including the prior
+    batch:        (n,) variance of a day's posts divided by their mean, less one
+    cells:        hours with posts
+    common:       (168,) profile of all feeds
     """
 
     posts: Floats
@@ -75,11 +80,11 @@ class Posting:
 
     @property
     def per_week(self) -> Floats:
-        """(n,) posts expected in a week; more than 0."""
+        """Return the (n,) expected posts a week; more than 0."""
         return WEEK_HOURS * self.posts / self.hours
 
     def of(self, rows: Ints) -> Posting:
-        """Some of the feeds."""
+        """Return the estimates of some of the feeds."""
         first, place = places_of(rows, self.cells.first)
         return replace(
             self,
@@ -90,7 +95,7 @@ class Posting:
         )
 
     def cells_of(self, part: Part) -> Cells:
-        """The hours of the feeds of a part."""
+        """Return the hours of the feeds of a part."""
         first = self.cells.first[part.start : part.stop + 1]
         return Cells(first - first[0], self.cells.hour[first[0] : first[-1]])
 
@@ -98,11 +103,11 @@ class Posting:
 def estimate_posting(
     posts: Times, since: Floats, until: Floats, fresh: Floats | None = None
 ) -> Posting:
-    """What is believed of n feeds from their posts after `since` up to `until`.
+    """Estimate how n feeds post from their posts after `since` up to `until`.
 
-    posts: in hours since 1970 on the clock that their fetches go by, ascending for each feed
-    since, until: (n,) where each feed's posts are known, on that clock; equal where they are not
-    fresh: (n,) moment between them from which on posts count for the rate; None: all of them do
+    posts:        in hours since 1970 on the clock of their fetches, ascending for each feed
+    since, until: (n,) period in which each feed's posts are known, on that clock; equal if unknown
+    fresh:        (n,) time in that period from which posts count for the rate; None: from the start
     """
     n = len(since)
     feed = np.repeat(np.arange(n), np.diff(posts.first))
@@ -111,23 +116,25 @@ def estimate_posting(
     fresh = since if fresh is None else fresh
     number = np.bincount(feed[at > fresh[feed]], minlength=n).astype(np.float64)
     hours = np.maximum(until - since, 0.0)
-    # Some days more than whole weeks would pass for the busiest ones.
+    # Use whole weeks (whole days in the first week), because the weekdays of a partial week would
+    # look busier than the others.
     weeks, days = (np.floor(hours / length + TOUCH) for length in (WEEK_HOURS, DAY_HOURS))
-    told = np.where(weeks > 0, weeks * WEEK_HOURS, days * DAY_HOURS)
-    even = at > (until - told)[feed] - TOUCH
-    cells = _cells(n, feed[even], at[even], weeks == 0)
-    common = _common(cells)
+    counted_hours = np.where(weeks > 0, weeks * WEEK_HOURS, days * DAY_HOURS)
+    even = at > (until - counted_hours)[feed] - TOUCH
+    cells = _posting_hours(n, feed[even], at[even], weeks == 0)
+    common = _common_profile(cells)
     watched = usual_hours(common, fresh, until)
-    # Hours in which feeds have posted as much as is believed of each, in the mean of all.
+    # Weight of the prior: hours in which the average feed posts PRIOR_POSTS posts.
     prior_hours = float(PRIOR_POSTS * (watched.sum() + UNKNOWN_HOURS) / (number.sum() + 1))
-    batch = _batch(feed, at, since, hours)
+    batch = _batch_sizes(feed, at, since, hours)
     return Posting(number + PRIOR_POSTS, watched + prior_hours, batch, cells, common)
 
 
 def usual_hours(common: Floats, since: Floats, until: Floats) -> Floats:
-    """(n,) hours in which as many posts come as from `since` to `until`, if all were alike.
+    """Return the (n,) hours from `since` to `until`, weighted by the profile of all feeds.
 
-    A weekend in which nothing is posted tells little: a short span is counted by its posts.
+    A weekend without posts carries little information, so a short period counts by its expected
+    posts.
     """
     up_to = np.concatenate([[0.0], np.cumsum(common)])
 
@@ -140,8 +147,8 @@ def usual_hours(common: Floats, since: Floats, until: Floats) -> Floats:
     return result
 
 
-def _batch(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
-    """(n,) from the posts of each day."""
+def _batch_sizes(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
+    """Return the (n,) batch parameters from the posts of each day."""
     n, days = len(since), np.maximum(np.ceil(hours / DAY_HOURS), 1)
     longest = int(days.max(initial=1)) + 1
     code = feed * longest + ((at - since[feed]) // DAY_HOURS).astype(np.int64)
@@ -151,14 +158,14 @@ def _batch(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
     posts = np.bincount(feed, minlength=n)
     spread = (squares - posts**2 / days) * days / np.maximum(days - 1, 1)
     shrunk = (spread + BATCH_POSTS * (TYPICAL_BATCH + 1)) / (posts + BATCH_POSTS) - 1
-    result: Floats = np.clip(shrunk, 0.0, MOST_BATCH)
+    result: Floats = np.clip(shrunk, 0.0, MAX_BATCH)
     return result
 
 
-def _cells(n: int, feed: Ints, at: Floats, few: Flags) -> Cells:
-    """The hours of posts. few: (n,) feeds that were watched for less than a week.
+def _posting_hours(n: int, feed: Ints, at: Floats, few: Flags) -> Cells:
+    """Return the hours with posts. few: (n,) flags of feeds observed for less than a week.
 
-    A few days tell the hour of the day only: what they saw is spread over the week.
+    A few days show only the hour of the day, so their hours are spread over the weekdays.
     """
     hour = np.floor(at).astype(np.int64) - MONDAY_HOURS
     new = (np.diff(feed, prepend=-1) > 0) | (np.diff(hour, prepend=-1) != 0)
@@ -169,8 +176,8 @@ def _cells(n: int, feed: Ints, at: Floats, few: Flags) -> Cells:
     return Cells(first, np.where(few[feed], spread, hour).astype(np.uint8))
 
 
-def _common(cells: Cells) -> Floats:
-    """(168,) the hours of all feeds; half of it is the product of weekday and hour of the day."""
+def _common_profile(cells: Cells) -> Floats:
+    """Return the (168,) profile of all feeds, half of it as the product of weekday and hour."""
     n = len(cells.first) - 1
     step = max(1, n // TELLING_FEEDS)
     count = np.diff(cells.first)
@@ -186,18 +193,20 @@ def _common(cells: Cells) -> Floats:
 
 @compiled
 def _smoothed(profile: Floats) -> Floats:
+    """Return a profile in which each hour shares a part with its neighbors, across week ends."""
     result = np.empty(WEEK_HOURS)
     for h in range(WEEK_HOURS):
-        beside = profile[h - 1] + profile[h + 1 - WEEK_HOURS]
-        result[h] = (1 - 2 * NEIGHBOURS) * profile[h] + NEIGHBOURS * beside
+        neighbors = profile[h - 1] + profile[h + 1 - WEEK_HOURS]
+        result[h] = (1 - 2 * NEIGHBORS) * profile[h] + NEIGHBORS * neighbors
     return result
 
 
 @compiled
 def profile_of(hours: Hours, common: Floats) -> Floats:
-    """(168,) share of a feed's posts in each hour of the week; sums to 1, nowhere 0.
+    """Return the (168,) share of a feed's posts in each hour of the week; sums to 1, all positive.
 
-    hours: hours of the week in which posts came     common: (168,) those of all feeds
+    hours:  hours of the week with posts
+    common: (168,) profile of all feeds
     """
     own = np.zeros(WEEK_HOURS)
     for hour in hours:
@@ -215,10 +224,11 @@ def profile_of(hours: Hours, common: Floats) -> Floats:
 
 
 class Table(NamedTuple):
-    """What is lost and how long the rest waits, by the square root of the expected posts.
+    """Hold losses and waits of intervals, tabulated by the square root of the expected posts.
 
-    lost:  (POINTS,) posts lost     wait: (POINTS,) share of all posts' wait that is paid: those
-           lost wait for nobody     top: expected posts at the last point; the first has none
+    lost: (POINTS,) posts missed
+    wait: (POINTS,) share of the waiting time of all posts that collected posts account for
+    top:  expected posts at the last point; 0 at the first
     """
 
     lost: Floats
@@ -228,12 +238,17 @@ class Table(NamedTuple):
 
 @compiled
 def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
-    """Posts lost, and share of the wait that is left, of an interval with `mean` posts."""
+    """Return the posts missed, and the share of waiting time left, in an interval of `mean` posts.
+
+    The number of posts is negative binomial with variance mean * (1 + batch); Poisson if batch is
+    0.
+    """
     if mean <= 0:
         return 0.0, 1.0
     shape = mean / batch if batch > TINY else 0.0
     log = -shape * np.log1p(batch) if batch > TINY else -mean
-    # Sums over documents that are not full; scaled, as chances may be too small for a number.
+    # Sum over documents that are not full. The terms are scaled, because probabilities may
+    # underflow.
     chance, below, short, early = 1.0, 0.0, 0.0, 0.0
     for posts in range(int(window) + 1):
         below += chance
@@ -247,10 +262,10 @@ def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
     scale = np.exp(log)
     lost = max(mean - window + scale * short, 0.0)
     full, wait = max(1 - scale * below, 0.0), scale * early
-    # Relative to the mean, as the result is: full documents are rare where there are few posts,
-    # but hold most of them if posts come in batches.
+    # Compare relative to the mean. If posts are few, full documents are rare, but with batches they
+    # can hold most of the posts.
     if full > TINY * min(mean, 1.0):
-        # Posts that come evenly: the j-th newest of N waits j / (N + 1) of the interval.
+        # With evenly spaced posts, the j-th newest of N waits j / (N + 1) of the interval.
         wait += full * window * (window + 1) / (window + lost / full + 1)
     return lost, min(wait / mean, 1.0)
 
@@ -259,10 +274,10 @@ def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
 def table(most: float, batch: float, window: float) -> Table:
     """Return the table of a feed whose intervals have at most `most` expected posts.
 
-    The first point is the limit for short intervals, not the value at 0 posts: a batch that is
-    longer than the window loses posts in however short an interval, so the share of the wait
-    approaches less than 1. With 1 in its place, interpolation would make all intervals up to the
-    second point wait too long.
+    The first point is the limit for short intervals, not the value at 0 posts. A batch longer than
+    the feed size misses posts in however short an interval, so the share of waiting time approaches
+    a value below 1. With 1 in its place, interpolation would overestimate the wait of all intervals
+    up to the second point.
     """
     full = window + FULL * np.sqrt(window * (1 + batch)) + FULL * batch
     top = max(min(most, full), TINY)
@@ -276,7 +291,7 @@ def table(most: float, batch: float, window: float) -> Table:
 
 @compiled
 def looked_up(lost: Floats, wait: Floats, top: float, mean: float) -> tuple[float, float]:
-    """Posts lost and share of the wait, as `expected`, from the fields of a table."""
+    """Return posts missed and share of waiting time as in `expected`, from a table's fields."""
     if mean >= top:
         shrunk = top / mean
         return lost[-1] + mean - top, wait[-1] * shrunk * shrunk

@@ -1,11 +1,10 @@
-"""The load of weeks, days and hours: visits are spread over weeks, and caps are kept.
+"""Balance the load of weeks, days and hours, and keep the caps.
 
-Rare visits are moved between weeks until weeks differ by no more than one. A day over its cap has a
-surcharge (a toll), under which the allocation is repeated. An hour more or less costs a visit
-little, so hours have no price: each visit goes to the nearest hour that the caps, the site's open
-hours and the target's intervals allow. What a target has at present is left alone unless a move
-brings it nearer to what was drawn: a plan that was leveled yesterday is not leveled in another way
-today.
+Rare visits move between weeks until weeks differ by at most one visit. A day above its cap gets a
+surcharge, with which the allocation is repeated. Hours have no surcharge, because an hour more or
+less costs a visit little: each visit moves to the nearest hour that the caps, the site's visiting
+hours and the target's intervals allow. Current slots stay unless a move brings them closer to the
+drawn slots, so that a replan does not level an already leveled plan differently.
 """
 
 from __future__ import annotations
@@ -28,36 +27,40 @@ NEVER = 2**31
 PLACES = ROUND_WEEKS + 1
 DAYS = 7
 CAPS_ROUNDS = 40
-# A step is this share of a load's distance from its cap (both in the logarithm) at first; it grows
-# as long as the load stays on one side, and shrinks when it swings.
-FIRST_STEP, LARGEST_STEP = 0.5, 1.0
-BOLDER, CALMER = 1.2, 0.5
-# Nearer than this to a toll's price, or farther, a day is not moved in one step.
-LARGEST_RATIO = 20.0
+# The step is initially this share of a load's distance from its cap, both as logarithms. It grows
+# while the load stays on one side of the cap, and shrinks when the load crosses it.
+FIRST_STEP, MAX_STEP = 0.5, 1.0
+STEP_GROWTH, STEP_SHRINK = 1.2, 0.5
+# Ratios of load to cap are clipped to this factor on either side of 1.
+MAX_RATIO = 20.0
 TOLERANCE = 0.01
-# Loads are whole numbers, so that their sums know no order: a weekly visit is so many parts, a
-# rarer one fewer.
+# Loads are whole numbers, so that sums do not depend on their order. A weekly visit counts PARTS, a
+# rarer one proportionally fewer.
 PARTS = ROUND_WEEKS
 UNCAPPED = 2**62
-# A visit before its best hour misses what changes until then: it loses as much as if it came so
-# many times later.
+# A visit before its best hour misses the changes until then, so an hour earlier costs as much as
+# this many hours later.
 EARLIER = 4
-# Other hours have to save so much of the way to those drawn to be worth a move.
+# Moving to other hours must save this share of the distance to the drawn hours.
 DEAD_BAND = 0.5
-# Where one target leaves, another may come.
+# A target that leaves an hour makes room for another one, so repeat.
 ROUNDS = 3
-# A site that needs more than this share of the hours it has cannot wait for what others leave.
+# Sites that need more than this share of their available hours are leveled first, because they
+# cannot use what others leave.
 CROWDED = 0.5
 Loads = Callable[[Floats], tuple[Floats, float]]
 
 
 class Rare(NamedTuple):
-    """The r targets with one visit in a cycle of several weeks.
+    """Hold the r targets with one visit in a cycle of several weeks.
 
-    rows, weeks: (r,)       week, hour: (r,) of the slot in its cycle
-    soonest, latest, limit: (r,) numbers of weeks since Monday 1970-01-05 (local): the first in
-                     which the hour is still to come, the last within one cycle after the last look,
-                     and the last within the longest interval after it
+    rows, weeks: (r,)
+    week, hour:  (r,) position of the slot in its cycle
+    soonest:     (r,) first week in which the hour is still ahead
+    latest:      (r,) last week within one cycle after the last observation
+    limit:       (r,) last week within the longest interval after the last observation
+
+    The last three are numbers of local weeks since Monday 1970-01-05.
     """
 
     rows: Ints
@@ -70,9 +73,12 @@ class Rare(NamedTuple):
 
     @classmethod
     def of(cls, schedules: Schedules, population: Population, last: Floats, now: float) -> Rare:
-        """Those of n targets. last: (n,) hours since 1970 (UTC), NaN before the first look."""
+        """Select them from n targets.
+
+        last: (n,) last observation, NaN if there was none; like `now` in hours since 1970 (UTC)
+        """
         rows = np.flatnonzero((schedules.weeks > 1) & (np.diff(schedules.first) == 1))
-        last = _looked(population, last, now)
+        last = _last_seen(population, last, now)
         weeks = schedules.weeks[rows].astype(np.int64)
         week, hour = np.divmod(schedules.slots[schedules.first[rows]].astype(np.int64), WEEK_HOURS)
         clock = population.ahead(now)[population.site[rows]] - MONDAY_HOURS - hour
@@ -83,27 +89,27 @@ class Rare(NamedTuple):
         return cls(rows, weeks, week, hour, soonest, latest, limit)
 
     def coming(self, week: Ints) -> Ints:
-        """(r,) the first week to come that is this one of the cycle."""
+        """Return the (r,) first upcoming week that is this week of the cycle."""
         return self.soonest + (week - self.soonest) % self.weeks
 
     def put(self, schedules: Schedules, at: Ints) -> Schedules:
-        """The schedules with these hours, counted like the weeks."""
+        """Return the schedules with these hours, counted like the weeks."""
         return replace_slots(schedules, self.rows, at % (self.weeks * WEEK_HOURS))
 
 
-def _looked(population: Population, last: Floats, now: float) -> Floats:
-    """(n,) the last look; now for those overdue, as they are visited at once."""
-    looked: Floats = np.where(last + population.max_hours < now, now, last)
-    return looked
+def _last_seen(population: Population, last: Floats, now: float) -> Floats:
+    """Return the (n,) last observation; now for overdue targets, which are visited immediately."""
+    seen: Floats = np.where(last + population.max_hours < now, now, last)
+    return seen
 
 
 def even_phase(key: Keys) -> Floats:
-    """(n,) in [0, 1), where in its even interval a target begins: looks random, stays with it."""
+    """Return the (n,) pseudorandom but fixed start of each target in its interval, in [0, 1)."""
     return key.astype(np.float64) / 2.0**64
 
 
 def first_weeks(weeks: Ints, key: Keys) -> Ints:
-    """(n,) week of its cycle for each target, as evenly as whole targets allow."""
+    """Return the (n,) week of each target in its cycle, spread as evenly as possible."""
     order = np.lexsort((key, weeks))
     begins = np.searchsorted(weeks[order], weeks[order], side="left")
     result = np.empty(len(weeks), np.int64)
@@ -114,13 +120,14 @@ def first_weeks(weeks: Ints, key: Keys) -> Ints:
 def in_time(
     schedules: Schedules, moved: Flags, population: Population, last: Floats, now: float
 ) -> Schedules:
-    """The schedules with rare visits of moved targets not later than one cycle after the last look.
+    """Return the schedules with rare visits of moved targets at most one cycle after the last one.
 
-    moved: (n,)   last: (n,) hours since 1970 (UTC), NaN before the first look   now: of the same
+    moved: (n,) flags of the targets with new schedules
+    last:  (n,) last observation, NaN if there was none; like `now` in hours since 1970 (UTC)
 
-    A target whose week changed with each replan would be passed over again and again. One whose
-    hour comes too late for its longest interval keeps the hour of its last visit: it would be
-    visited there anyway, and at its slot once more.
+    Without this rule, a target whose week changes in every replan would be skipped again and again.
+    If the slot comes too late for the longest interval, the target keeps the hour of its last
+    visit: it would be visited then anyway, and once more at its slot.
     """
     rare = Rare.of(schedules, population, last, now)
     week = rare.coming(rare.week)
@@ -128,7 +135,7 @@ def in_time(
     at = np.where(week > rare.latest, rare.soonest + rare.week % room, week)
     at = at * WEEK_HOURS + rare.hour
     clock = population.ahead(now)[population.site[rare.rows]] - MONDAY_HOURS
-    limit = _looked(population, last, now)[rare.rows] + population.max_hours[rare.rows] + clock
+    limit = _last_seen(population, last, now)[rare.rows] + population.max_hours[rare.rows] + clock
     limit = np.floor(np.nan_to_num(limit, nan=NEVER)).astype(np.int64)
     opened = population.open_hours[population.site[rare.rows], limit % WEEK_HOURS]
     at = np.where((at > limit) & (limit > now + clock) & opened, limit, at)
@@ -137,12 +144,12 @@ def in_time(
 
 
 def balanced(schedules: Schedules, population: Population, last: Floats, now: float) -> Schedules:
-    """The schedules with a few rare visits moved to another week, where weeks differ by two.
+    """Return the schedules with a few rare visits moved between weeks that differ by two or more.
 
-    last, now: as in `in_time`; no visit is moved past its longest interval
+    last, now: as in `in_time`. No visit moves past its longest interval.
     """
     rare = Rare.of(schedules, population, last, now)
-    # Who was just visited can wait, and goes first.
+    # Recently visited targets can wait, so they move first.
     order = np.lexsort((population.key[rare.rows], rare.latest)).tolist()
     week = rare.week.copy()
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -164,7 +171,7 @@ def balanced(schedules: Schedules, population: Population, last: Floats, now: fl
 
 
 def fullest_week(schedules: Schedules) -> float:
-    """Visits in that week of the round which has most."""
+    """Return the number of visits in the fullest week of the round."""
     even = float(schedules.visits_per_week[schedules.every_hours > 0].sum())
     cycle = np.repeat(schedules.weeks.astype(np.int64), np.diff(schedules.first))
     place, count = np.unique(cycle * PLACES + schedules.slots // WEEK_HOURS, return_counts=True)
@@ -177,14 +184,14 @@ def fullest_week(schedules: Schedules) -> float:
 def _best_move(
     load: Ints, waiting: dict[tuple[int, int], list[int]], rare: Rare
 ) -> tuple[int, int, int] | None:
-    """A cycle length and two of its weeks between which a move evens the load most."""
+    """Return a cycle length and two of its weeks between which a move evens the load most."""
     best, least = None, 0
     for length in sorted({length for length, _ in waiting}):
         by_phase = [int(load[phase::length].sum()) for phase in range(length)]
         size = ROUND_WEEKS // length
         for old in (phase for phase in range(length) if waiting[length, phase]):
             for new in (phase for phase in range(length) if phase != old):
-                # Change of the sum of squares by the move.
+                # Change of the sum of squared loads.
                 change = 2 * (by_phase[new] - by_phase[old] + size)
                 place = waiting[length, old][-1]
                 soonest = int(rare.soonest[place])
@@ -196,7 +203,7 @@ def _best_move(
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Requests at most. day, hour: of all sites together; site_day, site_hour: (s,) of each."""
+    """Hold the maximum requests per day and hour, of all sites and of each site (s,)."""
 
     day: float
     hour: float
@@ -205,71 +212,72 @@ class Caps:
 
     @classmethod
     def of(cls, terms: Terms, population: Population, share: float = 1.0) -> Caps:
-        """The caps of a plan, or their share for some of its targets."""
+        """Return the caps of a plan, or a share of them for a sample of its targets."""
         day, hour = terms.daily_cap or np.inf, terms.hourly_cap or np.inf
         site = population.site_day * share, population.site_hour * share
         return cls(day * share, hour * share, *site)
 
     @property
     def by_day(self) -> bool:
-        """Whether any day is capped."""
+        """Return whether any day is capped."""
         return bool(np.isfinite(self.day) or np.isfinite(self.site_day).any())
 
     @property
     def by_hour(self) -> bool:
-        """Whether any hour is capped."""
+        """Return whether any hour is capped."""
         return bool(np.isfinite(self.hour) or np.isfinite(self.site_hour).any())
 
 
-def day_tolls(loads: Loads, caps: Caps, sites: int) -> Floats:
-    """(s, 7) toll of a visit on each UTC day of the week, by site.
+def day_surcharges(loads: Loads, caps: Caps, sites: int) -> Floats:
+    """Return the (s, 7) surcharge of a visit on each UTC day of the week, by site.
 
-    loads: gives the visits of each site on each day, (s, 7), and the price, under such tolls
+    loads: returns the (s, 7) visits of each site on each day, and the price, under given surcharges
     """
-    common, own = _Toll(DAYS), _Toll((sites, DAYS))
-    best, least = common.toll + own.toll, np.inf
+    common, own = _DaySurcharges(DAYS), _DaySurcharges((sites, DAYS))
+    best, least = common.surcharge + own.surcharge, np.inf
     for _ in range(CAPS_ROUNDS if caps.by_day else 0):
-        load, price = loads(common.toll + own.toll)
+        load, price = loads(common.surcharge + own.surcharge)
         used, site_used = load.sum(0) / caps.day, load / caps.site_day[:, None]
         worst = max(used.max(), site_used.max()) - 1
         if worst < least:
-            best, least = common.toll + own.toll, worst
+            best, least = common.surcharge + own.surcharge, worst
         if worst <= TOLERANCE:
             break
         common.move(used, price)
-        own.move(site_used, price + common.toll)
+        own.move(site_used, price + common.surcharge)
     return best
 
 
-class _Toll:
-    """A toll on each day, which feels its way to where the day is full.
+class _DaySurcharges:
+    """Adjust a surcharge per day until the load meets the cap.
 
-    What counts is the whole price of a day: where few want the quiet days, the price of a request
-    falls to almost nothing and the tolls of the others take its place.
+    Steps are relative to the full price of a day (request and surcharge). If few targets use the
+    quiet days, the price of a request falls to almost nothing, and the surcharges of the other days
+    replace it.
     """
 
     def __init__(self, shape: int | tuple[int, int]) -> None:
-        self.toll, self.over = np.zeros(shape), np.zeros(shape)
+        self.surcharge, self.over = np.zeros(shape), np.zeros(shape)
         self.step = np.full(shape, FIRST_STEP)
 
     def move(self, used: Floats, price: Floats | float) -> None:
-        """One step. used: load over cap; price: of a visit without this toll."""
-        over = np.log(np.clip(used, 1 / LARGEST_RATIO, LARGEST_RATIO))
+        """Make one step. used: load over cap; price: of a visit without this surcharge."""
+        over = np.log(np.clip(used, 1 / MAX_RATIO, MAX_RATIO))
         swings = over * self.over < 0
-        bolder = np.minimum(self.step * BOLDER, LARGEST_STEP)
-        self.step, self.over = np.where(swings, self.step * CALMER, bolder), over
-        whole = (price + self.toll) * np.exp(np.clip(self.step * over, -1, 1))
-        self.toll = np.maximum(whole - price, 0)
+        bolder = np.minimum(self.step * STEP_GROWTH, MAX_STEP)
+        self.step, self.over = np.where(swings, self.step * STEP_SHRINK, bolder), over
+        whole = (price + self.surcharge) * np.exp(np.clip(self.step * over, -1, 1))
+        self.surcharge = np.maximum(whole - price, 0)
 
 
 def shifted(schedules: Schedules, offset: Ints) -> Ints:
-    """(k,) UTC hour of the week of each slot. offset: (n,) hours that the local clock is ahead."""
+    """Return the (k,) UTC hour of the week of each slot. offset: (n,) hours ahead of UTC."""
     ahead = np.repeat(offset, np.diff(schedules.first))
     return (schedules.slots.astype(np.int64) - ahead) % WEEK_HOURS
 
 
 def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Floats:
-    """(s, 7) mean visits of each site on each UTC day of the week."""
+    """Return the (s, 7) mean visits of each site on each UTC day of the week."""
     count = np.diff(schedules.first)
     day = shifted(schedules, offset) // DAY_HOURS
     place = np.repeat(site, count) * DAYS + day
@@ -279,10 +287,11 @@ def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Flo
 
 
 class _Room(NamedTuple):
-    """What is left, in parts, and where visits may go.
+    """Hold the remaining room in parts, and the visiting hours.
 
-    common: (168,) in hours of the UTC week   own: (s, 168) of each site
-    opened: (s, 168) of the local week
+    common: (168,) by hour of the UTC week
+    own:    (s, 168) of each site
+    opened: (s, 168) by hour of the local week
     """
 
     common: Ints
@@ -291,9 +300,13 @@ class _Room(NamedTuple):
 
 
 class _Targets(NamedTuple):
-    """Of n targets: (n + 1,) offsets into slots, hours of the cycle, site, hours ahead of UTC.
+    """Hold n targets for the kernels.
 
-    least, most: (n,) hours between two visits
+    first:       (n + 1,) offsets into slots
+    cycle:       (n,) length in hours
+    site:        (n,)
+    ahead:       (n,) hours ahead of UTC
+    least, most: (n,) shortest and longest hours between two visits
     """
 
     first: Ints
@@ -305,7 +318,7 @@ class _Targets(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """One of them. part: what a visit takes of an hour."""
+    """Hold one of the targets. part: room that a visit takes in an hour."""
 
     part: int
     cycle: int
@@ -315,35 +328,37 @@ class _Target(NamedTuple):
     most: float
 
 
-def levelled(
-    drawn: Schedules, present: Schedules, population: Population, caps: Caps, ahead: Ints
+def leveled(
+    drawn: Schedules, current: Schedules, population: Population, caps: Caps, ahead: Ints
 ) -> Schedules:
-    """The schedules drawn, with no UTC hour of the week over its caps, as far as there is room.
+    """Return the drawn schedules with no UTC hour of the week above its caps, if there is room.
 
-    present: what targets follow now   ahead: (s,) hours that each site's clock is ahead of UTC
+    current: schedules so far
+    ahead:   (s,) hours that each site's clock is ahead of UTC
     """
-    # Limits are no tighter than those that the drawn schedules keep.
+    # The limits are no tighter than those that the drawn schedules keep.
     cycle, site = drawn.weeks.astype(np.int64) * WEEK_HOURS, population.site
     shortest, longest = np.maximum(population.min_hours, 1.0), population.max_hours.copy()
     targets = _Targets(drawn.first, cycle, site, ahead[site], shortest, longest)
-    _loosen(targets, drawn.slots)
+    _relax_limits(targets, drawn.slots)
 
-    # Single slots in the week nearest to the drawn one: which week it is, others decide.
-    single = (np.diff(present.first) == 1) & (np.diff(drawn.first) == 1)
-    rows = np.flatnonzero(single & (present.weeks == drawn.weeks))
+    # Compare single slots in the week nearest to the drawn one, because the week is chosen
+    # elsewhere.
+    single = (np.diff(current.first) == 1) & (np.diff(drawn.first) == 1)
+    rows = np.flatnonzero(single & (current.weeks == drawn.weeks))
     wanted = drawn.slots[drawn.first[rows]].astype(np.int64)
-    shift = present.slots[present.first[rows]] - wanted + WEEK_HOURS // 2
+    shift = current.slots[current.first[rows]] - wanted + WEEK_HOURS // 2
     nearest = (wanted + shift % WEEK_HOURS - WEEK_HOURS // 2) % cycle[rows]
-    present = replace_slots(present, rows, nearest)
+    current = replace_slots(current, rows, nearest)
 
     slots = drawn.slots.astype(np.int64)
-    had = (drawn.weeks == present.weeks) & (np.diff(drawn.first) == np.diff(present.first))
-    had &= _allowed(targets, population.open_hours, present.first, present.slots, had)
-    begun = chosen_of(had, present, drawn).slots.astype(np.int64)
+    had = (drawn.weeks == current.weeks) & (np.diff(drawn.first) == np.diff(current.first))
+    had &= _allowed(targets, population.open_hours, current.first, current.slots, had)
+    begun = chosen_of(had, current, drawn).slots.astype(np.int64)
     opened = population.open_hours
     common, own = np.full(WEEK_HOURS, caps.hour), np.repeat(caps.site_hour, WEEK_HOURS)
     room = _Room(_parts(common), _parts(own).reshape(opened.shape), opened)
-    # Sites that need much of what their own caps leave to them go first, who is new goes last.
+    # Sites that need much of their own caps go first. New targets go last.
     needed = PARTS * WEEK_HOURS // cycle * np.diff(drawn.first)
     has = np.where(opened, room.own.astype(np.float64), 0).sum(1)
     crowded: Flags = np.bincount(site, needed, len(has)) > CROWDED * has
@@ -355,12 +370,14 @@ def levelled(
 
 
 def _parts(cap: Floats) -> Ints:
+    """Return caps in parts; UNCAPPED for inf."""
     parts = np.minimum(cap * PARTS * (1 + 1e-9), UNCAPPED)
     return np.floor(parts).astype(np.int64)
 
 
 @compiled
-def _loosen(t: _Targets, slots: NDArray[np.uint16]) -> None:
+def _relax_limits(t: _Targets, slots: NDArray[np.uint16]) -> None:
+    """Widen the limits of targets in place, to include the intervals of these slots."""
     for i in range(len(t.cycle)):
         for j in range(t.first[i], t.first[i + 1]):
             gap = _gap(slots, j, t.first[i], t.first[i + 1], t.cycle[i])
@@ -369,7 +386,7 @@ def _loosen(t: _Targets, slots: NDArray[np.uint16]) -> None:
 
 @compiled
 def _gap(slots: NDArray[np.uint16], j: int, begin: int, end: int, cycle: int) -> int:
-    """Hours from slot j of those from `begin` to `end` to the next."""
+    """Return the hours from slot j to the next of the slots from `begin` to `end`."""
     later = int(slots[j + 1]) if j + 1 < end else int(slots[begin]) + cycle
     return later - int(slots[j])
 
@@ -378,7 +395,7 @@ def _gap(slots: NDArray[np.uint16], j: int, begin: int, end: int, cycle: int) ->
 def _allowed(
     t: _Targets, opened: Flags, first: Ints, slots: NDArray[np.uint16], candidates: Flags
 ) -> Flags:
-    """(n,) which of the candidates keep their limits with such slots."""
+    """Return (n,) flags of the candidates that keep their limits with these slots."""
     allowed = candidates.copy()
     for i in np.flatnonzero(candidates):
         for j in range(first[i], first[i + 1]):
@@ -390,70 +407,76 @@ def _allowed(
 
 @compiled
 def _level(room: _Room, t: _Targets, drawn: Ints, slots: Ints, order: Ints) -> None:
-    """Change slots, in place, from those at the beginning to others nearer to those drawn."""
+    """Move slots in place, from their current hours toward the drawn ones."""
     placed = np.zeros(len(slots), np.bool_)
     for i in order:
         begin, end = t.first[i], t.first[i + 1]
-        _take(room, _target(t, i), slots[begin:end], placed[begin:end])
+        _take_room(room, _target(t, i), slots[begin:end], placed[begin:end])
     for _ in range(ROUNDS):
         moved = False
         for i in order:
             begin, end = t.first[i], t.first[i + 1]
             wanted, had, fine = drawn[begin:end], slots[begin:end], placed[begin:end]
             if not (np.all(fine) and np.all(wanted == had)):
-                moved |= _moved(room, _target(t, i), wanted, had, fine)
+                moved |= _try_move(room, _target(t, i), wanted, had, fine)
         if not moved:
             break
 
 
 @compiled
 def _target(t: _Targets, i: int) -> _Target:
+    """Return one of the targets."""
     part = PARTS * WEEK_HOURS // t.cycle[i]
     return _Target(part, t.cycle[i], t.site[i], t.ahead[i], t.least[i], t.most[i])
 
 
 @compiled
-def _moved(room: _Room, target: _Target, drawn: Ints, slots: Ints, placed: Flags) -> bool:
-    """Whether there was room for a target nearer to what was drawn; it has it then."""
-    _add(room, target, slots[placed], target.part)
+def _try_move(room: _Room, target: _Target, drawn: Ints, slots: Ints, placed: Flags) -> bool:
+    """Try to move a target closer to the drawn slots; return whether there was room."""
+    _add_room(room, target, slots[placed], target.part)
     tried, fits = drawn.copy(), np.zeros(len(drawn), np.bool_)
-    _take(room, target, tried, fits)
+    _take_room(room, target, tried, fits)
     for j in range(len(tried)):
         if not fits[j]:
-            # The nearest room, earlier only where that is much nearer.
-            later, earlier = _search(room, target, tried, j, 1), _search(room, target, tried, j, -1)
+            # Take the nearest room; an earlier hour only if it is much nearer.
+            later, earlier = (
+                _nearest_room(room, target, tried, j, 1),
+                _nearest_room(room, target, tried, j, -1),
+            )
             way = later if earlier == 0 or 0 < later <= EARLIER * earlier else -earlier
             tried[j], fits[j] = (tried[j] + way) % target.cycle, way != 0
             if fits[j]:
-                _add(room, target, tried[j : j + 1], -target.part)
+                _add_room(room, target, tried[j : j + 1], -target.part)
     gained = int(np.sum(fits)) - int(np.sum(placed))
     far, was = _distance(drawn, tried, target.cycle), _distance(drawn, slots, target.cycle)
     if gained > 0 or (gained == 0 and far < (1 - DEAD_BAND) * was):
         order = np.argsort(tried)
         slots[:], placed[:] = tried[order], fits[order]
         return True
-    _add(room, target, tried[fits], target.part)
-    _add(room, target, slots[placed], -target.part)
+    _add_room(room, target, tried[fits], target.part)
+    _add_room(room, target, slots[placed], -target.part)
     return False
 
 
 @compiled
-def _take(room: _Room, target: _Target, slots: Ints, placed: Flags) -> None:
-    """Take the room that slots need, and mark those that found it."""
+def _take_room(room: _Room, target: _Target, slots: Ints, placed: Flags) -> None:
+    """Take the room that slots need, and mark those that got it."""
     for j in range(len(slots)):
-        placed[j] = _fits(room, target, slots[j])
+        placed[j] = _has_room(room, target, slots[j])
         if placed[j]:
-            _add(room, target, slots[j : j + 1], -target.part)
+            _add_room(room, target, slots[j : j + 1], -target.part)
 
 
 @compiled
-def _fits(room: _Room, target: _Target, slot: int) -> bool:
+def _has_room(room: _Room, target: _Target, slot: int) -> bool:
+    """Return whether an hour has room for one more visit."""
     hour = (slot - target.ahead) % WEEK_HOURS
     return bool(min(room.common[hour], room.own[target.site, hour]) >= target.part)
 
 
 @compiled
-def _add(room: _Room, target: _Target, slots: Ints, part: int) -> None:
+def _add_room(room: _Room, target: _Target, slots: Ints, part: int) -> None:
+    """Change the room in the hours of these slots."""
     for slot in slots:
         hour = (slot - target.ahead) % WEEK_HOURS
         room.common[hour] += part
@@ -461,15 +484,15 @@ def _add(room: _Room, target: _Target, slots: Ints, part: int) -> None:
 
 
 @compiled
-def _search(room: _Room, target: _Target, slots: Ints, j: int, step: int) -> int:
-    """How many steps from slot j there is room in an open hour that keeps limits; 0: nowhere."""
-    left, right = _neighbours(target.cycle, slots, j, slots[j])
+def _nearest_room(room: _Room, target: _Target, slots: Ints, j: int, step: int) -> int:
+    """Return how many steps from slot j an open hour has room and keeps the limits; 0: none."""
+    left, right = _neighbors(target.cycle, slots, j, slots[j])
     for way in range(1, WEEK_HOURS):
         at = slots[j] + step * way
-        if not (room.opened[target.site, at % WEEK_HOURS] and _fits(room, target, at)):
+        if not (room.opened[target.site, at % WEEK_HOURS] and _has_room(room, target, at)):
             continue
-        # Intervals are to be neither too short nor too long with slot j there.
-        before, after = _neighbours(target.cycle, slots, j, at)
+        # With slot j there, no interval may be shorter or longer than allowed.
+        before, after = _neighbors(target.cycle, slots, j, at)
         between = (at - slots[j]) % target.cycle < right or (slots[j] - at) % target.cycle < left
         longest = max(before, after) if between else max(before, after, left + right)
         if target.least <= min(before, after) and longest <= target.most:
@@ -478,8 +501,8 @@ def _search(room: _Room, target: _Target, slots: Ints, j: int, step: int) -> int
 
 
 @compiled
-def _neighbours(cycle: int, slots: Ints, j: int, at: int) -> tuple[int, int]:
-    """Hours from the slot before an hour, and to the one after it, slot j left out."""
+def _neighbors(cycle: int, slots: Ints, j: int, at: int) -> tuple[int, int]:
+    """Return the hours from the previous slot to an hour, and to the next, ignoring slot j."""
     before, after = cycle, cycle
     for k in range(len(slots)):
         if k != j:
@@ -490,7 +513,7 @@ def _neighbours(cycle: int, slots: Ints, j: int, at: int) -> tuple[int, int]:
 
 @compiled
 def _distance(drawn: Ints, slots: Ints, cycle: int) -> int:
-    """Hours from the slots drawn to others, in pairs that keep the order and are nearest."""
+    """Return the hours between drawn and other slots, for the best order-keeping pairing."""
     n, least = len(drawn), UNCAPPED
     for turn in range(n):
         total = 0

@@ -1,8 +1,8 @@
-"""Where in the local week the visits of a target go, and what each of them is worth.
+"""Place a target's visits in the local week, and compute the value of each.
 
-Slots are put in one at a time, each where it lowers the expected cost most; fewer than one visit a
-week is a single slot every two, three or four weeks. The costs of all these options, made convex,
-are the steps that `allocate` buys from all targets at one price.
+Slots are inserted one at a time, each where it lowers the expected cost most. Fewer than one visit
+a week is a single slot every two, three or four weeks. The convex hull of the costs of these
+options gives the steps that `allocate` chooses from for all targets at one price.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ import numpy as np
 from schedules.compiled import compiled
 from schedules.cost import Curves, Objective, interval_cost, long_cost, split_costs, weeks_costs
 from schedules.history import Floats, Ints
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_WEEKS, WEEK_HOURS
 
-# One visit an hour at most: slots are hours.
+# Slots are hours, so there is at most one visit an hour.
 MAX_SLOTS = WEEK_HOURS
-# Options 0 to 2 are one visit every 4, 3 and 2 weeks; option 2 + n is n visits a week.
-RARE = LONGEST_WEEKS - 1
+# Options 0 to 2 are one visit every 4, 3 and 2 weeks. Option 2 + n is n visits a week.
+RARE = MAX_WEEKS - 1
 SWEEPS = 1
 
 
 class Limits(NamedTuple):
-    """What binds the slots of a target.
+    """Limit the slots of a target.
 
-    toll:      (168,) price of the hour on top of a request's; inf where the hour is closed
-    min_hours: between two visits at least   max_hours: at most
-    phase, slope: of hours that are as good, the first from hour `phase` on is preferred, as if each
-                  later one cost `slope` more: so targets that are alike do not all come at once
+    surcharge:            (168,) price of the hour in addition to a request's; inf if the hour is
+                          closed
+    min_hours, max_hours: shortest and longest interval between two visits
+    phase, slope:         among equivalent hours, the first from hour `phase` is preferred, as if
+                          each later one cost `slope` more, so that similar targets do not all come
+                          at the same time
     """
 
-    toll: Floats
+    surcharge: Floats
     min_hours: float
     max_hours: float
     phase: int
@@ -40,13 +42,15 @@ class Limits(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The options of one target that are worth a price, m of them, in order of visits.
+    """Hold the m options of one target that are worth a price, in order of visits.
 
-    visits: (m,) visits a week     value: (m,) cost saved per visit, by going on to this option
-            from the one before; the first is the least that the limits allow
+    visits: (m,) visits a week
+    value:  (m,) cost saved per visit that this option adds to the previous one; the first option is
+            the minimum that the limits allow
     option: (m,) numbers of options
-    hours:  rare ones: (3,) hour of the week; slots: in the order they were put in
-    full:   there is no room for one visit more
+    rare:   (3,) hour of the week of the rare options
+    slots:  hours in the order of insertion
+    full:   whether no further visit fits
     """
 
     visits: Floats
@@ -59,28 +63,28 @@ class Choice(NamedTuple):
 
 @compiled
 def tilt(limits: Limits, z: int) -> float:
-    """How much less an hour of the week is preferred for coming late after the target's phase."""
+    """Return the penalty of an hour of the week for its distance from the target's phase."""
     late = z - limits.phase
     return limits.slope * (late if late >= 0 else late + WEEK_HOURS)
 
 
 @compiled
 def best_split(c: Curves, aim: Objective, limits: Limits, a: int, n: int) -> tuple[float, int]:
-    """The hour between visits at `a` and `n` that saves most, and what it saves; -1 if none."""
+    """Return the saving and hour of the best visit between those at `a` and `n`; hour -1: none."""
     begin, end = allowed(a, n, limits.min_hours, limits.max_hours)
     cost = split_costs(c, aim, a, n, begin, max(begin - 1, end))
     preferred, best, where = np.inf, np.inf, -1
     for z in range(begin, end + 1):
-        # A division for each hour would cost as much as all the rest.
+        # A subtraction, because a modulo for each hour would cost as much as all other operations.
         hour = z if z < WEEK_HOURS else z - WEEK_HOURS
-        paid = cost[z - begin] + limits.toll[hour]
+        paid = cost[z - begin] + limits.surcharge[hour]
         if paid + tilt(limits, hour) < preferred:
             preferred, best, where = paid + tilt(limits, hour), paid, z
     if where < 0 and n - a > limits.max_hours:
-        # The last open hour that the longest interval after `a` allows.
+        # Fall back to the last open hour that the longest interval after `a` allows.
         least = max(1, int(np.ceil(limits.min_hours)))
         for z in range(min(a + int(limits.max_hours), n - least), a + least - 1, -1):
-            if limits.toll[z % WEEK_HOURS] < np.inf:
+            if limits.surcharge[z % WEEK_HOURS] < np.inf:
                 where = z
                 break
         best = np.inf if where < 0 else split_costs(c, aim, a, n, where, where)[0]
@@ -89,9 +93,10 @@ def best_split(c: Curves, aim: Objective, limits: Limits, a: int, n: int) -> tup
 
 @compiled
 def allowed(a: int, n: int, min_hours: float, max_hours: float) -> tuple[int, int]:
-    """First and last hour of a slot between `a` and `n`.
+    """Return the first and the last hour allowed for a slot between `a` and `n`.
 
-    An interval longer than allowed is cut so that as few cuts as possible bring it down.
+    An interval that is too long is split so that the fewest possible slots bring it below the
+    maximum.
     """
     least = max(1, int(np.ceil(min_hours)))
     begin, end = a + least, n - least
@@ -104,11 +109,11 @@ def allowed(a: int, n: int, min_hours: float, max_hours: float) -> tuple[int, in
 
 @compiled
 def best_single(c: Curves, aim: Objective, limits: Limits, weeks: int) -> tuple[float, int]:
-    """Cost a week of one visit every `weeks` weeks at its best hour, and that hour."""
+    """Return the cost per week of one visit every `weeks` weeks at its best hour, and that hour."""
     cost = weeks_costs(c, aim, weeks)
     preferred, best, where = np.inf, np.inf, -1
     for z in range(WEEK_HOURS):
-        paid = (cost[z] + limits.toll[z]) / weeks
+        paid = (cost[z] + limits.surcharge[z]) / weeks
         if paid + tilt(limits, z) < preferred:
             preferred, best, where = paid + tilt(limits, z), paid, z
     return best, where
@@ -118,10 +123,10 @@ def best_single(c: Curves, aim: Objective, limits: Limits, weeks: int) -> tuple[
 def insert(
     c: Curves, aim: Objective, limits: Limits, first: int, least: float
 ) -> tuple[Floats, Ints, int, bool]:
-    """Put slots into the week from `first` on while one saves more than `least`.
+    """Insert slots into the week that starts at hour `first`, while each saves more than `least`.
 
-    returns what each slot after the first saved, the hours of all slots in the order they were
-    put in, how many slots the longest interval needs at least, and whether the week is full
+    Returns the saving of each slot after the first, the hours of all slots in the order of
+    insertion, the number of slots that the longest interval requires, and whether the week is full.
     """
     at = np.empty(MAX_SLOTS + 1, np.int64)
     gain, where = np.empty(MAX_SLOTS + 1), np.empty(MAX_SLOTS + 1, np.int64)
@@ -151,7 +156,7 @@ def insert(
 
 @compiled
 def next_gap(at: Ints, gain: Floats, where: Ints, slots: int, max_hours: float) -> int:
-    """The interval to split next: the longest over `max_hours`, else the most worthwhile."""
+    """Return the interval to split next: the longest above `max_hours`, else the most valuable."""
     longest, best = -1, -1
     for j in range(slots):
         if where[j] < 0:
@@ -166,12 +171,12 @@ def next_gap(at: Ints, gain: Floats, where: Ints, slots: int, max_hours: float) 
 
 @compiled
 def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
-    """All options of a target that save more than `least` a visit, made convex."""
+    """Return the convex hull of a target's options that save more than `least` per visit."""
     cost = np.full(RARE + MAX_SLOTS, np.inf)
     visits = np.empty(RARE + MAX_SLOTS)
     rare = np.full(RARE, -1)
     for i in range(RARE):
-        weeks = LONGEST_WEEKS - i
+        weeks = MAX_WEEKS - i
         visits[i] = 1 / weeks
         if limits.min_hours <= weeks * WEEK_HOURS <= limits.max_hours:
             cost[i], rare[i] = best_single(c, aim, limits, weeks)
@@ -187,8 +192,8 @@ def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
 
 
 @compiled
-def polish(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
-    """Move each slot to the best hour between its neighbours, a few times round; ascending."""
+def refine(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
+    """Move each slot to the best hour between its neighbors, SWEEPS times; return them sorted."""
     n = len(slots)
     at = _ascending(slots)
     for _ in range(SWEEPS):
@@ -202,7 +207,7 @@ def polish(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
             if b > 2 * WEEK_HOURS:
                 continue
             saved, where = best_split(c, aim, limits, a, b)
-            now = interval_cost(c, aim, a, b) - limits.toll[z % WEEK_HOURS]
+            now = interval_cost(c, aim, a, b) - limits.surcharge[z % WEEK_HOURS]
             now -= interval_cost(c, aim, a, z) + interval_cost(c, aim, z, b)
             if where >= 0 and saved > now + 1e-9:
                 at[j], moved = where - shift, True
@@ -215,7 +220,11 @@ def polish(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
 
 @compiled
 def _ascending(slots: Ints) -> Ints:
-    """Return them sorted: at most 168, nearly in order. Numba's sort takes a second to compile."""
+    """Return the slots sorted.
+
+    They are at most 168 and nearly sorted already, and Numba takes a second to compile np.sort.
+
+    """
     at = slots.copy()
     for j in range(1, len(at)):
         slot, k = at[j], j
@@ -228,7 +237,7 @@ def _ascending(slots: Ints) -> Ints:
 
 @compiled
 def cycle_cost(c: Curves, aim: Objective, weeks: int, slots: Ints) -> float:
-    """Cost a week of slots (ascending hours of a cycle of `weeks` weeks)."""
+    """Return the cost per week of slots (ascending hours of a cycle of `weeks` weeks)."""
     cost = 0.0
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
@@ -242,11 +251,11 @@ def cycle_cost(c: Curves, aim: Objective, weeks: int, slots: Ints) -> float:
 
 @compiled
 def allows(limits: Limits, weeks: int, slots: Ints) -> bool:
-    """Whether a schedule is within limits: hours open, intervals neither too short nor too long."""
+    """Return whether a schedule keeps the limits: open hours, and intervals of allowed length."""
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
         hours = later - slots[j]
-        closed = limits.toll[slots[j] % WEEK_HOURS] == np.inf
+        closed = limits.surcharge[slots[j] % WEEK_HOURS] == np.inf
         if closed or hours < limits.min_hours or hours > limits.max_hours:
             return False
     return len(slots) > 0
@@ -254,7 +263,7 @@ def allows(limits: Limits, weeks: int, slots: Ints) -> bool:
 
 @compiled
 def _hull(visits: Floats, cost: Floats) -> tuple[Ints, Floats]:
-    """The options on the lower convex hull of cost over visits, and what each saves a visit."""
+    """Return the options on the lower convex hull of cost over visits, and savings per visit."""
     option = np.empty(len(visits), np.int64)
     value = np.empty(len(visits))
     n = 0

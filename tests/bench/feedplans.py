@@ -22,7 +22,7 @@ from schedules.evaluation.world import even_population
 from schedules.feeds.plan import min_missing, plan_feeds
 from schedules.history import Histories
 from schedules.population import Population
-from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ def histories_of(rng: np.random.Generator, rate: np.ndarray) -> Histories:
 def population_of(n: int) -> Population:
     """Feeds that may be fetched at any time."""
     key = np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64)
-    hours = (1.0, float(LONGEST_FEED_WEEKS * WEEK_HOURS))
+    hours = (1.0, float(MAX_FEED_WEEKS * WEEK_HOURS))
     return even_population(key, np.zeros(n, np.int64), np.ones(n), hours, BEGIN, END)
 
 

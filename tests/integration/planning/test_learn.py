@@ -250,12 +250,12 @@ def test_the_wrapper_s_limits_hold(life: Life) -> None:
     life.db.sites.update_one({"_id": SPIDER}, {"$set": hours})
     done = life.learned(1, "--budget", "720")
     assert done["pages"] == 2
-    assert done["notes"][0].startswith("the wrapper's requests_per_hour 7 allows 2 pages")
-    assert "close 84 hours a week" in done["notes"][-1]
+    assert done["notes"][0].startswith("the site's requests_per_hour 7 allows only 2 concurr")
+    assert "84 hours a week closed by" in done["notes"][-1]
     life.db.sites.update_one({"_id": SPIDER}, {"$set": {"requests_per_hour": 2}})
     refused = life.learn(2, "--budget", "719")
     assert refused.complaint == (
-        "scrapy learn: the wrapper's requests_per_hour 2 leaves no room for a poll every 20 minutes"
+        "scrapy learn: the site's requests_per_hour 2 leaves no room for a poll every 20 minutes"
     )
 
 
@@ -264,7 +264,7 @@ def test_slow_sites_have_fewer_pages(life: Life) -> None:
     life.db.runs.insert_one(half_an_hour | {"counts": {"visits": 20}})
     done = life.learned(1, "--budget", "14400")
     assert done["pages"] == 6
-    assert done["notes"][0].startswith("politeness (passes took 90 s a page) allows 6 pages")
+    assert done["notes"][0].startswith("politeness (runs took 90 s per page) allows only 6 con")
 
 
 def test_gone_pages_are_let_be(life: Life) -> None:
@@ -290,21 +290,21 @@ def test_forget_forgets_the_phase(life: Life) -> None:
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ((), "say --budget R/day: polls every 20 minutes are 72 requests a day and page"),
+        ((), "--budget is required. Polling one page every 20 minutes takes 72/day."),
         (
             ("--budget", "50/day"),
-            "budget 50/day is below one page's polls: every 20 minutes takes 72/day "
-            "(--budget 72/day or more, or --every 29m)",
+            "budget 50/day is too small to poll one page: every 20 minutes takes 72/day. "
+            "Use --budget 72/day or more, or --every 29m.",
         ),
         (
             ("--budget", "0.5"),
-            "budget 0.5/day is below one page's polls: every 20 minutes takes 72/day "
-            "(--budget 72/day or more)",
+            "budget 0.5/day is too small to poll one page: every 20 minutes takes 72/day. "
+            "Use --budget 72/day or more.",
         ),
         (
             ("--budget", "72", "--sample", "10", "--weeks", "1"),
-            "--sample 10: each page's turn would be shorter than a day; 1 weeks with 1 pages at a "
-            "time have room for 7",
+            "--sample 10 is too large: each page's turn would be shorter than a day. "
+            "Use --sample 7 or less, or longer --weeks.",
         ),
         (("--stop",), "pages is not in a sampling phase"),
     ],
@@ -342,7 +342,7 @@ def test_what_is_not_known_is_said(freshet: Freshet, database: Db) -> None:
     database.targets.insert_one(row | {"_id": "pages u", "spider": SPIDER})
     unseen = run(freshet, "learn", SPIDER, "--budget", "72")
     assert unseen.complaint == (
-        "scrapy learn: no page of 'pages' was seen so far; run scrapy crawl first"
+        "scrapy learn: no page of 'pages' has been visited yet. Run scrapy crawl first."
     )
     other = run(freshet, "learn", "other", "--budget", "72")
     assert other.complaint == ("scrapy learn: no targets of 'other'. Spiders with targets: pages")

@@ -83,8 +83,8 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
     [
         ("", "no plan yet. Run scrapy replan first"),
         ("nosuch", "no targets of 'nosuch'. Spiders with targets: shop"),
-        ("--calendar week.pdf", "week.pdf: a picture is a .png or a .svg file"),
-        ("--calendar nosuch/week.png", "nosuch/week.png: there is no folder nosuch"),
+        ("--calendar week.pdf", "week.pdf: unsupported plot format. Use .png or .svg."),
+        ("--calendar nosuch/week.png", "nosuch/week.png: folder not found: nosuch"),
         ("--changes --urls 0", "--urls and --weeks must be greater than 0"),
     ],
     ids=["no plan", "unknown", "kind", "folder", "urls"],

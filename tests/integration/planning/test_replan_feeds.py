@@ -115,10 +115,10 @@ def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--budget", "0.01"), "budget 0.01/day is below the least possible: 5 targets every 168 "),
-        (("--policy", "groups"), "no policy 'groups'; there are: optimal, uniform, min-delay"),
-        (("--freshness", "0.9"), "--freshness is for pages"),
-        (("--shared-budget", "--kind", "pages"), "--kind pages: there are none"),
+        (("--budget", "0.01"), "budget 0.01/day is too small: 5 targets visited every 168 days"),
+        (("--policy", "groups"), "policy not found: 'groups'. Available: optimal, uniform, min"),
+        (("--freshness", "0.9"), "--freshness applies to pages only"),
+        (("--shared-budget", "--kind", "pages"), "no pages to plan"),
     ],
 )
 def test_what_cannot_be_is_one_line(
@@ -144,10 +144,10 @@ def test_a_feed_is_explained_in_its_own_words(stored: Stored, freshet: Freshet) 
     run(freshet, "replan", "--budget", "6", hours=clock())
     told = in_json(freshet, "explain", "https://feeds.test/busy", hours=clock())
     text = " ".join(told["reasons"])
-    assert "The last fetch that it has saves" in text
-    assert "Its document holds 10 posts; older ones leave it and are lost." in text
-    assert "At 2 visits no post of the visit before was left: about 12 posts were lost." in text
-    assert "It asks not to be fetched on Sun." in text
+    assert "The last planned fetch saves" in text
+    assert "The feed holds 10 posts; older posts drop out and are missed." in text
+    assert "At 2 visits, all posts of the previous visit were gone: about 12 posts were" in text
+    assert "The feed asks not to be fetched on Sun." in text
     assert told["feed"]["missed"] == 12.3
     shown = run(freshet, "explain", "https://feeds.test/busy", hours=clock())
     assert "400 posts, about 12 missed" in shown.out

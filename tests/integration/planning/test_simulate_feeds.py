@@ -209,8 +209,8 @@ def test_what_is_left_out_is_said(bare: Freshet, trace: Path) -> None:
     assert found["left_out"] == {"feeds": 1, "posts": 1}
     shown = run(bare, *words(trace, "--visits", 40)).out.splitlines()
     assert shown[-2:] == [
-        "left out: 1 post of feeds that are not listed",
-        "left out: 1 feed whose window is not known",
+        "left out: 1 post of unlisted feeds",
+        "left out: 1 feed of unknown size",
     ]
 
 
@@ -304,36 +304,36 @@ def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> N
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--visits", "0"], "--visits 0: a policy without visits collects nothing"),
-        (["--visits", "40", "--visits", "0x"], "--visits 0x: a policy without visits collects"),
+        (["--visits", "0"], "--visits 0: must be greater than 0"),
+        (["--visits", "40", "--visits", "0x"], "--visits 0x: must be greater than 0"),
         *(
             ([f"--visits={text}"],
-             f"--visits {text}: give a whole number of fetches for all feeds, such as 20000, or "
-             "for each, such as 3x")
+             f"--visits: invalid number {text!r}. Use a whole number of fetches for all feeds, "
+             "such as 20000, or for each, such as 3x.")
             for text in ("-3", "2.5", "many", "3y", "nan", "1,000", "١")
         ),
-        (["--visits", "999999999"], "--visits 999999999: more than 100,000,000 in all"),
-        (["--visits", "9999999x"], "--visits 9999999x: more than 100,000,000 in all"),
+        (["--visits", "999999999"], "--visits 999999999: too many visits (maximum 100,000,000 in"),
+        (["--visits", "9999999x"], "--visits 9999999x: too many visits (maximum 100,000,000 in"),
         (["--visits", "40", "--policy", "age"],
-         "--policy age: no such policy for feeds; there are optimal, uniform, min-delay, "
+         "--policy: policy not found for feeds: 'age'. Available: optimal, uniform, min-delay, "
          "min-missing"),
         (["--visits", "40", "--split", "2024-01-01"],
-         "--from 2024-01-01T00:00:00Z has to be before --split 2024-01-01T00:00:00Z"),
+         "--from 2024-01-01T00:00:00Z must be before --split 2024-01-01T00:00:00Z"),
         (["--visits", "40", "--split", "2024-01-01T00:00:00.1Z"],
-         "--from, --split and --to have to be a second apart or more"),
+         "--from, --split and --to must be at least one second apart"),
         (["--visits", "40", "--from", "0001-01-01T00:00:00+14:00"],
-         "from 0000-12-31T10:00:00Z to 2024-02-12T00:00:00Z are more than 100 years (--from, "
-         "--to)"),
+         "the span from 0000-12-31T10:00:00Z to 2024-02-12T00:00:00Z exceeds 100 years. Change "
+         "--from or --to."),
         (["--visits", "40", "--to", "tomorrow"],
-         "--to tomorrow: no time such as 2024-01-31T08:00:00Z"),
+         "--to: invalid time 'tomorrow'. Use a format such as 2024-01-31T08:00:00Z."),
         (["--visits", "40", "--plot", "p.pdf"],
-         "--plot p.pdf: the name has to end in .png or .svg"),
+         "--plot p.pdf: unsupported format. Use .png or .svg."),
         (["--visits", "40", "--visits-out", "posts.csv/v"],
-         "--visits-out posts.csv/v: posts.csv is no folder that can be written to"),
+         "--visits-out posts.csv/v: not a writable folder: posts.csv"),
         (["--visits", "40", "--posts", "none.csv"], "none.csv: No such file or directory"),
         (["--visits", "40", "--feeds", "none.csv"], "none.csv: No such file or directory"),
         (["--visits", "40", "--posts", "feeds.csv"],
-         "feeds.csv, line 1: no column posted_at_utc"),
+         "feeds.csv, line 1: column not found: posted_at_utc"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_line_and_nothing_is_written(
@@ -395,9 +395,9 @@ def test_the_help_has_the_options_of_each_kind_and_an_example(bare: Freshet) -> 
 def test_a_policy_that_spends_too_much_is_a_mistake_of_ours() -> None:
     span = Span(0, 10, 20)
     check("uniform", 2, Times(np.array([0, 2]), np.array([10.0, 20.0])), span)
-    with pytest.raises(RuntimeError, match="uniform spends 2 of 1 visits"):
+    with pytest.raises(RuntimeError, match="uniform used 2 of 1 visits"):
         check("uniform", 1, Times(np.array([0, 2]), np.array([11.0, 12.0])), span)
-    with pytest.raises(RuntimeError, match="uniform makes 1 visits before or after the period"):
+    with pytest.raises(RuntimeError, match="uniform made 1 visits outside the period"):
         check("uniform", 2, Times(np.array([0, 2]), np.array([9.0, 12.0])), span)
 
 

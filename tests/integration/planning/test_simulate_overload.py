@@ -96,7 +96,7 @@ def test_tables_and_a_picture(bare: Freshet, mix: Path, tmp_path: Path) -> None:
     picture = tmp_path / "new" / "overload.svg"
     done = run(bare, "simulate", "overload", mix, "--load", "2", "--plot", picture)
     assert (done.code, done.err) == (0, "")
-    assert "3 cells for 6 hours at load 2 (seed 3); the floor of `value`: 0.400" in done.out
+    assert "3 cells for 6 hours at load 2 (seed 3); minimum ratio of `value`: 0.400" in done.out
     for text in ("worst", "Jain", "expected", "starved-first: refresh ratio by hour"):
         assert text in done.out
     assert max(map(len, done.out.splitlines())) <= 80
@@ -116,8 +116,8 @@ def test_tables_and_a_picture(bare: Freshet, mix: Path, tmp_path: Path) -> None:
         ("[[cells]]\nperiod = 1\ncount = 10001", "cells.0.count: Input should be less than"),
         ("hours = 'x'\n[[cells]]\nperiod = 1", "hours: Input should be a valid number"),
         ("[[cells]", "not valid TOML"),
-        ("[[cells]]\nperiod = 0.01", "8,640,000 requests are more than 2,000,000"),
-        ("[[cells]]\nperiod = 9\nchanges_every = 0.01", "8,640,000 changes are more than"),
+        ("[[cells]]\nperiod = 0.01", "too many requests: 8,640,000 (maximum 2,000,000)"),
+        ("[[cells]]\nperiod = 9\nchanges_every = 0.01", "too many changes: 8,640,000"),
     ],
 )
 def test_a_bad_file_is_one_line(bare: Freshet, tmp_path: Path, text: str, cause: str) -> None:
@@ -131,9 +131,12 @@ def test_a_bad_file_is_one_line(bare: Freshet, tmp_path: Path, text: str, cause:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("overload", "--load", "0"), "--load 0: give seconds of work a second"),
-        (("overload", "--load", "x"), "--load x: give seconds of work a second"),
-        (("overload", "--policy", "optimal"), "--policy optimal: no such policy; there are value"),
+        (("overload", "--load", "0"), "--load: invalid load '0'. Use seconds of work per"),
+        (("overload", "--load", "x"), "--load: invalid load 'x'. Use seconds of work per"),
+        (
+            ("overload", "--policy", "optimal"),
+            "--policy: policy not found: 'optimal'. Available: val",
+        ),
         (("overload", "none.toml"), "none.toml: No such file or directory"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from schedules.allocation.allocate import Purchase, Steps, buy, least_visits
+from schedules.allocation.allocate import Allocation, Steps, allocate, least_visits
 from schedules.history import Floats
 
 FIRST = st.sampled_from([0.25, 1 / 3, 0.5, 1.0, 4.0])
@@ -41,15 +41,15 @@ def budget_of(steps: Steps, share: float) -> float:
     return least_visits(steps) + share * (most - least_visits(steps))
 
 
-def bought(steps: Steps, purchase: Purchase) -> Floats:
-    visits: Floats = steps.visits[purchase.chosen].astype(float)
+def bought(steps: Steps, allocation: Allocation) -> Floats:
+    visits: Floats = steps.visits[allocation.chosen].astype(float)
     return visits
 
 
-def saved(steps: Steps, purchase: Purchase) -> float:
+def saved(steps: Steps, allocation: Allocation) -> float:
     """What all visits bought save together."""
     total = 0.0
-    for begin, end in zip(steps.first[:-1], purchase.chosen, strict=True):
+    for begin, end in zip(steps.first[:-1], allocation.chosen, strict=True):
         more = np.diff(steps.visits[begin : end + 1].astype(float))
         total += float(more @ steps.value[begin + 1 : end + 1])
     return total
@@ -67,37 +67,37 @@ def in_order(steps: Steps, key: np.ndarray, order: np.ndarray) -> tuple[Steps, n
 def test_the_budget_is_never_exceeded(market: tuple[Steps, np.ndarray], share: float) -> None:
     steps, key = market
     budget = budget_of(steps, share)
-    purchase = buy(steps, key, budget)
-    assert bought(steps, purchase).sum() <= budget * (1 + 1e-6)
-    assert np.all(purchase.chosen >= steps.first[:-1])
-    assert np.all(purchase.chosen < steps.first[1:])
+    allocation = allocate(steps, key, budget)
+    assert bought(steps, allocation).sum() <= budget * (1 + 1e-6)
+    assert np.all(allocation.chosen >= steps.first[:-1])
+    assert np.all(allocation.chosen < steps.first[1:])
 
 
 @given(markets(), SHARES)
 def test_the_best_is_bought_first(market: tuple[Steps, np.ndarray], share: float) -> None:
     """What is bought is worth the price at least, what is not at most."""
     steps, key = market
-    purchase = buy(steps, key, budget_of(steps, share))
-    for begin, end, last in zip(steps.first[:-1], steps.first[1:], purchase.chosen, strict=True):
-        assert np.all(steps.value[begin : last + 1] >= purchase.price * (1 - 1e-6))
-        assert np.all(steps.value[last + 1 : end] <= purchase.price * (1 + 1e-6))
+    allocation = allocate(steps, key, budget_of(steps, share))
+    for begin, end, last in zip(steps.first[:-1], steps.first[1:], allocation.chosen, strict=True):
+        assert np.all(steps.value[begin : last + 1] >= allocation.price * (1 - 1e-6))
+        assert np.all(steps.value[last + 1 : end] <= allocation.price * (1 + 1e-6))
 
 
 @given(markets())
 def test_all_is_sold_to_those_who_can_pay(market: tuple[Steps, np.ndarray]) -> None:
     steps, key = market
-    purchase = buy(steps, key, budget_of(steps, 1.0) + 1)
-    assert purchase.sold_out
-    assert (purchase.chosen == steps.first[1:] - 1).all()
+    allocation = allocate(steps, key, budget_of(steps, 1.0) + 1)
+    assert allocation.sold_out
+    assert (allocation.chosen == steps.first[1:] - 1).all()
 
 
 @given(markets())
 def test_the_least_budget_buys_the_least(market: tuple[Steps, np.ndarray]) -> None:
     """And its price is finite: other parts reckon with it."""
     steps, key = market
-    purchase = buy(steps, key, least_visits(steps))
-    assert (purchase.chosen == steps.first[:-1]).all()
-    assert 0 <= purchase.price < np.inf
+    allocation = allocate(steps, key, least_visits(steps))
+    assert (allocation.chosen == steps.first[:-1]).all()
+    assert 0 <= allocation.price < np.inf
 
 
 @given(markets(), SHARES, st.randoms(use_true_random=False))
@@ -107,7 +107,7 @@ def test_the_order_of_targets_does_not_matter(
     steps, key = market
     order = np.array(random.sample(range(len(key)), len(key)))  # type: ignore[attr-defined]
     budget = budget_of(steps, share)
-    here, there = buy(steps, key, budget), buy(*in_order(steps, key, order), budget)
+    here, there = allocate(steps, key, budget), allocate(*in_order(steps, key, order), budget)
     assert here.price == there.price
     shuffled, _ = in_order(steps, key, order)
     np.testing.assert_array_equal(bought(steps, here)[order], bought(shuffled, there))
@@ -118,7 +118,7 @@ def test_more_budget_never_takes_a_visit_away(
     market: tuple[Steps, np.ndarray], one: float, other: float
 ) -> None:
     steps, key = market
-    low, high = (buy(steps, key, budget_of(steps, share)) for share in sorted([one, other]))
+    low, high = (allocate(steps, key, budget_of(steps, share)) for share in sorted([one, other]))
     assert np.all(low.chosen <= high.chosen)
     assert low.price >= high.price
     assert saved(steps, low) <= saved(steps, high) + 1e-6
@@ -128,8 +128,8 @@ def test_more_budget_never_takes_a_visit_away(
 def test_who_has_what_was_bought_keeps_it(market: tuple[Steps, np.ndarray], share: float) -> None:
     steps, key = market
     budget = budget_of(steps, share)
-    present = bought(steps, buy(steps, key, budget))
-    np.testing.assert_array_equal(bought(steps, buy(steps, key, budget, present)), present)
+    present = bought(steps, allocate(steps, key, budget))
+    np.testing.assert_array_equal(bought(steps, allocate(steps, key, budget, present)), present)
 
 
 @given(markets(), SHARES, st.integers(0, 99))
@@ -139,11 +139,11 @@ def test_values_that_tremble_move_nobody(
     """A change by less than the dead band takes no visit away; what is left over may find use."""
     steps, key = market
     budget = budget_of(steps, share)
-    purchase = buy(steps, key, budget)
-    assume(np.isfinite(purchase.price))
-    present = bought(steps, purchase)
+    allocation = allocate(steps, key, budget)
+    assume(np.isfinite(allocation.price))
+    present = bought(steps, allocation)
     # One factor a target, so that its own values go on falling.
     factor = 1 + 0.04 * np.random.default_rng(seed).uniform(-1, 1, len(key))
     value = steps.value * np.repeat(factor, np.diff(steps.first)).astype(np.float32)
-    again = buy(steps._replace(value=value.astype(np.float32)), key, budget, present)
+    again = allocate(steps._replace(value=value.astype(np.float32)), key, budget, present)
     assert np.all(bought(steps, again) >= present)

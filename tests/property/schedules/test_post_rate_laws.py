@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.evaluation.feeds import FEED_POLICIES, PAPER_POLICIES, Feeds, paper_visits, standing
+from schedules.evaluation.feeds import (
+    FEED_POLICIES,
+    PAPER_POLICIES,
+    Feeds,
+    paper_visits,
+    replanned_visits,
+)
 from schedules.evaluation.score import collected
 from schedules.evaluation.world import Span
 from schedules.feeds.optimal import DELAY_PER_DAY, FeedLimits, optimal_schedules
@@ -104,7 +110,7 @@ def simulated(
     known: Feeds, posts: Times, visits: int, policy: str, *, standing_plan: bool
 ) -> Times:
     if standing_plan or policy not in PAPER_POLICIES:
-        return standing(policy, known, posts, visits, SPAN, 48.0)
+        return replanned_visits(policy, known, posts, visits, SPAN, 48.0)
     return paper_visits(policy, known, posts, visits, SPAN)
 
 
@@ -142,7 +148,7 @@ def test_a_plan_learns_only_what_its_fetches_have_seen(
     feeds: list[tuple[list[int], int]], visits: int
 ) -> None:
     known, whole = world(feeds)
-    found = standing("optimal", known, whole, visits, SPAN, 48.0)
+    found = replanned_visits("optimal", known, whole, visits, SPAN, 48.0)
     # What is posted after a feed's last fetch may as well not be.
     last = [
         max(found.at[begin:end], default=SPLIT)
@@ -150,7 +156,7 @@ def test_a_plan_learns_only_what_its_fetches_have_seen(
     ]
     ends = [int(np.floor(at - MONDAY + 1e-3)) for at in last]
     seen = [[at for at in of if at <= end] for (of, _), end in zip(feeds, ends, strict=True)]
-    again = standing("optimal", known, times(seen, 1.0), visits, SPAN, 48.0)
+    again = replanned_visits("optimal", known, times(seen, 1.0), visits, SPAN, 48.0)
     assert again.at.tolist() == found.at.tolist()
 
 

@@ -21,7 +21,7 @@ from schedules.cost import (
 )
 from schedules.history import Floats
 from schedules.placement.placement import (
-    LONGEST_WEEKS,
+    MAX_WEEKS,
     RARE,
     Limits,
     allows,
@@ -30,7 +30,7 @@ from schedules.placement.placement import (
     cycle_cost,
     insert,
     options,
-    polish,
+    refine,
 )
 from schedules.schedule import WEEK_HOURS
 
@@ -63,7 +63,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Bound:
-    """Limits by few numbers: closed hours a day from one on, tolls by chance."""
+    """Limits by few numbers: closed hours a day from one on, surcharges by chance."""
 
     seed: int
     closed: int
@@ -74,9 +74,9 @@ class Bound:
 
     @property
     def limits(self) -> Limits:
-        toll = np.random.default_rng(self.seed).choice([0.0, 0.1, 2.0], WEEK_HOURS)
-        toll[(np.arange(WEEK_HOURS) - self.begin) % 24 < self.closed] = np.inf
-        return Limits(toll, self.least, self.most, self.seed % WEEK_HOURS, self.slope)
+        surcharge = np.random.default_rng(self.seed).choice([0.0, 0.1, 2.0], WEEK_HOURS)
+        surcharge[(np.arange(WEEK_HOURS) - self.begin) % 24 < self.closed] = np.inf
+        return Limits(surcharge, self.least, self.most, self.seed % WEEK_HOURS, self.slope)
 
 
 TARGETS = st.builds(
@@ -125,7 +125,7 @@ def test_cost_is_what_integration_says(target: Target, bounds: tuple[int, int]) 
     assert interval_cost(c, AGE, a, n) == pytest.approx(age, rel=1e-4, abs=1e-6)
 
 
-@given(TARGETS, st.integers(0, 167), st.integers(1, LONGEST_WEEKS * WEEK_HOURS))
+@given(TARGETS, st.integers(0, 167), st.integers(1, MAX_WEEKS * WEEK_HOURS))
 def test_long_cost_is_what_integration_says(target: Target, a: int, hours: int) -> None:
     c = target.curves
     stale, age = integrated(target, a, a + hours)
@@ -133,7 +133,7 @@ def test_long_cost_is_what_integration_says(target: Target, a: int, hours: int) 
     assert long_cost(c, AGE, a, hours) == pytest.approx(age, rel=1e-4, abs=1e-6)
 
 
-@given(TARGETS, st.integers(0, 167), st.integers(1, LONGEST_WEEKS * WEEK_HOURS))
+@given(TARGETS, st.integers(0, 167), st.integers(1, MAX_WEEKS * WEEK_HOURS))
 def test_delay_is_what_each_hour_s_changes_wait(target: Target, a: int, hours: int) -> None:
     profile, rate, weight = target.parts
     at = np.arange(a, a + hours)
@@ -185,7 +185,7 @@ def test_no_interval_is_stale_for_longer_than_it_lasts(
     assert -1e-6 <= interval_cost(c, AGE, a, n) <= (n - a) ** 2 / 48 + 1e-6
 
 
-@given(TARGETS, AIMS, st.integers(1, LONGEST_WEEKS))
+@given(TARGETS, AIMS, st.integers(1, MAX_WEEKS))
 def test_whole_weeks_cost_what_long_intervals_do(
     target: Target, aim: Objective, weeks: int
 ) -> None:
@@ -194,13 +194,13 @@ def test_whole_weeks_cost_what_long_intervals_do(
     np.testing.assert_allclose(weeks_costs(c, aim, weeks), expected, rtol=1e-6, atol=1e-6)
 
 
-@given(TARGETS, AIMS, BOUNDS, st.integers(1, LONGEST_WEEKS))
+@given(TARGETS, AIMS, BOUNDS, st.integers(1, MAX_WEEKS))
 def test_a_single_visit_is_at_its_best_hour(
     target: Target, aim: Objective, bound: Bound, weeks: int
 ) -> None:
     c = target.curves
     limits = bound.limits._replace(slope=0.0)
-    cost = (weeks_costs(c, aim, weeks) + limits.toll) / weeks
+    cost = (weeks_costs(c, aim, weeks) + limits.surcharge) / weeks
     found, where = best_single(c, aim, limits, weeks)
     assert found == cost[where] == cost.min()
 
@@ -214,9 +214,11 @@ def test_the_best_split_is_the_best_of_all(
     limits = bound.limits._replace(slope=0.0, max_hours=672.0)
     least = int(np.ceil(limits.min_hours))
     saved = {
-        z: interval_cost(c, aim, a, n) - split_costs(c, aim, a, n, z, z)[0] - limits.toll[z % 168]
+        z: interval_cost(c, aim, a, n)
+        - split_costs(c, aim, a, n, z, z)[0]
+        - limits.surcharge[z % 168]
         for z in range(a + least, n - least + 1)
-        if np.isfinite(limits.toll[z % 168])
+        if np.isfinite(limits.surcharge[z % 168])
     }
     found, where = best_split(c, aim, limits, a, n)
     if not saved:
@@ -236,7 +238,7 @@ def test_slots_put_in_are_open_and_neither_too_near_nor_too_far(
     saved, order, needed, _ = insert(c, aim, limits, first, least)
     slots = np.sort(order)
     assert len(set(order.tolist())) == len(order) == len(saved) + 1
-    assert np.all(np.isfinite(limits.toll[slots]))
+    assert np.all(np.isfinite(limits.surcharge[slots]))
     wait = np.diff([*slots, slots[0] + WEEK_HOURS])
     assert wait.max() <= limits.max_hours
     assert len(slots) == 1 or wait.min() >= limits.min_hours
@@ -249,7 +251,7 @@ def test_options_are_convex_and_worth_what_they_say(
 ) -> None:
     c = target.curves
     limits = bound.limits
-    limits = limits._replace(toll=np.where(np.isfinite(limits.toll), 0.0, np.inf))
+    limits = limits._replace(surcharge=np.where(np.isfinite(limits.surcharge), 0.0, np.inf))
     choice = options(c, aim, limits, least)
     assert np.all(np.diff(choice.visits) > 0)
     assert choice.value[0] == np.inf
@@ -258,7 +260,7 @@ def test_options_are_convex_and_worth_what_they_say(
     cost = []
     for option in choice.option:
         rare = option < RARE
-        weeks = LONGEST_WEEKS - int(option) if rare else 1
+        weeks = MAX_WEEKS - int(option) if rare else 1
         slots = choice.rare[option : option + 1] if rare else choice.slots[: option - RARE + 1]
         assert allows(limits, weeks, np.sort(slots))
         cost.append(cycle_cost(c, aim, weeks, np.sort(slots)))
@@ -275,11 +277,11 @@ def test_polishing_never_makes_it_worse(
     _, first = best_single(c, aim, limits, 1)
     order = insert(c, aim, limits, first, least)[1]
     before = np.sort(order)
-    after = polish(c, aim, limits, order)
+    after = refine(c, aim, limits, order)
     assert len(set(after.tolist())) == len(before)
     assert np.all(np.diff(after) > 0)
     if len(after) > 1:
         assert allows(limits, 1, after) or not allows(limits, 1, before)
-    was, now = (cycle_cost(c, aim, 1, s) + limits.toll[s].sum() for s in (before, after))
+    was, now = (cycle_cost(c, aim, 1, s) + limits.surcharge[s].sum() for s in (before, after))
     tilts = len(before) * WEEK_HOURS * limits.slope
     assert now <= was + tilts + 1e-6

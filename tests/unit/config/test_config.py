@@ -16,7 +16,7 @@ from crawler.planning.options import OBJECTIVES
 from crawler.storage.embedded import default_cache_gb
 from schedules.dispatch.dispatch import POLICIES as DISPATCH_POLICIES
 from schedules.evaluation.feeds import FEED_POLICIES
-from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 from schedules.terms import POLICIES
 
 
@@ -71,8 +71,8 @@ def test_the_defaults_are_those_of_the_documentation(name: str, default: object)
 
 def test_feeds_may_wait_longer_than_pages_unless_a_limit_is_set() -> None:
     usual = Config.load()
-    assert usual.longest_hours(feeds=False) == LONGEST_WEEKS * WEEK_HOURS
-    assert usual.longest_hours(feeds=True) == LONGEST_FEED_WEEKS * WEEK_HOURS
+    assert usual.longest_hours(feeds=False) == MAX_WEEKS * WEEK_HOURS
+    assert usual.longest_hours(feeds=True) == MAX_FEED_WEEKS * WEEK_HOURS
     limited = Config.load(max_interval_hours=100)
     assert (limited.longest_hours(feeds=False), limited.longest_hours(feeds=True)) == (100, 100)
 

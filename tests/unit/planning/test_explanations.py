@@ -28,21 +28,21 @@ def target(**own: Any) -> Facts:
 
 def test_the_price_decides_as_a_rule() -> None:
     assert reasons(facts()) == [
-        "One more visit a week would save 9.53, less than the price of a request, 14.5 hours of "
-        "staleness; the last visit that it has saves 21.2 (price)."
+        "One more visit a week would save 9.53 hours of staleness, less than the price of a "
+        "request, 14.5; the last planned visit saves 21.2 (price)."
     ]
 
 
 @pytest.mark.parametrize(
     ("worth", "sentence"),
     [
-        (Worth(None, 14.0, 14.5), "One more visit a week would save 14, about the price of a "
-         "request, 14.5 hours of staleness (price)."),
-        (Worth(30, 20.0, 14.5), "One more visit a week would save 20, more than the price of a "
-         "request, 14.5 hours of staleness; a full day, or that moves have to pay, stands against "
-         "it; the last visit that it has saves 30 (price)."),
-        (Worth(30, None, 14.5), "The last visit that it has saves 30, more than the price of a "
-         "request, 14.5 hours of staleness (price)."),
+        (Worth(None, 14.0, 14.5), "One more visit a week would save 14 hours of staleness, "
+         "about the price of a request, 14.5 (price)."),
+        (Worth(30, 20.0, 14.5), "One more visit a week would save 20 hours of staleness, more "
+         "than the price of a request, 14.5, but a daily cap or the minimum gain of a move "
+         "prevents it; the last planned visit saves 30 (price)."),
+        (Worth(30, None, 14.5), "The last planned visit saves 30 hours of staleness, more "
+         "than the price of a request, 14.5 (price)."),
     ],
     ids=["about", "more", "no more to be had"],
 )  # fmt: skip
@@ -57,11 +57,10 @@ def test_without_a_price_nothing_is_held_against_it() -> None:
 @pytest.mark.parametrize(
     ("bound", "words"),
     [
-        ("prior", "It was never seen twice: it has what a page of its kind usually needs (prior)."),
-        ("kept", "It keeps the schedule it had: a new one would save too little to be worth a move "
-         "(kept)."),
-        ("floor", "It has the least there is, a visit every 28 days (floor): more would not pay, "
-         "and no page is left unseen for longer."),
+        ("prior", "Not observed yet, so visited like an average page of its kind (prior)."),
+        ("kept", "The previous schedule is kept: a new one would save too little (kept)."),
+        ("floor", "Visited at the minimum rate, every 28 days (floor): more visits would not "
+         "reduce staleness enough, and no page waits longer."),
     ],
 )  # fmt: skip
 def test_what_bound_the_result_comes_first(bound: str, words: str) -> None:
@@ -72,23 +71,23 @@ def test_what_bound_the_result_comes_first(bound: str, words: str) -> None:
 
 def test_the_ceiling_is_said_only_where_there_is_no_more() -> None:
     plan = {"policy": "optimal", "bound": "ceiling"}
-    words = "It has the most there is, a visit every 6 hours (ceiling)."
+    words = "Visited at the maximum rate, every 6 hours (ceiling)."
     assert reasons(facts(plan, worth=Worth(30, None, 14.5)))[0] == words
     assert words not in reasons(facts(plan))
     hourly = reasons(facts(plan, worth=Worth(30, None, 14.5), least=1.0))[0]
-    assert hourly == "It has the most there is, a visit every hour (ceiling)."
+    assert hourly == "Visited at the maximum rate, every hour (ceiling)."
 
 
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("groups", "the group of the changes that were seen in a mean week (policy groups)"),
+        ("groups", "the frequency class (policy groups)"),
         ("groups6", "(policy groups6)"),
-        ("uniform", "visits a week are the same for all pages, at one price for all, and never "
-         "less than one every 20 hours"),
-        ("sqrt", "the square root"), ("freshness", "fresh most of the time"),
-        ("harmonic", "LambdaCrawl"), ("age", "least mean age"),
-        ("adaptive", "times 0.5 after a change, times 1.2 after none, and never over 20 hours"),
+        ("uniform", "visits a week are the same for all pages. All pages share one price, and the "
+         "longest interval is 20 hours."),
+        ("sqrt", "the square root"), ("freshness", "copies are fresh"),
+        ("harmonic", "LambdaCrawl"), ("age", "minimize the mean age"),
+        ("adaptive", "times 0.5 after a change, times 1.2 after none, at most 20 hours"),
     ],
 )  # fmt: skip
 def test_other_policies_have_a_rule(policy: str, words: str) -> None:
@@ -100,13 +99,13 @@ def test_other_policies_have_a_rule(policy: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ({"alias_of": "https://x.test/"}, "It redirects to https://x.test/, which is visited in"),
-        ({"gone": True}, "It is gone: it is only asked for every 28 days"),
+        ({"alias_of": "https://x.test/"}, "This page redirects to https://x.test/, which is visi"),
+        ({"gone": True}, "The page is gone: it is only checked every 28 days"),
         ({"consecutive_errors": 1}, "The last 1 visit failed"),
         ({"consecutive_errors": 3}, "The last 3 visits failed"),
-        ({"hinted": True}, "A sitemap said that it changed, so it was made due at once (a hint)"),
-        ({"visited_at": None}, "It was never visited so far"),
-        ({}, "No plan knows it so far: fixed intervals hold until the next replan."),
+        ({"hinted": True}, "A sitemap reported a change, so it became due immediately (cha"),
+        ({"visited_at": None}, "Not visited yet"),
+        ({}, "Not planned yet: fixed intervals apply until the next replan."),
     ],
     ids=str,
 )  # fmt: skip
@@ -117,18 +116,18 @@ def test_what_comes_before_the_plan(own: dict[str, Any], words: str) -> None:
 def test_a_learning_phase_is_said_while_it_lasts() -> None:
     plan = {"policy": "learn", "until": NOW + timedelta(hours=25)}
     (sentence,) = reasons(facts(plan))
-    assert sentence == "It is being learned: it is visited often until 2026-03-03 01:00 UTC."
-    assert "learned" not in reasons(facts(plan | {"until": NOW}))[0]
+    assert sentence == "In a sampling phase: polled frequently until 2026-03-03 01:00 UTC."
+    assert "sampling" not in reasons(facts(plan | {"until": NOW}))[0]
 
 
 def test_windows_and_caps_hold_visits_back() -> None:
     site = Site("shop", windows=("Mon-Fri 08:00-18:00",), blackout=("Wed",), at=NOW)
     *_, window, cap = reasons(facts(site=site, waiting=7))
     assert window == (
-        "The wrapper lets it be visited in 40 of 168 hours of the week only (window): "
+        "The site definition limits visits to 40 of 168 hours of the week (window): "
         "Mon,Tue,Thu,Fri 08:00-18:00."
     )
     assert cap == (
-        "The last pass left 7 targets waiting, as a cap was reached (cap): visits may come later "
+        "The last run left 7 targets waiting because a cap was reached (cap): visits may be later "
         "than planned."
     )

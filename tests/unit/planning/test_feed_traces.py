@@ -96,17 +96,19 @@ def with_post(row: str) -> str:
 @pytest.mark.parametrize(
     ("posts", "said"),
     [
-        ("", "posts.csv: empty (it needs the columns feed_id, posted_at_utc)"),
-        ("feed_id,posted_at_utc\n", "posts.csv: no rows below the column names"),
+        ("", "posts.csv: empty file. Required columns: feed_id, posted_at_utc"),
+        ("feed_id,posted_at_utc\n", "posts.csv: no rows below the header"),
         ("feed,posted_at_utc\nb,2024-01-01T00:00:00Z\n",
-         "posts.csv, line 1: no column feed_id (rename one of 'feed, posted_at_utc')"),
+         "posts.csv, line 1: column not found: feed_id. Rename one of 'feed, posted_at_utc'."),
         (with_post("b,2024-01-01T06:00:01,"),
-         "posts.csv, line 3: posted_at_utc '2024-01-01T06:00:01' has no time zone "
-         "(append Z if it is UTC)"),
-        (with_post("b,yesterday,"), "posts.csv, line 3: posted_at_utc 'yesterday' is no time"),
-        (with_post("y,yesterday,"), "posts.csv, line 3: posted_at_utc 'yesterday' is no time"),
+         "posts.csv, line 3: posted_at_utc '2024-01-01T06:00:01' has no time zone. "
+         "Append Z for UTC."),
+        (with_post("b,yesterday,"),
+         "posts.csv, line 3: posted_at_utc 'yesterday' is not a valid time"),
+        (with_post("y,yesterday,"),
+         "posts.csv, line 3: posted_at_utc 'yesterday' is not a valid time"),
         (with_post(",2024-01-01T06:00:01Z,"), "posts.csv, line 3: feed_id is empty"),
-        (with_post("b,2024-01-01T06:00:01Z"), "posts.csv, line 3: 2 values under 3 columns"),
+        (with_post("b,2024-01-01T06:00:01Z"), "posts.csv, line 3: 2 values for 3 columns"),
         (with_post('b,"2024'), "posts.csv, after line 2: not CSV"),
     ],
 )  # fmt: skip
@@ -117,19 +119,19 @@ def test_wrong_posts_are_refused(tmp_path: Path, posts: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("b,news,10,", "feeds.csv, line 6: feed 'b' is listed twice (remove one)"),
-        ("x,news,10,", "feeds.csv, line 6: feed 'x' is listed twice (remove one)"),
+        ("b,news,10,", "feeds.csv, line 6: feed 'b' is listed twice. Remove one row."),
+        ("x,news,10,", "feeds.csv, line 6: feed 'x' is listed twice. Remove one row."),
         (",news,10,", "feeds.csv, line 6: feed_id is empty"),
         *(
             (f"d,news,{window},",
-             f"feeds.csv, line 6: window_size_S '{window}' is no number of posts "
-             "(write a whole number from 1 on, or leave it empty)")
+             f"feeds.csv, line 6: window_size_S '{window}' is not a valid size. "
+             "Use a whole number of 1 or more, or leave it empty.")
             for window in ("0", "-3", "2.5", "many", "nan", "inf", "1e12")
         ),
         *(
             (f"d,news,10,{weight}",
-             f"feeds.csv, line 6: weight '{weight}' is no number from 0 to 1,000,000, without 0 "
-             "(or leave it empty)")
+             f"feeds.csv, line 6: weight '{weight}' is not in (0, 1,000,000]. "
+             "Use a number in that range, or leave it empty.")
             for weight in ("0", "-1", "much", "nan", "inf")
         ),
     ],
@@ -141,10 +143,11 @@ def test_wrong_feeds_are_refused(tmp_path: Path, row: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("feeds", "said"),
     [
-        ("", "feeds.csv: empty (it needs the columns feed_id, window_size_S)"),
-        ("feed_id\nb\n", "feeds.csv, line 1: no column window_size_S (rename one of 'feed_id')"),
+        ("", "feeds.csv: empty file. Required columns: feed_id, window_size_S"),
+        ("feed_id\nb\n",
+         "feeds.csv, line 1: column not found: window_size_S. Rename one of 'feed_id'."),
         ("feed_id,window_size_S\nb,\n",
-         "feeds.csv: no feed has a window (fill in window_size_S)"),
+         "feeds.csv: no feed has a known size. Fill in window_size_S."),
     ],
 )  # fmt: skip
 def test_feeds_that_are_none_are_refused(tmp_path: Path, feeds: str, said: str) -> None:

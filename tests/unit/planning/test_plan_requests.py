@@ -6,47 +6,70 @@ import pytest
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.planning.options import Order, Part, Wish, parts_of
+from crawler.planning.options import Part, PlanOptions, ReplanRequest, parts_of
 
 KNOWN, FEEDS = ["blog", "feeds", "shop"], ["feeds"]
 CONFIG = Config.load(mongo_uri=None, budget=100, feed_budget=20, feed_policy="min-delay")
 
 
-def parts(order: Order, known: list[str] = KNOWN, config: Config = CONFIG) -> list[Part]:
+def parts(order: ReplanRequest, known: list[str] = KNOWN, config: Config = CONFIG) -> list[Part]:
     return parts_of(order, known, [name for name in FEEDS if name in known], config)
 
 
 def test_without_a_wish_pages_and_feeds_are_both_planned_by_their_settings() -> None:
-    pages, feeds = parts(Order(Wish()))
-    assert (pages.kind, pages.spiders, pages.wish.budget) == ("pages", ["blog", "shop"], 100)
-    assert (feeds.kind, feeds.spiders, feeds.wish.budget) == ("feeds", ["feeds"], 20)
-    assert (pages.wish.policy, feeds.wish.policy) == (None, "min-delay")
+    pages, feeds = parts(ReplanRequest(PlanOptions()))
+    assert (pages.kind, pages.spiders, pages.options.budget) == ("pages", ["blog", "shop"], 100)
+    assert (feeds.kind, feeds.spiders, feeds.options.budget) == ("feeds", ["feeds"], 20)
+    assert (pages.options.policy, feeds.options.policy) == (None, "min-delay")
     assert all(part.everything and part.as_it_is for part in (pages, feeds))
 
 
 def test_a_wish_has_to_say_what_it_is_for_where_both_are_watched() -> None:
-    with pytest.raises(ConfigError, match=r"say what is meant \(--kind pages, --kind feeds"):
-        parts(Order(Wish(budget=7)))
-    (feeds,) = parts(Order(Wish(budget=7), kind="feeds"))
-    assert (feeds.kind, feeds.wish.budget, feeds.as_it_is) == ("feeds", 7, False)
-    (pages,) = parts(Order(Wish(budget=7), spiders=["shop"]))
+    with pytest.raises(ConfigError, match=r"Select one with --kind pages, --kind feeds"):
+        parts(ReplanRequest(PlanOptions(budget=7)))
+    (feeds,) = parts(ReplanRequest(PlanOptions(budget=7), kind="feeds"))
+    assert (feeds.kind, feeds.options.budget, feeds.as_it_is) == ("feeds", 7, False)
+    (pages,) = parts(ReplanRequest(PlanOptions(budget=7), spiders=["shop"]))
     assert (pages.kind, pages.everything) == ("pages", False)
-    assert [part.kind for part in parts(Order(Wish(budget=7), shared=True))] == ["pages", "feeds"]
-    assert [part.kind for part in parts(Order(Wish(budget=7)), ["shop"])] == ["pages"]
+    assert [part.kind for part in parts(ReplanRequest(PlanOptions(budget=7), shared=True))] == [
+        "pages",
+        "feeds",
+    ]
+    assert [part.kind for part in parts(ReplanRequest(PlanOptions(budget=7)), ["shop"])] == [
+        "pages"
+    ]
 
 
 @pytest.mark.parametrize(
     ("order", "complaint"),
     [
-        (Order(Wish(), spiders=["shoe"]), "no targets of 'shoe'; spiders with targets: blog, "),
-        (Order(Wish(), spiders=["shop"], kind="feeds"), "--kind feeds: there are none"),
-        (Order(Wish(policy="groups"), kind="feeds"), "no policy 'groups'; there are: optimal, "),
-        (Order(Wish(policy="min-missing"), kind="pages"), "no policy 'min-missing'; there are: "),
-        (Order(Wish(freshness=0.9), kind="feeds"), "--freshness is for pages; feeds take --budg"),
-        (Order(Wish(objective="age"), kind="feeds"), "--objective is for pages"),
+        (
+            ReplanRequest(PlanOptions(), spiders=["shoe"]),
+            "no targets of 'shoe'. Spiders with targets: blog, ",
+        ),
+        (
+            ReplanRequest(PlanOptions(), spiders=["shop"], kind="feeds"),
+            "no feeds to plan",
+        ),
+        (
+            ReplanRequest(PlanOptions(policy="groups"), kind="feeds"),
+            "policy not found: 'groups'. Available: optimal, ",
+        ),
+        (
+            ReplanRequest(PlanOptions(policy="min-missing"), kind="pages"),
+            "policy not found: 'min-missing'. Available: ",
+        ),
+        (
+            ReplanRequest(PlanOptions(freshness=0.9), kind="feeds"),
+            "--freshness applies to pages only",
+        ),
+        (
+            ReplanRequest(PlanOptions(objective="age"), kind="feeds"),
+            "--objective applies to pages only",
+        ),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(order: Order, complaint: str) -> None:
+def test_what_cannot_be_is_said_in_a_line(order: ReplanRequest, complaint: str) -> None:
     with pytest.raises(ConfigError) as error:
         parts(order)
     assert str(error.value).startswith(complaint)

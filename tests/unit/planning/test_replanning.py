@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crawler.errors import ConfigError
-from crawler.planning.options import Effect, Wish
+from crawler.planning.options import Effect, PlanOptions
 from crawler.planning.replan import Replan, next_visits, replanned
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
@@ -36,8 +36,10 @@ def daily(found: set[int]) -> tuple[tuple[float, float, float], ...]:
 # Plans.
 
 
-def made(seen: Pages, wish: Wish, effect: Effect = NOTHING, *sites: Site, ahead: int = 0) -> Replan:
-    return replanned(gathered(seen, *sites, ahead=ahead), wish, effect, NOW)
+def made(
+    seen: Pages, options: PlanOptions, effect: Effect = NOTHING, *sites: Site, ahead: int = 0
+) -> Replan:
+    return replanned(gathered(seen, *sites, ahead=ahead), options, effect, NOW)
 
 
 def rows_of(replan: Replan) -> dict[str, tuple[Document, datetime]]:
@@ -49,7 +51,7 @@ def rows_of(replan: Replan) -> dict[str, tuple[Document, datetime]]:
 def first() -> Replan:
     """Twenty silent pages and one that changed daily, without a plan so far."""
     seen = [*pages(20), page("busy", changes=daily(set(range(1, 20))))]
-    return made(seen, Wish(budget=3))
+    return made(seen, PlanOptions(budget=3))
 
 
 def test_a_first_plan_is_written_to_all_and_spends_its_budget(first: Replan) -> None:
@@ -94,41 +96,41 @@ def test_a_second_plan_moves_nothing_and_another_policy_all(first: Replan) -> No
     )
     seen = replace(seen, watched=replace(seen.watched, schedules=first.plan.schedules))
     effect = Effect({"shop": present}, {"p": present})
-    again = replanned(seen, Wish(), effect, NOW)
+    again = replanned(seen, PlanOptions(), effect, NOW)
     assert again.moved == 0
     assert again.document["budget_kept"]
     other = Effect({"shop": present}, {"p": present | {"policy": "groups"}})
-    assert replanned(seen, Wish(), other, NOW).moved == 21
+    assert replanned(seen, PlanOptions(), other, NOW).moved == 21
     learning = {"p": {"until": NOW + timedelta(hours=1)}}
-    left_alone = replanned(seen, Wish(), Effect({"shop": present}, learning), NOW)
+    left_alone = replanned(seen, PlanOptions(), Effect({"shop": present}, learning), NOW)
     assert (left_alone.moved, left_alone.document["learning"]) == (0, 21)
-    assert "being learned" in left_alone.document["warnings"][0]
+    assert "sampling phase" in left_alone.document["warnings"][0]
     over = {"p": {"until": NOW}}
-    assert replanned(seen, Wish(), Effect({"shop": present}, over), NOW).moved == 21
+    assert replanned(seen, PlanOptions(), Effect({"shop": present}, over), NOW).moved == 21
 
 
 def test_a_budget_below_the_floor_names_the_least() -> None:
     with pytest.raises(ConfigError) as caught:
-        made(pages(916), Wish(budget=20))
+        made(pages(916), PlanOptions(budget=20))
     assert str(caught.value) == (
-        "budget 20/day is below the least possible: 916 targets every 28 days need 33/day "
-        "(--budget 33/day or more)"
+        "budget 20/day is too small: 916 targets visited every 28 days need 33/day. "
+        "Use --budget 33/day or more."
     )
-    assert made(pages(916), Wish(budget=33)).document["totals"]["least_per_day"] < 33
+    assert made(pages(916), PlanOptions(budget=33)).document["totals"]["least_per_day"] < 33
 
 
 def test_a_goal_is_reached_and_one_that_cannot_be_is_one_line() -> None:
     seen = [page(f"item/{i}", changes=daily(set(range(1, 20, 1 + i % 5)))) for i in range(20)]
-    found = made(seen, Wish(freshness=0.8)).document
+    found = made(seen, PlanOptions(freshness=0.8)).document
     assert found["totals"]["freshness"] >= 0.8
     assert found["budget_from"] == "goal"
-    with pytest.raises(ConfigError, match=r"cannot be reached: even hourly visits to all would"):
-        made(seen, Wish(freshness=0.9999))
+    with pytest.raises(ConfigError, match=r"cannot be reached: hourly visits to all targets give"):
+        made(seen, PlanOptions(freshness=0.9999))
 
 
 @pytest.mark.parametrize("policy", ["groups", "groups6", "sqrt", "adaptive"])
 def test_other_policies_have_no_price(policy: str) -> None:
-    replan = made(pages(5), Wish(policy=policy, budget=2))
+    replan = made(pages(5), PlanOptions(policy=policy, budget=2))
     part, when = next(iter(rows_of(replan).values()))
     assert (part["policy"], part["value"], part["bound"]) == (policy, None, "rule")
     assert (replan.document["price"] is None, when > NOW) == (True, True)
@@ -140,21 +142,22 @@ def test_other_policies_have_no_price(policy: str) -> None:
 def test_adaptive_limits_that_changed_are_written() -> None:
     present = plan_document(policy="adaptive", limits=[], budget_per_day=None)
     effect = Effect({"shop": present}, {"p": present})
-    replan = made(pages(3, plan="p", every=24.0), Wish(policy="adaptive"), effect)
+    replan = made(pages(3, plan="p", every=24.0), PlanOptions(policy="adaptive"), effect)
     assert replan.moved == 3
     (limits,) = replan.document["limits"]
     assert limits == {"spider": "shop", "min_hours": 1, "max_hours": 672}
     same = Effect({"shop": present}, {"p": present | {"limits": [limits]}})
-    assert made(pages(3, plan="p", every=24.0), Wish(policy="adaptive"), same).moved == 0
+    assert made(pages(3, plan="p", every=24.0), PlanOptions(policy="adaptive"), same).moved == 0
 
 
 def test_warnings_say_what_is_not_known() -> None:
     seen = pages(3, since=np.nan, until=np.nan, visited=np.nan)
-    guessed = made(seen, Wish(budget=1), NOTHING, Site("shop"), ahead=2).document
+    guessed = made(seen, PlanOptions(budget=1), NOTHING, Site("shop"), ahead=2).document
     assert guessed["warnings"] == [
-        "no page was seen twice so far: rates and hours are guesses that hold for any page",
-        "2 targets had visits in the future, which were ignored",
-        "no crawl has noted the wrapper of shop so far: UTC, weight 1 and all hours are assumed",
+        "no page has been observed twice yet: rates and hours are those of an average page",
+        "ignored visits dated in the future of 2 targets",
+        "no crawl has stored the site definition of shop yet: assuming UTC, weight 1 and no closed "
+        "hours",
     ]
     assert guessed["ignored"] == {"future": 2}
     assert guessed["bounds"] == {"prior": 3}
@@ -162,22 +165,21 @@ def test_warnings_say_what_is_not_known() -> None:
 
 def test_a_site_whose_cap_is_too_low_is_named() -> None:
     site = Site("shop", requests_per_day=1, at=NOW)
-    found = made(pages(56), Wish(budget=3), NOTHING, site).document
+    found = made(pages(56), PlanOptions(budget=3), NOTHING, site).document
     assert found["warnings"] == [
-        "no page was seen to change so far",
+        "no page has been observed to change yet",
         "shop: requests_per_day 1 is below the 2 that its targets need at their longest intervals; "
-        "it will fall behind",
+        "the crawl will fall behind",
     ]
 
 
 def test_fixed_times_in_closed_hours_are_named() -> None:
     closed = Site("shop", windows=("Mon-Fri 08:00-18:00",), at=NOW)
-    document = made(pages(8), Wish(policy="groups"), NOTHING, closed).document
+    document = made(pages(8), PlanOptions(policy="groups"), NOTHING, closed).document
     assert document["warnings"][-1] == (
-        "100% of the visits are planned for hours that wrappers close; they wait until the site "
-        "opens"
+        "100% of the visits are planned for closed hours and wait until the site opens"
     )
-    document = made(pages(8), Wish(budget=2), NOTHING, closed).document
+    document = made(pages(8), PlanOptions(budget=2), NOTHING, closed).document
     assert not any("wait until" in words for words in document["warnings"])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from crawler.commands.replan import Command
 from crawler.errors import ConfigError
-from crawler.planning.options import ASKED, INTERVALS, Effect, Wish, terms_of
+from crawler.planning.options import ASKED, INTERVALS, Effect, PlanOptions, terms_of
 from crawler.utils.text import amount, count, listed, rounded_up
 from tests.unit.watching import (
     NOTHING,
@@ -33,13 +33,13 @@ OPTIONS = (
     ("options", "complaint"),
     [
         ({"policy": "best"},
-         "no policy 'best'; there are: optimal, groups, groups6, uniform, sqrt, freshness, "
+         "policy not found: 'best'. Available: optimal, groups, groups6, uniform, sqrt, freshness, "
          "harmonic, age, adaptive, min-delay, min-missing"),
         ({"objective": "speed"},
-         "no objective 'speed'; there are: balanced, freshness, age, delay"),
+         "objective not found: 'speed'. Available: balanced, freshness, age, delay"),
         ({"budget": "many"},
          "--budget: invalid request rate: 'many'. Examples: 265, 265/day, 0.5"),
-        ({"budget": "0"}, "--budget has to be more than 0"),
+        ({"budget": "0"}, "--budget must be greater than 0"),
         ({"max_age": "soon"}, "--max-age: invalid duration: 'soon'. Examples: 90m, 6h, 2d, 1w"),
         ({"freshness": "2"},
          "--freshness: invalid share: '2'. Use a number between 0 and 1: 0.95 or 95%"),
@@ -48,7 +48,7 @@ OPTIONS = (
         ({"hourly_cap": "9/day"},
          "--hourly-cap: invalid request rate: '9/day'. Examples: 40, 40/hour"),
         ({"budget": "40", "max_age": "6h"},
-         "--budget and --max-age exclude each other: give one of them"),
+         "--budget and --max-age cannot be combined. Use one of them."),
     ],
     ids=str,
 )  # fmt: skip
@@ -61,15 +61,21 @@ def test_mistakes_are_one_line(
 
 
 def test_what_is_said_now_goes_before_the_settings_and_there_is_one_goal() -> None:
-    settings = Wish(policy="groups", budget=5, daily_cap=9)
-    assert Wish(freshness=0.9, daily_cap=0).over(settings) == Wish(
+    settings = PlanOptions(policy="groups", budget=5, daily_cap=9)
+    assert PlanOptions(freshness=0.9, daily_cap=0).over(settings) == PlanOptions(
         policy="groups", freshness=0.9, daily_cap=0
     )
-    assert Wish(policy="sqrt").over(settings) == Wish(policy="sqrt", budget=5, daily_cap=9)
+    assert PlanOptions(policy="sqrt").over(settings) == PlanOptions(
+        policy="sqrt", budget=5, daily_cap=9
+    )
 
 
-def budget_of(seen: Pages, wish: Wish = Wish(), effect: Effect = NOTHING) -> tuple[Any, ...]:  # noqa: B008
-    terms, budget = terms_of(gathered(seen), wish, effect, NOW_HOURS)
+def budget_of(
+    seen: Pages,
+    options: PlanOptions = PlanOptions(),  # noqa: B008
+    effect: Effect = NOTHING,
+) -> tuple[Any, ...]:
+    terms, budget = terms_of(gathered(seen), options, effect, NOW_HOURS)
     return (budget.per_day, budget.source, budget.kept, terms.daily_cap)
 
 
@@ -89,20 +95,24 @@ def test_without_a_budget_the_present_plan_goes_on() -> None:
 
 def test_what_was_asked_of_the_present_plan_is_known() -> None:
     usual = plan_document(policy="sqrt", objective="age", daily_cap=8, hourly_cap=0)
-    assert in_effect(usual).wish == Wish(policy="sqrt", objective="age", hourly_cap=0)
+    assert in_effect(usual).options == PlanOptions(policy="sqrt", objective="age", hourly_cap=0)
     capped = usual | {"daily_cap": 6, "hourly_cap": 2}
-    assert in_effect(capped).wish == Wish(policy="sqrt", objective="age", daily_cap=6, hourly_cap=2)
-    assert in_effect(usual | {"daily_cap": 0}).wish.daily_cap == 0
-    assert in_effect(usual | {"daily_cap": 0, "budget_per_day": None}).wish.daily_cap is None
-    assert in_effect(plan_document(spiders=["shop", "blog"])).wish == Wish(), "of others, too"
-    assert NOTHING.wish == Wish()
+    assert in_effect(capped).options == PlanOptions(
+        policy="sqrt", objective="age", daily_cap=6, hourly_cap=2
+    )
+    assert in_effect(usual | {"daily_cap": 0}).options.daily_cap == 0
+    assert in_effect(usual | {"daily_cap": 0, "budget_per_day": None}).options.daily_cap is None
+    assert in_effect(plan_document(spiders=["shop", "blog"])).options == PlanOptions(), (
+        "of others, too"
+    )
+    assert NOTHING.options == PlanOptions()
 
 
 def test_a_policy_that_takes_no_budget_leaves_what_it_spent() -> None:
     present = in_effect(plan_document(budget_per_day=None, budget_from="policy"))
     of = {"plan": "p", "every": 48.0}
     assert budget_of(pages(4, **of), effect=present)[0] == 4.5
-    assert budget_of(pages(4), Wish(policy="groups")) == (np.inf, "policy", False, None)
+    assert budget_of(pages(4), PlanOptions(policy="groups")) == (np.inf, "policy", False, None)
 
 
 def test_a_part_of_a_plan_keeps_its_part_of_the_budget() -> None:
@@ -118,30 +128,33 @@ def test_a_budget_that_is_kept_is_never_below_the_least() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "cap"),
+    ("options", "cap"),
     [
-        (Wish(budget=10), 15), (Wish(budget=0.3), 1), (Wish(budget=10, daily_cap=0), None),
-        (Wish(budget=10, daily_cap=10), 10), (Wish(budget=10, daily_cap=12.7), 12),
-        (Wish(policy="groups", daily_cap=3), 3),
+        (PlanOptions(budget=10), 15), (PlanOptions(budget=0.3), 1),
+        (PlanOptions(budget=10, daily_cap=0), None),
+        (PlanOptions(budget=10, daily_cap=10), 10), (PlanOptions(budget=10, daily_cap=12.7), 12),
+        (PlanOptions(policy="groups", daily_cap=3), 3),
     ],
 )  # fmt: skip
-def test_the_cap_of_a_day_is_half_as_much_again_unless_given(wish: Wish, cap: float | None) -> None:
-    assert budget_of(pages(4), wish)[3] == cap
+def test_the_cap_of_a_day_is_half_as_much_again_unless_given(
+    options: PlanOptions, cap: float | None
+) -> None:
+    assert budget_of(pages(4), options)[3] == cap
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("options", "message"),
     [
-        (Wish(budget=265, daily_cap=200),
-         "the daily cap 200 is too low for 265 requests a day (--daily-cap 265 or more)"),
-        (Wish(budget=48, hourly_cap=1),
-         "the hourly cap 1 is too low for 48 requests a day (--hourly-cap 2 or more)"),
+        (PlanOptions(budget=265, daily_cap=200),
+         "the daily cap 200 is too low for 265 requests a day. Use --daily-cap 265 or more."),
+        (PlanOptions(budget=48, hourly_cap=1),
+         "the hourly cap 1 is too low for 48 requests a day. Use --hourly-cap 2 or more."),
     ],
     ids=["day", "hour"],
 )  # fmt: skip
-def test_a_cap_below_the_budget_is_one_line(wish: Wish, message: str) -> None:
+def test_a_cap_below_the_budget_is_one_line(options: PlanOptions, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        budget_of(pages(4), wish)
+        budget_of(pages(4), options)
     assert str(caught.value) == message
 
 

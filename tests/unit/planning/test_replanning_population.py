@@ -37,7 +37,7 @@ def _texts(texts: list[str]) -> Any:
     return grown.finish()
 
 
-def test_neighbours_are_those_of_spider_category_and_kind() -> None:
+def test_neighbors_are_those_of_spider_category_and_kind() -> None:
     seen = [
         page("a", category="toys"), page("b", category="toys"), page("c", category="books"),
         page("d"), page("e", kind="list"), page("f", spider="blog"), page("g", category="toys"),
@@ -124,8 +124,8 @@ def test_no_interval_is_longer_than_the_setting_or_the_longest_cycle() -> None:
     [
         (
             Site("shop", min_interval_hours=48),
-            "shop: min_interval_hours 48 is longer than the longest interval, 24 hours "
-            "(FRESHET_MAX_INTERVAL_HOURS)",
+            "shop: min_interval_hours 48 exceeds the longest interval, 24 h. Lower it, or raise "
+            "max_interval_hours or FRESHET_MAX_INTERVAL_HOURS.",
         ),
         (Site("shop", timezone="Mars/Base"), "shop: time zone not found: 'Mars/Base'"),
         (

@@ -136,31 +136,31 @@ def changed(number: int, row: str) -> str:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ("", "changes.csv: empty (it needs the columns page_id, commit_time_utc)"),
-        ("page_id,commit_time_utc\n", "changes.csv: no rows below the column names"),
+        ("", "changes.csv: empty file. Required columns: page_id, commit_time_utc"),
+        ("page_id,commit_time_utc\n", "changes.csv: no rows below the header"),
         ("page,commit_time_utc\nb,2024-01-01T00:00:00Z\n",
-         "changes.csv, line 1: no column page_id (rename one of 'page, commit_time_utc')"),
+         "changes.csv, line 1: column not found: page_id. Rename one of 'page, commit_time_utc'."),
         ("page_id\nb\n",
-         "changes.csv, line 1: no column commit_time_utc (rename one of 'page_id')"),
+         "changes.csv, line 1: column not found: commit_time_utc. Rename one of 'page_id'."),
         (changed(3, "b,2024-01-01T06:00:01,11,bbb"),
-         "changes.csv, line 3: commit_time_utc '2024-01-01T06:00:01' has no time zone "
-         "(append Z if it is UTC)"),
-        (changed(3, "b,2024-01-02,11,bbb"), "has no time zone (append Z if it is UTC)"),
+         "changes.csv, line 3: commit_time_utc '2024-01-01T06:00:01' has no time zone. "
+         "Append Z for UTC."),
+        (changed(3, "b,2024-01-02,11,bbb"), "has no time zone. Append Z for UTC."),
         (changed(3, "b,yesterday,11,bbb"),
-         "changes.csv, line 3: commit_time_utc 'yesterday' is no time "
-         "(write it like 2024-01-31T08:00:00Z)"),
-        (changed(3, "b,2024-02-30T00:00:00Z,11,bbb"), "'2024-02-30T00:00:00Z' is no time"),
-        (changed(3, "b,,11,bbb"), "commit_time_utc '' is no time"),
-        (changed(3, "b,1704067200,11,bbb"), "commit_time_utc '1704067200' is no time"),
+         "changes.csv, line 3: commit_time_utc 'yesterday' is not a valid time. "
+         "Use a format such as 2024-01-31T08:00:00Z."),
+        (changed(3, "b,2024-02-30T00:00:00Z,11,bbb"), "'2024-02-30T00:00:00Z' is not a valid time"),
+        (changed(3, "b,,11,bbb"), "commit_time_utc '' is not a valid time"),
+        (changed(3, "b,1704067200,11,bbb"), "commit_time_utc '1704067200' is not a valid time"),
         (changed(3, "d,2024-01-01T06:00:01Z,11,bbb"),
-         "changes.csv, line 3: page 'd' is not in pages.csv (add it there)"),
+         "changes.csv, line 3: page 'd' is not in pages.csv. Add it there."),
         (changed(3, "b,2023-12-31T23:59:59Z,11,bbb"),
-         "changes.csv, line 3: page 'b' goes back from 2024-01-01T00:00:00Z to "
-         "'2023-12-31T23:59:59Z' (sort the rows by page_id and commit_time_utc)"),
+         "changes.csv, line 3: record of page 'b' at '2023-12-31T23:59:59Z' follows one "
+         "at 2024-01-01T00:00:00Z. Sort the rows by page_id and commit_time_utc."),
         (changed(3, "b,2024-01-01T00:00:00Z,10,aaa"),
-         "changes.csv, line 3: page 'b' has its record of '2024-01-01T00:00:00Z' twice "
-         "(remove one)"),
-        (changed(3, "b,2024-01-01T06:00:01Z"), "changes.csv, line 3: 2 values under 4 columns"),
+         "changes.csv, line 3: duplicate record of page 'b' at '2024-01-01T00:00:00Z'. "
+         "Remove one."),
+        (changed(3, "b,2024-01-01T06:00:01Z"), "changes.csv, line 3: 2 values for 4 columns"),
         (changed(3, 'b,"2024'), "changes.csv, after line 2: not CSV"),
         (changed(3, "d" * 200 + ",2024-01-01T00:00:00Z,,"), f"page '{'d' * 80}…' is not in"),
     ],
@@ -172,17 +172,18 @@ def test_wrong_changes_are_refused(tmp_path: Path, changes: str, said: str) -> N
 @pytest.mark.parametrize(
     ("pages", "said"),
     [
-        ("", "pages.csv: empty (it needs the columns page_id, source_id)"),
-        ("page_id,source_id\n", "pages.csv: no rows below the column names"),
-        ("page_id\nb\n", "pages.csv, line 1: no column source_id (rename one of 'page_id')"),
-        (PAGES + "b,shop,/b,\n", "pages.csv, line 5: page 'b' is listed twice (remove one)"),
+        ("", "pages.csv: empty file. Required columns: page_id, source_id"),
+        ("page_id,source_id\n", "pages.csv: no rows below the header"),
+        ("page_id\nb\n",
+         "pages.csv, line 1: column not found: source_id. Rename one of 'page_id'."),
+        (PAGES + "b,shop,/b,\n", "pages.csv, line 5: page 'b' is listed twice. Remove one row."),
         (PAGES + ",shop,/b,\n", "pages.csv, line 5: page_id or source_id is empty"),
         (PAGES + "d,,/b,\n", "pages.csv, line 5: page_id or source_id is empty"),
-        (PAGES + "d,shop,/d,soon\n", "pages.csv, line 5: until_utc 'soon' is no time"),
+        (PAGES + "d,shop,/d,soon\n", "pages.csv, line 5: until_utc 'soon' is not a valid time"),
         (PAGES + "d,shop,/d,2024-01-01\n", "until_utc '2024-01-01' has no time zone"),
         (PAGES.replace("2024-03-04T00:00:00Z", "2024-01-01T11:00:00Z"),
          "pages.csv, line 2: page 'a' ends at 2024-01-01T11:00:00Z, before its first record at "
-         "2024-01-01T12:00:00Z (correct until_utc, or leave it empty)"),
+         "2024-01-01T12:00:00Z. Correct until_utc or leave it empty."),
     ],
 )  # fmt: skip
 def test_wrong_pages_are_refused(tmp_path: Path, pages: str, said: str) -> None:
@@ -192,10 +193,10 @@ def test_wrong_pages_are_refused(tmp_path: Path, pages: str, said: str) -> None:
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     latin = CHANGES.encode() + "é,2024-01-01T12:00:00Z,,\n".encode("latin-1")
     assert error_of(tmp_path, latin) == (
-        "changes.csv, after line 0: not UTF-8 (save the file as UTF-8)"
+        "changes.csv, after line 0: not UTF-8. Save the file as UTF-8."
     )
     cut = gzip.compress(os.urandom(5000).hex().encode())[:-2000]
-    assert "broken gzip data (fetch or write the file again)" in error_of(tmp_path, cut)
+    assert "invalid gzip data. Download or write the file again." in error_of(tmp_path, cut)
     flipped = bytearray(gzip.compress(CHANGES.encode()))
     flipped[len(flipped) // 2] ^= 0xFF
     assert "changes.csv" in error_of(tmp_path, bytes(flipped))
@@ -216,7 +217,7 @@ def test_a_name_that_promises_gzip_has_to_keep_it(tmp_path: Path) -> None:
     (tmp_path / "pages.csv").write_text(PAGES)
     path = tmp_path / "changes.csv.gz"
     path.write_text(CHANGES)
-    with pytest.raises(TraceError, match=r"not gzip \(pack it, or take .gz off its name\)"):
+    with pytest.raises(TraceError, match=r"not gzip\. Compress it, or remove .gz from its name\."):
         read_trace(path)
 
 

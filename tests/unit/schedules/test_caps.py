@@ -10,7 +10,7 @@ import pytest
 
 from schedules.allocation.plan import Terms, plan
 from schedules.calendar import visits_between
-from schedules.placement.load import Caps, day_tolls, levelled, site_days
+from schedules.placement.load import Caps, day_surcharges, leveled, site_days
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
 from tests.unit.populations import (
@@ -42,7 +42,7 @@ def moved(
 ) -> Schedules:
     present = Schedules.none(len(some)) if present is None else present
     caps = Caps.of(Terms(hourly_cap=cap), some)
-    return levelled(schedules, present, some, caps, some.ahead(NOW))
+    return leveled(schedules, present, some, caps, some.ahead(NOW))
 
 
 def requests(schedules: Schedules, some: Population, weeks: int = 12) -> np.ndarray:
@@ -216,22 +216,22 @@ def test_without_caps_there_are_no_tolls() -> None:
     some = population(3, UTC)
     caps = Caps.of(Terms(), some)
     assert not caps.by_day
-    assert not day_tolls(lambda _: (np.ones((1, 7)), 1.0), caps, 1).any()
+    assert not day_surcharges(lambda _: (np.ones((1, 7)), 1.0), caps, 1).any()
 
 
 def test_tolls_bring_a_known_demand_to_the_cap() -> None:
     """Demand falls with the square root of a day's price; the price is where all is sold."""
     wanted = np.array([[9.0, 16, 25, 36, 4, 1, 1]])
 
-    def loads(toll: np.ndarray) -> tuple[np.ndarray, float]:
+    def loads(surcharge: np.ndarray) -> tuple[np.ndarray, float]:
         low, high = 1e-6, 1e3
         for _ in range(100):
             price = (low * high) ** 0.5
-            load = wanted / np.sqrt(price + toll)
+            load = wanted / np.sqrt(price + surcharge)
             low, high = (price, high) if load.sum() > 20 else (low, price)
         return load, price
 
     caps = Caps(3.0, np.inf, np.full(1, np.inf), np.full(1, np.inf))
-    load, _ = loads(day_tolls(loads, caps, 1))
+    load, _ = loads(day_surcharges(loads, caps, 1))
     assert load.max() <= 3.0 * 1.02
     assert load.sum() == pytest.approx(20, rel=1e-3)

@@ -71,5 +71,5 @@ def test_without_posts_there_are_no_means() -> None:
 
 
 def test_a_window_has_to_hold_time() -> None:
-    with pytest.raises(ValueError, match="holds no time"):
+    with pytest.raises(ValueError, match="is empty"):
         found([], [], 5, hours=0)

@@ -164,7 +164,7 @@ def test_silent_targets_keep_a_rate() -> None:
     assert told.low.min() >= RATES[0]
 
 
-def test_a_new_target_begins_as_its_neighbours() -> None:
+def test_a_new_target_begins_as_its_neighbors() -> None:
     """As its group where that has members, else as its site."""
     n = 300
     some = population(n, (*UTC, *UTC))

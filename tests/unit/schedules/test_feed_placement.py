@@ -19,10 +19,10 @@ from schedules.feeds.placement import (
     insert,
     interval_cost,
     interval_posts,
-    polish,
+    refine,
 )
 from schedules.feeds.post_rates import table
-from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS
 
 ALWAYS = np.ones(WEEK_HOURS, np.bool_)
 FOR_EVER = 1e9
@@ -58,7 +58,7 @@ def cost(c: Course, room: Room, fetches: tuple[int, ...]) -> float:
 @settings(deadline=None)
 @given(
     st.floats(0.01, 500), st.integers(0, 167), st.integers(0, 167),
-    st.integers(1, LONGEST_FEED_WEEKS * WEEK_HOURS),
+    st.integers(1, MAX_FEED_WEEKS * WEEK_HOURS),
 )  # fmt: skip
 def test_an_interval_of_many_weeks_is_counted_as_if_hour_by_hour(
     per_week: float, peak: int, begin: int, length: int
@@ -90,7 +90,7 @@ def test_the_first_fetch_is_the_best_there_is(feed: Feed) -> None:
 def test_polished_fetches_save_nearly_what_the_best_do(feed: Feed, count: int) -> None:
     c, room = feed.course(), feed.room()
     saved, order, _, _ = insert(c, room, 0.0, count)
-    at = polish(c, room, order)
+    at = refine(c, room, order)
     found = cost(c, room, tuple(at))
     best = min(cost(c, room, some) for some in combinations(range(1, room.end), len(at)))
     whole = cost(c, room, ())

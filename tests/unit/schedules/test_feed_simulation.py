@@ -7,13 +7,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.evaluation.feeds import FEED_POLICIES, Feeds, standing
+from schedules.evaluation.feeds import FEED_POLICIES, Feeds, replanned_visits
 from schedules.evaluation.score import collected
 from schedules.evaluation.world import Span, visits_of
 from schedules.feeds.plan import plan_feeds
 from schedules.history import Histories, Times
 from schedules.population import Population, walls_of
-from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
 SPLIT = 24.0 * 19_744  # 2024-01-22, a Monday
@@ -49,7 +49,7 @@ def of_a_replan(feeds: Feeds, posts: Times) -> tuple[Histories, Population]:
     population = Population(
         key=feeds.key, site=zeros, group=zeros, parent=np.zeros(1, np.int64), zones=(UTC,),
         open_hours=np.ones((1, WEEK_HOURS), np.bool_), weight=np.ones(N), cost=np.ones(N),
-        min_hours=np.ones(N), max_hours=np.full(N, LONGEST_FEED_WEEKS * 168.0),
+        min_hours=np.ones(N), max_hours=np.full(N, MAX_FEED_WEEKS * 168.0),
         site_day=np.full(1, np.inf), site_hour=np.full(1, np.inf),
         walls=walls_of((UTC,), SPAN.start - 2160, STOP),
     )  # fmt: skip
@@ -61,7 +61,7 @@ def of_a_replan(feeds: Feeds, posts: Times) -> tuple[Histories, Population]:
 @pytest.mark.parametrize("closed_loop", [True, False])
 def test_no_policy_spends_more_than_it_has(policy: str, each: int, closed_loop: bool) -> None:
     feeds, posts = world()
-    visits = standing(policy, feeds, posts, each * N, SPAN, 24.0, closed_loop=closed_loop)
+    visits = replanned_visits(policy, feeds, posts, each * N, SPAN, 24.0, closed_loop=closed_loop)
     assert 0 < len(visits.at) <= each * N
     assert ((visits.at >= SPLIT) & (visits.at <= STOP)).all()
 
@@ -72,7 +72,7 @@ def test_what_is_still_to_come_moves_no_visit(closed_loop: bool) -> None:
     middle = SPLIT + 7 * 24
     later = np.where(posts.at > middle, np.minimum(posts.at + 5, STOP), posts.at)
     one, other = (
-        standing(
+        replanned_visits(
             "optimal", feeds, Times(posts.first, at), 6 * N, SPAN, 24.0, closed_loop=closed_loop
         )
         for at in (posts.at, later)
@@ -85,7 +85,7 @@ def test_the_default_policy_loses_less_than_even_visits() -> None:
     feeds, posts = world()
     lost = {
         policy: collected(
-            posts, standing(policy, feeds, posts, 4 * N, SPAN, 24.0, closed_loop=True),
+            posts, replanned_visits(policy, feeds, posts, 4 * N, SPAN, 24.0, closed_loop=True),
             feeds.window, SPLIT, STOP,
         ).totals().lost_pct
         for policy in ("optimal", "uniform")
@@ -101,7 +101,7 @@ def test_the_plan_of_a_replan_is_what_is_simulated(policy: str) -> None:
     plan = plan_feeds(population, past, feeds.window, terms, SPLIT, none).schedules
     due = visits_of(plan, population, SPLIT + 1e-6, STOP)
     # One plan for all of the time.
-    found = standing(policy, feeds, posts, 6 * N, SPAN, STOP - SPLIT)
+    found = replanned_visits(policy, feeds, posts, 6 * N, SPAN, STOP - SPLIT)
     some = min(due.at.max(), found.at.max())
     assert len(found.at) > 5 * N
     assert np.array_equal(due.at[due.at < some], found.at[found.at < some])
@@ -122,5 +122,7 @@ def test_all_that_is_known_counts_without_a_closed_loop() -> None:
     feeds, posts = world()
     posts = Times(posts.first, np.where(posts.at > SPLIT - 24, posts.at, posts.at - 21 * 24))
     long = Span(SPLIT - 60 * 24, SPLIT, STOP)
-    one, other = (standing("optimal", feeds, posts, 6 * N, span, 24.0) for span in (SPAN, long))
+    one, other = (
+        replanned_visits("optimal", feeds, posts, 6 * N, span, 24.0) for span in (SPAN, long)
+    )
     assert not np.array_equal(one.first, other.first)

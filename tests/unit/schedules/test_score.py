@@ -148,5 +148,5 @@ def test_without_pages_there_are_no_figures() -> None:
 
 @pytest.mark.parametrize("hours", [0, -1])
 def test_a_window_has_to_hold_time(hours: float) -> None:
-    with pytest.raises(ValueError, match="holds no time"):
+    with pytest.raises(ValueError, match="is empty"):
         scored([[]], [[]], hours=hours)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from schedules.allocation.plan import POLICIES, BudgetTooSmall, Terms
-from schedules.evaluation.pages import Desk, daily, polled, simulate
+from schedules.evaluation.pages import CappedDispatcher, daily, polled, simulate
 from schedules.evaluation.world import Span, World, never, polls, seen, while_there
 from schedules.history import Floats, Histories, Times
 from schedules.population import Population, walls_of
@@ -291,10 +291,10 @@ def test_a_refused_visit_stays_due_and_goes_first_on_the_next_day() -> None:
 
 
 def test_a_desk_lets_the_most_valuable_go_and_counts_by_the_day() -> None:
-    desk = Desk(3)
+    dispatcher = CappedDispatcher(3)
     ones = np.ones(2)
-    assert desk.let_go(0, ones, ones, ones).tolist() == [0, 1]
+    assert dispatcher.let_go(0, ones, ones, ones).tolist() == [0, 1]
     value = np.array([1.0, 3.0, 2.0])
-    assert desk.let_go(5, value, np.ones(3), np.ones(3)).tolist() == [1]
-    assert desk.let_go(23, value, np.ones(3), np.ones(3)).tolist() == []
-    assert desk.let_go(24, value, np.ones(3), np.ones(3)).tolist() == [0, 1, 2]
+    assert dispatcher.let_go(5, value, np.ones(3), np.ones(3)).tolist() == [1]
+    assert dispatcher.let_go(23, value, np.ones(3), np.ones(3)).tolist() == []
+    assert dispatcher.let_go(24, value, np.ones(3), np.ones(3)).tolist() == [0, 1, 2]

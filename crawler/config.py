@@ -215,7 +215,7 @@ class Config(BaseSettings):
     retry_after_seconds: Seconds = Field(
         60.0, description="maximum Retry-After in seconds that a run waits for"
     )
-    blocked_strikes: Count = Field(
+    blocked_failures: Count = Field(
         3,
         description="number of consecutive 403 or 429 responses after which a host is "
         "paused for an hour",
@@ -319,7 +319,7 @@ class Config(BaseSettings):
         le=24 * 365,
         description="interval in hours between replans of the service; 0: never",
     )
-    refresh_passes: int = Field(
+    refresh_runs: int = Field(
         4, ge=1, le=64, description="maximum number of concurrent crawl runs of the service"
     )
 

@@ -107,20 +107,20 @@ class Monitor:
     ids:       digests of the last document's post ids, 8 bytes each, in document order
     posts:     number of posts collected so far
     missed:    estimated number of posts that left the document before they were seen
-    lapses:    number of visits that found none of the previous visit's posts
-    lapsed_at: time of the last of these visits
+    gaps:    number of visits that found none of the previous visit's posts
+    last_gap_at: time of the last of these visits
     newest:    date of the newest post
     bounds:    polling limits that the feed requests
     push:      state of its WebSub subscription; empty: none
     """
 
-    window: int = 0
+    feed_size: int = 0
     full: bool = False
     ids: bytes = b""
     posts: int = 0
-    missed: float = 0.0
-    lapses: int = 0
-    lapsed_at: datetime | None = None
+    missed_posts: float = 0.0
+    gaps: int = 0
+    last_gap_at: datetime | None = None
     newest: datetime | None = None
     bounds: Bounds = NO_BOUNDS
     push: dict[str, Any] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Collected:
 
     new: tuple[tuple[str, Post], ...] = ()
     edited: tuple[tuple[str, Post], ...] = ()
-    missed: float = 0.0
+    missed_posts: float = 0.0
     doubted: int = 0
     monitor: Monitor = field(default_factory=Monitor)
 
@@ -148,9 +148,9 @@ class Collected:
         return self.new + self.edited
 
 
-def planned_window(monitor: Monitor) -> int:
+def planned_feed_size(monitor: Monitor) -> int:
     """Return how many posts can appear between two visits before some are missed."""
-    return max(1, monitor.window) if monitor.full else max(USUAL_WINDOW, monitor.window)
+    return max(1, monitor.feed_size) if monitor.full else max(USUAL_WINDOW, monitor.feed_size)
 
 
 class Kind(StrEnum):
@@ -259,17 +259,17 @@ class Target:
     content_hash: str | None = None
     raw_hash: str | None = None
     size: int = 0
-    scheme: str | None = None
+    selector_digest: str | None = None
     final_url: str | None = None
     hinted: bool = False
     hint: str = "lastmod"
     visits: int = 0
-    missed: int = 0
+    missed_visits: int = 0
     refreshed: int = 0
     consecutive_errors: int = 0
     consecutive_gone: int = 0
     history: History | None = None
-    lies: int = 0
+    false_dates: int = 0
     plan: Planned | None = None
     depth: int = 0
     post: str | None = None
@@ -297,7 +297,7 @@ class Target:
 class Link:
     """Link on a page that matches the site definition.
 
-    card:    listing digest: hash of the text around a link to an item
+    digest:  listing digest: hash of the text around a link to an item
     pattern: digest of the site definition's pattern that the URL matches
     """
 
@@ -305,7 +305,7 @@ class Link:
     kind: Kind
     category: str | None = None
     lastmod: datetime | None = None
-    card: str | None = None
+    digest: str | None = None
     pattern: str | None = field(default=None, compare=False)
 
 
@@ -379,7 +379,7 @@ class Fetched:
 
     target: Target
     at: datetime
-    scheme: str
+    selector_digest: str
     status: int | None = None
     elapsed_ms: int = 0
     outcome: Outcome | None = None
@@ -399,7 +399,7 @@ class Fetched:
     follow: bool = False
     compared: tuple[str, ...] | None = None
     markup: tuple[str, ...] = ()
-    along: bool = False
+    shared_fetch: bool = False
     content_hash: str | None = None
     link_counts: LinkCounts | None = None
     empty_fields: tuple[str, ...] | None = None
@@ -453,9 +453,9 @@ class Visit:
     reread: bool = False
     alias_of: str | None = None
     history: History | None = None
-    lies: int = 0
+    false_dates: int = 0
     every_hours: float | None = None
-    missed: int = 0
+    missed_visits: int = 0
     execution_ms: float | None = None
     collected: Collected | None = None
     candidates: tuple[Candidate, ...] = ()

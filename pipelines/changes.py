@@ -148,7 +148,7 @@ def as_error(fetched: Fetched, problem: str, error: Exception, rules: Rules) -> 
     bare = Fetched(
         fetched.target,
         fetched.at,
-        fetched.scheme,
+        fetched.selector_digest,
         fetched.status,
         fetched.elapsed_ms,
         Outcome.ERROR,
@@ -192,14 +192,14 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
             update_size=update_size(fetched, outcome),
             reread=reason in (EDITED, AGAIN),
             history=past(fetched, outcome),
-            lies=lies(fetched, outcome),
+            false_dates=lies(fetched, outcome),
             every_hours=every_hours,
         )
     # The page of a feed post is fetched until one fetch succeeds, or once_tries have failed.
     settled = visit.gone or visit.outcome in SEEN or visit.consecutive_errors >= rules.once_tries
     if target.post and settled:
         visit.next_visit = NEVER
-    visit.missed = missed(fetched)
+    visit.missed_visits = missed(fetched)
     visit.execution_ms = execution_ms(fetched)
     return visit
 
@@ -231,7 +231,7 @@ def lies(fetched: Fetched, outcome: Outcome) -> int:
     """Return the number of visits with a new Last-Modified and unchanged content."""
     before, now = fetched.target.validators.last_modified, fetched.validators.last_modified
     lied = outcome is Outcome.UNCHANGED and None not in (before, now) and before != now
-    return fetched.target.lies + lied
+    return fetched.target.false_dates + lied
 
 
 def next_visit(
@@ -285,9 +285,12 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
     if fetched.content_hash == target.content_hash:
         if target.again:
             return Outcome.UNCHANGED, AGAIN
-        other_caps = OF_CAPS in (target.scheme or "") and fetched.scheme != target.scheme
+        other_caps = (
+            OF_CAPS in (target.selector_digest or "")
+            and fetched.selector_digest != target.selector_digest
+        )
         return Outcome.UNCHANGED, EDITED if other_caps else None
-    if fetched.scheme != target.scheme and fetched.raw_hash == target.raw_hash:
+    if fetched.selector_digest != target.selector_digest and fetched.raw_hash == target.raw_hash:
         return Outcome.UNCHANGED, EDITED
     return Outcome.CHANGED, None
 

@@ -145,7 +145,7 @@ def missed_posts(fetched: Fetched, monitor: Monitor, new: int) -> float:
     outside it. Without dates the gap is all the time since the last fetch, less the new posts.
     """
     before = fetched.target.history
-    if before is None or not lapsed(fetched, monitor):
+    if before is None or not is_gap(fetched, monitor):
         return 0.0
     last = EPOCH + before.until * MINUTE
     oldest = _oldest(fetched.posts)
@@ -162,7 +162,7 @@ def missed_posts(fetched: Fetched, monitor: Monitor, new: int) -> float:
     return (seen + new) / span * gap if span > 0 else 0.0
 
 
-def lapsed(fetched: Fetched, monitor: Monitor) -> bool:
+def is_gap(fetched: Fetched, monitor: Monitor) -> bool:
     """Return whether this document shares no post with the last; False for empty documents."""
     if not monitor.ids or not fetched.posts or fetched.push is not None:
         return False
@@ -173,22 +173,22 @@ def _after(fetched: Fetched, monitor: Monitor, new: int, missed: float) -> Monit
     """Return the state of the feed after this document."""
     document, ids = fetched.document, [digest(post.id) for post in fetched.posts]
     if fetched.push is not None:
-        ids = list(dict.fromkeys((*ids, *_split(monitor.ids))))[: max(1, monitor.window)]
+        ids = list(dict.fromkeys((*ids, *_split(monitor.ids))))[: max(1, monitor.feed_size)]
         return replace(monitor, ids=b"".join(ids), posts=monitor.posts + new)
     left = set(_split(monitor.ids)) - set(ids)
     count, full = len(ids), monitor.full or bool(left and ids)
-    has_lapsed = lapsed(fetched, monitor) and missed > 0
+    has_gap = is_gap(fetched, monitor) and missed > 0
     dates = [p.published for p in fetched.posts if p.published]
     newest = max([*dates, *([monitor.newest] if monitor.newest else [])], default=None)
     return replace(
         monitor,
-        window=count if left and ids else max(monitor.window, count),
+        feed_size=count if left and ids else max(monitor.feed_size, count),
         full=full,
         ids=b"".join(ids) or monitor.ids,
         posts=monitor.posts + new,
-        missed=monitor.missed + missed,
-        lapses=monitor.lapses + has_lapsed,
-        lapsed_at=fetched.at if has_lapsed else monitor.lapsed_at,
+        missed_posts=monitor.missed_posts + missed,
+        gaps=monitor.gaps + has_gap,
+        last_gap_at=fetched.at if has_gap else monitor.last_gap_at,
         newest=newest,
         bounds=document.bounds if document else monitor.bounds,
     )
@@ -209,7 +209,7 @@ def past(fetched: Fetched, collected: Collected) -> History:
         records.append((before.until, at, dated if before.until <= dated <= at else 0))
     oldest = _oldest(new)
     by = min(at, max(before.until, _minutes(oldest))) if oldest else at
-    gone = [(before.until, by, 0)] * round(collected.missed)
+    gone = [(before.until, by, 0)] * round(collected.missed_posts)
     return before.extended(at, gone + sorted(records, key=lambda record: record[2]))
 
 

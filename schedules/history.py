@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 # Times in minutes since 1970 (UTC). `said` is the change time that the page stated, 0 if none.
-CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("said", "<u4")])
+CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("stated", "<u4")])
 # When a history is full, its oldest changes are dropped and the observed period starts later. 512
 # records are five weeks of a page that changes between any two of 14 daily visits, and take 6 kB.
 MAX_CHANGES = 512

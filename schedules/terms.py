@@ -21,8 +21,8 @@ UNBOUNDED = (*GROUPED, "adaptive")
 # What limited a target's number of visits: the price of a request, the longest or shortest
 # interval, the prior only because the target was never seen, its previous schedule, the exploration
 # of hours, or the rule of the policy.
-BOUNDS = ("price", "floor", "ceiling", "prior", "kept", "exploration", "rule")
-PRICE, FLOOR, CEILING, PRIOR, KEPT, EXPLORATION, RULE = range(len(BOUNDS))
+LIMITS = ("budget", "min_rate", "max_rate", "prior", "kept", "exploration", "rule")
+BUDGET, AT_MIN_RATE, AT_MAX_RATE, PRIOR, KEPT, EXPLORATION, RULE = range(len(LIMITS))
 HALVINGS = 200
 MIN_RATE = 1e-6
 TABLE_POINTS = 4_000

@@ -161,7 +161,7 @@ class FeedsSpider(WrapperSpider):
         return new
 
     async def _delivered(self, target: Target, push: Delivery) -> Fetched:
-        fetched = Fetched(target, self.clock.now(), self.wrapper.scheme(target.kind))
+        fetched = Fetched(target, self.clock.now(), self.wrapper.selector_digest(target.kind))
         fetched.push, fetched.pushed_at, fetched.size = push.id, push.at, len(push.body)
         fetched.compared = self.wrapper.compared
         await self._read_feed(fetched, push.body, target.url, push.content_type)

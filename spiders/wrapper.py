@@ -297,16 +297,16 @@ class WrapperSpider(Spider):
         """Convert a failed download to a Fetched, or to Skipped if no request was sent."""
         request: Request = failure.request  # type: ignore[attr-defined]
         yield self._failed(request.meta["target"], failure)
-        for other in request.meta.get("along", ()):
-            yield self._failed(other, failure, along=True)
+        for other in request.meta.get("shared_fetch", ()):
+            yield self._failed(other, failure, shared_fetch=True)
 
     def _failed(
-        self, target: Target, failure: Failure, *, along: bool = False
+        self, target: Target, failure: Failure, *, shared_fetch: bool = False
     ) -> Fetched | Skipped:
         if isinstance(failure.value, NotAsked):
             return Skipped(target, str(failure.value), isinstance(failure.value, Ended))
-        scheme = self.wrapper.scheme_of(target)
-        fetched = Fetched(target, self.clock.now(), scheme, along=along)
+        scheme = self.wrapper.selector_digest_of(target)
+        fetched = Fetched(target, self.clock.now(), scheme, shared_fetch=shared_fetch)
         error = failure.value
         refused = isinstance(error, OffLimits) or (
             isinstance(error, IgnoreRequest) and str(error) == FORBIDDEN
@@ -329,7 +329,7 @@ class WrapperSpider(Spider):
         return Fetched(
             target,
             self.clock.now(),
-            self.wrapper.scheme_of(target),
+            self.wrapper.selector_digest_of(target),
             response.status,
             round(response.meta.get("download_latency", 0) * 1000),
             size=len(response.body),
@@ -481,7 +481,7 @@ class CellReader:
             meta["autothrottle_dont_adjust_delay"] = True
         else:
             meta["handle_httpstatus_list"] = HANDLED
-            meta["along"] = await self._others(target, cell)
+            meta["shared_fetch"] = await self._others(target, cell)
         if cell.database is not None or self.spider.wrapper.robots is False:
             meta["dont_obey_robotstxt"] = True
         return Request(
@@ -496,9 +496,9 @@ class CellReader:
         """Yield a Fetched for each cell; exceptions only fail that cell."""
         target: Target = response.meta["target"]
         yield await self._read(response, target)
-        for other in response.meta.get("along", ()):
+        for other in response.meta.get("shared_fetch", ()):
             fetched = await self._read(response, other)
-            fetched.along = True
+            fetched.shared_fetch = True
             yield fetched
 
     def _cell(self, target: Target) -> Cell:
@@ -561,7 +561,7 @@ class CellReader:
         columns, target, session = result["columns"], fetched.target, self.spider.session
         rows = [dict(zip(columns, row, strict=True)) for row in result["rows"]]
         fetched.content = {"columns": columns, "rows": rows}
-        if target.content_hash is None or target.scheme != fetched.scheme:
+        if target.content_hash is None or target.selector_digest != fetched.selector_digest:
             return
         stored = await session.patience.read(lambda: cells.columns(session.db, target))
         if stored is not None and [*map(storable_name, stored)] != [*map(storable_name, columns)]:

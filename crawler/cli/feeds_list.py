@@ -57,11 +57,11 @@ def row_of(target: Document, monitor: Document) -> Document:
         "format": monitor.get("format"),
         "categories": target.get("categories", []),
         "rate_per_week": rate,
-        "window": monitor.get("window"),
+        "feed_size": monitor.get("feed_size"),
         "window_full": bool(monitor.get("full")),
         "posts": monitor.get("posts", 0),
-        "missed": monitor.get("missed", 0.0),
-        "lapses": monitor.get("lapses", 0),
+        "missed_posts": monitor.get("missed_posts", 0.0),
+        "gaps": monitor.get("gaps", 0),
         "last_visit": target.get("visited_at"),
         "next_visit": target.get("next_visit"),
         "outcome": target.get("outcome"),
@@ -165,7 +165,7 @@ async def _print_table(
     async for row in rows:
         if is_cut := table.row_count == opts.limit:
             break
-        rate, size, missed = row["rate_per_week"], row["window"], row["missed"]
+        rate, size, missed = row["rate_per_week"], row["feed_size"], row["missed_posts"]
         title = tidy(row["title"] or "", TITLE_CHARACTERS)
         fetched = next_visit = ""
         if row["last_visit"]:

@@ -87,11 +87,11 @@ def _lines(plan: Document) -> dict[str, str]:
             f"this plan makes {totals['load']:.1%} of these requests"
         )
         saves = "a visit is added if it saves at least {:.3g} hours of staleness"
-    if plan["price"] is not None:
-        lines["marginal value"] = saves.format(plan["price"])
+    if plan["shadow_price"] is not None:
+        lines["marginal value"] = saves.format(plan["shadow_price"])
     if not is_feeds and plan["dated"]:
         lines["dates"] = f"trusted for {listed(plan['dated'])}"
-    moved, targets = plan["moved"], plan["targets"]
+    moved, targets = plan["updated"], plan["targets"]
     return lines | {"updated": f"{moved:,} of {targets:,} ({moved / targets:.1%})"}
 
 
@@ -148,7 +148,9 @@ def show_plan(console: Console, plan: Document) -> None:
     classes = Table("class", "targets", "requests a day", *FIGURES[kind])
     for row in plan["groups"]:
         per_day = f"{row['requests_per_day']:,.1f}"
-        classes.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row, kind))
+        classes.add_row(
+            row["frequency_class"], f"{row['targets']:,}", per_day, *_figures(row, kind)
+        )
     _align_right(classes)
     console.print(classes)
     _show_times(console, plan)
@@ -174,7 +176,7 @@ def _show_times(console: Console, plan: Document) -> None:
         console.print("\nTimetable, in the site's time zone")
         by_times: dict[tuple[str, str], list[str]] = {}
         for page in sorted(pages, key=lambda page: -page.get("visits_per_week", 0)):
-            key = "\n".join(page.get("windows") or ["?"]), page.get("group") or "?"
+            key = "\n".join(page.get("windows") or ["?"]), page.get("frequency_class") or "?"
             by_times.setdefault(key, []).append(page["url"])
         table = Table("visited at", "class", "URLs")
         for column in table.columns[:2]:

@@ -66,7 +66,7 @@ class Command(FreshetCommand):
             from crawler.planning.population import gather
             from crawler.planning.replan import hours_of
 
-            plan_id = str((target.get("plan") or {}).get("plan"))
+            plan_id = str((target.get("plan") or {}).get("id"))
             plan = (await plans.plans_of(db, [plan_id])).get(plan_id)
             # The estimates of a page depend on all sites of its plan, so all of them are read to
             # get the replan's numbers, unless that takes too long.

@@ -159,7 +159,7 @@ def _summary(done: Document) -> Iterator[str]:
             f"{name}: sampling phase ended {_time(done['ended'])}; pages are back on their schedule"
         )
     turns = ""
-    if done["turns"] != 1:
+    if done["rotations"] != 1:
         turns = f", {-(-done['pages'] // done['turns']):,} at a time"
         if done["learning"]:
             turns += f" (turn {done['turn'] + 1} of {done['turns']})"

@@ -114,7 +114,7 @@ class Command(FreshetCommand):
                 continue
             # `URL  item of shop, error 3 times in a row: status 500, next visit 2026-01-31 10:00`
             parts = [f"{row['kind']} of {row['spider']}", _state(row)]
-            if "dead" not in row and not row.get("alias_of"):
+            if "dead_lettered_at" not in row and not row.get("alias_of"):
                 parts.append(f"next visit {row['next_visit']:%Y-%m-%d %H:%M}")
             print_line(f"{printable(row['url'])}  {printable(', '.join(parts))}")
         if rows:
@@ -152,8 +152,8 @@ def _state(row: Document) -> str:
     """Return the target's state: the outcome of its last visit, or why it is not visited."""
     if alias := row.get("alias_of"):
         return f"alias of {alias}"
-    if "dead" in row:
-        return "dead-lettered (scrapy dead list)"
+    if "dead_lettered_at" in row:
+        return "dead-lettered (scrapy deadletters list)"
     if row.get("visited_at") is None:
         return "never visited"
     outcome = str(row.get("outcome"))

@@ -136,7 +136,7 @@ def repeats(url: str, max_repeats: int) -> bool:
     return max(segments.values(), default=0) > max_repeats
 
 
-def cards_of(response: TextResponse, items: Mapping[str, str]) -> dict[str, str]:
+def digests_of(response: TextResponse, items: Mapping[str, str]) -> dict[str, str]:
     """Return the listing digest of each item by the item's URL.
 
     items: URLs of items by the absolute URLs of their anchors, without fragments
@@ -208,8 +208,8 @@ def wanted_links(
         link = links.take(anchor.url, category)
         if link and link.kind is Kind.ITEM:
             items[urldefrag(anchor.url)[0]] = link.url
-    cards = cards_of(response, items)
-    return tuple(replace(link, card=cards.get(link.url)) for link in links.wanted)
+    digests = digests_of(response, items)
+    return tuple(replace(link, digest=digests.get(link.url)) for link in links.wanted)
 
 
 def sitemap_links(

@@ -109,12 +109,12 @@ class FeedsWrapper(Wrapper):
         """Treat every URL as the page of a post: feeds are imported, not discovered by links."""
         return Match(Kind.ITEM)
 
-    def scheme(self, kind: Kind) -> str:
+    def selector_digest(self, kind: Kind) -> str:
         """Return the digest of the version of the feed parser: feeds have no selectors."""
-        return self._post_scheme
+        return self._post_digest
 
     @cached_property
-    def _post_scheme(self) -> str:
+    def _post_digest(self) -> str:
         return digest_of("posts", READING)
 
 

@@ -199,7 +199,7 @@ class Wrapper(BaseModel):
         description="initial interval of items, in hours; unset: `FRESHET_ITEM_INTERVAL_HOURS`",
     )
 
-    windows: Windows = Key((), description="visiting hours; unset: always")
+    visiting_hours: Windows = Key((), description="visiting hours; unset: always")
     blackout: Windows = Key((), description="hours without visits")
     requests_per_day: int | None = Key(
         None, ge=1, description="maximum planned requests per day; unset: no limit"
@@ -307,7 +307,7 @@ class Wrapper(BaseModel):
 
     @model_validator(mode="after")
     def _check_visiting_hours(self) -> Self:
-        _open_hours(self.windows, self.blackout)
+        _open_hours(self.visiting_hours, self.blackout)
         return self
 
     @model_validator(mode="after")
@@ -356,7 +356,7 @@ class Wrapper(BaseModel):
     @property
     def open_hours(self) -> Week:
         """Return a read-only (168,) array with True for the hours of the local week to visit in."""
-        return _open_hours(self.windows, self.blackout)
+        return _open_hours(self.visiting_hours, self.blackout)
 
     def open_at(self, moment: datetime) -> bool:
         """Return True if the site may be visited at an aware time."""
@@ -431,31 +431,31 @@ class Wrapper(BaseModel):
         """Return the names of the fields that contain HTML."""
         return tuple(name for name, field in self.fields.items() if field.type is FieldType.HTML)
 
-    def scheme(self, kind: Kind) -> str:
+    def selector_digest(self, kind: Kind) -> str:
         """Return the selector digest: a hash of everything that determines a page's content.
 
         When the digest differs between two visits, a difference in content is due to an edit of
         the site definition and does not count as a change of the page.
         """
-        return self._list_scheme if kind is Kind.LIST else self._item_scheme
+        return self._list_digest if kind is Kind.LIST else self._item_digest
 
-    def scheme_of(self, target: Target) -> str:
+    def selector_digest_of(self, target: Target) -> str:
         """Return the selector digest of a target.
 
-        Cells have digests of their own. Pages with links over a cap use `capped_scheme`.
+        Cells have digests of their own. Pages with links over a cap use `capped_digest`.
         """
         if target.cell:
-            return self.cell_schemes[target.cell]
-        had_too_many = OF_CAPS in (target.scheme or "")
-        return self.capped_scheme(target) if had_too_many else self.scheme(target.kind)
+            return self.cell_digests[target.cell]
+        had_too_many = OF_CAPS in (target.selector_digest or "")
+        return self.capped_digest(target) if had_too_many else self.selector_digest(target.kind)
 
-    def capped_scheme(self, target: Target) -> str:
+    def capped_digest(self, target: Target) -> str:
         """Return the selector digest of a page with links that were left out because of caps.
 
         This digest contains the caps, so that the page is read again when one of them changes.
         """
         caps = [getattr(self, name) for name in CAPS]
-        return f"{self.scheme(target.kind)}{OF_CAPS}{digest_of(target.depth, *caps)}"
+        return f"{self.selector_digest(target.kind)}{OF_CAPS}{digest_of(target.depth, *caps)}"
 
     @cached_property
     def digest(self) -> str:
@@ -465,7 +465,8 @@ class Wrapper(BaseModel):
         and politeness are not included.
         """
         return digest_of(
-            self.starts, self.scheme(Kind.LIST), self.scheme(Kind.ITEM), self.cell_schemes,
+            self.starts, self.selector_digest(Kind.LIST), self.selector_digest(Kind.ITEM),
+            self.cell_digests,
             [getattr(self, name) for name in CAPS],
             self.headers, self.cookies, self.proxy, self.robots, self.verify_tls,
             {name: source.url for name, source in self.databases.items()},
@@ -481,7 +482,7 @@ class Wrapper(BaseModel):
         return copied
 
     @cached_property
-    def cell_schemes(self) -> dict[str, str]:
+    def cell_digests(self) -> dict[str, str]:
         """Return the selector digest of each cell by name; periods and limits do not affect it."""
         return {
             name: digest_of(
@@ -492,7 +493,7 @@ class Wrapper(BaseModel):
         }  # fmt: skip
 
     @cached_property
-    def _list_scheme(self) -> str:
+    def _list_digest(self) -> str:
         hosts = self.allowed_domains or sorted(self.hosts)
         return digest_of(
             self.list_pages, self.item_pages, self.not_list_pages, self.not_item_pages,
@@ -500,8 +501,8 @@ class Wrapper(BaseModel):
         )  # fmt: skip
 
     @cached_property
-    def _item_scheme(self) -> str:
-        links = self._list_scheme if self.follow_item_links else None
+    def _item_digest(self) -> str:
+        links = self._list_digest if self.follow_item_links else None
         code = (self._code,) if self._code else ()
         return digest_of(self.fields, self.wants_main_text, self.timezone, links, *code)
 

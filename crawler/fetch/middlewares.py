@@ -122,7 +122,7 @@ class ConditionalGetMiddleware:
         if not isinstance(target, Target):
             return
         is_same = not request.meta.get("redirect_urls") or target.final_url == request.url
-        if not is_same or not self._can_share([target, *request.meta.get("along", ())]):
+        if not is_same or not self._can_share([target, *request.meta.get("shared_fetch", ())]):
             request.headers.pop("If-None-Match", None)
             request.headers.pop("If-Modified-Since", None)
             return
@@ -135,7 +135,7 @@ class ConditionalGetMiddleware:
         """Return whether a 304 response would apply to one target, or to all cells of a page."""
         return len({target.validators for target in targets}) == 1 and all(
             target.content_hash
-            and target.scheme == self.wrapper.scheme_of(target)
+            and target.selector_digest == self.wrapper.selector_digest_of(target)
             and not target.again
             for target in targets
         )

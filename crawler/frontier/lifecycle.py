@@ -39,7 +39,7 @@ MAX_CLOCK_ERROR = timedelta(minutes=1)
 Counts = dict[str, float]
 # Names of counts: items whose fields were extracted, and (before a field's name) items without it.
 ITEMS_READ, WITHOUT = "items read", "without "
-NOT_STORED = frozenset({"missed visits", "dead", ITEMS_READ, *LinkCount})
+NOT_STORED = frozenset({"missed visits", "dead_lettered", ITEMS_READ, *LinkCount})
 SUMMED = ("visits", "bytes", "posts", "edited posts", "missed posts")
 
 
@@ -105,11 +105,11 @@ def counts_of(visit: Visit) -> Counts:
     fetched = visit.fetched
     kind = f"{fetched.target.kind} pages"
     counts = {"visits": 1.0, str(visit.outcome): 1, kind: 1, "bytes": fetched.size}
-    counts["missed visits"] = visit.missed
+    counts["missed visits"] = visit.missed_visits
     if visit.collected is not None:
         counts["posts"] = len(visit.collected.new)
         counts["edited posts"] = len(visit.collected.edited)
-        counts["missed posts"] = visit.collected.missed
+        counts["missed posts"] = visit.collected.missed_posts
     if fetched.link_counts is not None:
         counts |= fetched.link_counts.counts
     if fetched.empty_fields is not None:

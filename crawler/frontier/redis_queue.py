@@ -19,7 +19,7 @@ from scrapy import Request, Spider
 from scrapy.utils.request import request_from_dict
 from scrapy_redis.queue import Base
 
-from crawler.errors import PassLost
+from crawler.errors import RunLost
 from crawler.frontier import serializer
 from crawler.frontier.base import Counts
 from crawler.storage.redis import RedisRetry, user_errors
@@ -251,14 +251,14 @@ class LeasedQueue(Base):  # type: ignore[misc]
 
     async def _read(self, counts: str, shares: str, workers: str) -> list[Any]:
         async with self.server.pipeline(transaction=False) as pipe:
-            pipe.hgetall(counts).hgetall(shares).scard(workers).hget(f"{self.key}pass", "expired")
+            pipe.hgetall(counts).hgetall(shares).scard(workers).hget(f"{self.key}run", "expired")
             return list(await pipe.execute())
 
     def _key(self, name: str) -> str:
         return f"{self.key}{self.id}:{name}"
 
     def _script(self, name: str) -> AsyncScript:
-        files = (FOLDER / f"{part}.lua" for part in ("pass", name))
+        files = (FOLDER / f"{part}.lua" for part in ("run", name))
         script: AsyncScript = self.server.register_script("".join(f.read_text() for f in files))
         return script
 
@@ -273,7 +273,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         with user_errors(self.server):
             reply = await self._steady.ask(run)
         if isinstance(reply, list) and reply[0] == b"over":
-            raise PassLost(
+            raise RunLost(
                 "the shared run ended without this worker, or Redis lost it (check that its "
                 "append-only file is on). No data is lost: start the crawl again"
             )

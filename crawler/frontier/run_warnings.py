@@ -149,7 +149,7 @@ async def _missing_fields(db: Database, wrapper: Wrapper, counts: Mapping[str, f
     names = [n for n in wrapper.field_names if read and counts.get(WITHOUT + n, 0) >= read]
     if not names:
         return []
-    stored = await posts.field_coverage(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
+    stored = await posts.field_coverage(db, wrapper.name, wrapper.selector_digest(Kind.ITEM), names)
     missing = [
         name
         for name in names

@@ -88,7 +88,7 @@ class Session:
         is_shared = config.redis_url is not None
         self.frontier: Frontier = SharedFrontier(self) if is_shared else LocalFrontier(self)
         self.limits = HostLimits(
-            wrapper.host_requests or self.config.host_requests, self.config.blocked_strikes
+            wrapper.host_requests or self.config.host_requests, self.config.blocked_failures
         )
         self.traps = Traps(wrapper)
         self.in_flight: set[str] = set()
@@ -174,7 +174,7 @@ class Session:
         if visit is not None and visit.outcome in FAILED:
             # Some errors are logged once per host instead (HOST_ERRORS).
             reason = visit.reason or ""
-            if not visit.fetched.along and not reason.endswith(HOST_ERRORS):
+            if not visit.fetched.shared_fetch and not reason.endswith(HOST_ERRORS):
                 logger.warning("%s: %s: %s", target.url, visit.outcome, reason)
         for name, value in counts.items():
             self.counts[name] += value  # type: ignore[assignment]

@@ -215,7 +215,7 @@ class SharedFrontier(Frontier):
         letter = DeadLetter(key, session.spider, url, session.clock.now(), lost, worker)
         await session.patience.read(lambda: runs.add_dead_letter(session.db, letter))
         logger.error("%s dead-lettered: %d workers crashed or stalled on it", url, lost)
-        self._worker.drop(lease.entry, {"dead": 1})
+        self._worker.drop(lease.entry, {"dead_lettered": 1})
 
     def share(self, request: Request, fingerprint: Callable[[Request], str]) -> bool:
         """Add a spider's request to the shared queue; return False if it cannot be shared."""

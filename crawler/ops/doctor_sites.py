@@ -298,7 +298,9 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
                 todo = f"test the site definition: scrapy wrapper check {site.job.word} {start}"
                 findings.append(warning(Check.ITEMS, message, todo, of=wrapper.name))
         elif names := wrapper.field_names:
-            filled = await posts.field_coverage(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
+            filled = await posts.field_coverage(
+                db, wrapper.name, wrapper.selector_digest(Kind.ITEM), names
+            )
             findings += judge_fields(wrapper, filled, site.job.word)
     return findings
 

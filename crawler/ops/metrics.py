@@ -1,4 +1,4 @@
-"""Metrics of a process: its crawl runs, the service's chores, and the file with the metrics.
+"""Metrics of a process: its crawl runs, the service's periodic_jobs, and the file with the metrics.
 
 Counters of runs are computed on export from the stats that a crawl collects anyway, so they add no
 cost to the crawl. `freshet-NAME.prom` is a file for node_exporter's textfile collector. Concurrent
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from crawler.ops.service import Report
 
 logger = logging.getLogger(__name__)
-LAST_SUCCESS = "freshet_pass_last_success_timestamp_seconds"
+LAST_SUCCESS = "freshet_run_last_success_timestamp_seconds"
 BUILD = "freshet_build_info"
 PROCESS_PREFIX = "freshet_process_"
 RESULTS = ("finished", "limited", "stopped", "failed", "other")
@@ -64,14 +64,14 @@ PLAIN = {
     "freshet_response_bytes": "Received response bytes, including headers, before decompression.",
     "freshet_missed_visits": "Number of planned visits that were not made.",
     "freshet_storage_retries": "Number of retries while MongoDB was unavailable.",
-    "freshet_passes_started": "Number of started crawl runs.",
+    "freshet_runs_started": "Number of started crawl runs.",
 }
 # With a second label and its values. All series are exported from the start at 0, because
 # Prometheus's increase() misses the event with which a series begins.
 LABELED = {
     "freshet_responses": ("Number of responses by status class.", "code", CLASSES),
     "freshet_visits": ("Number of stored visits by outcome.", "outcome", tuple(map(str, Outcome))),
-    "freshet_passes_ended": ("Number of ended crawl runs by result.", "result", RESULTS),
+    "freshet_runs_ended": ("Number of ended crawl runs by result.", "result", RESULTS),
 }
 ENDS = {"finished": "finished", "shutdown": "stopped", "cancelled": "stopped"}
 LIMIT = "closespider_"
@@ -146,7 +146,7 @@ class RunsCollector(Collector):
         """Count the start of a run."""
         self._in_progress.add(session)
         counts = self._ended.setdefault(session.spider, Counter())
-        counts["freshet_passes_started", ""] += 1
+        counts["freshet_runs_started", ""] += 1
 
     def end(self, session: Session, reason: str) -> None:
         """Count the end of a run. reason: Scrapy's close reason."""
@@ -155,7 +155,7 @@ class RunsCollector(Collector):
         counts.update(counted(session))
         has_failed = session.error is not None and not isinstance(session.error, Busy)
         result = "failed" if has_failed else result_of(reason)
-        counts["freshet_passes_ended", result] += 1
+        counts["freshet_runs_ended", result] += 1
         if session.error is None:
             self._succeeded[session.spider] = Clock().now().timestamp()
 
@@ -175,7 +175,7 @@ class RunsCollector(Collector):
         yield by_spider("freshet_targets_in_flight", text, in_flight)
         running = Counter(session.spider for session in self._in_progress)
         of_all = ((spider, running[spider]) for spider in now)
-        yield by_spider("freshet_passes_running", "Number of crawl runs in progress.", of_all)
+        yield by_spider("freshet_runs_running", "Number of crawl runs in progress.", of_all)
         text = "Unix time when a crawl run last ended without an error."
         yield by_spider(LAST_SUCCESS, text, self._succeeded.items())
 
@@ -228,7 +228,7 @@ class ProcessMetrics:
         version = Gauge(BUILD, "Running version of Freshet.", ["version"], registry=self.registry)
         version.labels(__version__).set(1)
         self._durations = self._histogram(
-            "pass_duration_seconds", "Duration of crawl runs in seconds.", LONG
+            "run_duration_seconds", "Duration of crawl runs in seconds.", LONG
         )
         self._sizes = self._histogram(
             "storage_batch_visits", "Number of visits stored per batch.", SIZES
@@ -452,14 +452,14 @@ class ServiceCollector(Collector):
         text = "Number of failed crawl runs of the service, including runs that could not start."
         values = (((name,), n) for name, n in failed.items())
         yield _counter("freshet_refresh_failures", text, ["spider"], values)
-        counts = self._report.chores
+        counts = self._report.periodic_jobs
         text, results = "Number of replans and prunes of the service, by result.", ("done", FAILED)
         each = (
             ((name, result), counts[name if result == "done" else f"{name} {FAILED}"])
             for name in CHORES
             for result in results
         )
-        yield _counter("freshet_refresh_chores", text, ["chore", "result"], each)
+        yield _counter("freshet_refresh_jobs", text, ["task", "result"], each)
 
 
 @asynccontextmanager

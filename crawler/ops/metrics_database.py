@@ -83,11 +83,11 @@ ESTIMATES = {
         "Expected mean age of stored copies under the plan, in seconds.",
     ),
     "present_freshness": (
-        "freshet_present_freshness_ratio",
+        "freshet_current_freshness_ratio",
         "Estimated share of stored copies that are current, from change rates and last visits.",
     ),
     "present_age_seconds": (
-        "freshet_present_age_seconds",
+        "freshet_current_age_seconds",
         "Estimated mean age of stored copies, from change rates and last visits, in seconds.",
     ),
     "missed_per_week": (
@@ -114,11 +114,11 @@ REASONS = frozenset(
 )  # fmt: skip
 RUN_TIMES = {
     "started": (
-        "freshet_last_pass_start_timestamp_seconds",
+        "freshet_last_run_start_timestamp_seconds",
         "Unix time when the last crawl run started.",
     ),
     "finished": (
-        "freshet_last_pass_end_timestamp_seconds",
+        "freshet_last_run_end_timestamp_seconds",
         "Unix time when the last crawl run ended.",
     ),
 }
@@ -276,13 +276,13 @@ def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
     for field, (name, text) in RUN_TIMES.items():
         yield by_spider(name, text, ((of, run[field].timestamp()) for of, run in last.items()))
     yield by_spider(
-        "freshet_last_pass_duration_seconds",
+        "freshet_last_run_duration_seconds",
         "Duration of the last crawl run in seconds.",
         ((name, (run["finished"] - run["started"]).total_seconds()) for name, run in last.items()),
     )
     reasons = {name: str(run.get("reason")) for name, run in last.items()}
     yield gauge(
-        "freshet_last_pass_info",
+        "freshet_last_run_info",
         "Reason the last crawl run ended.",
         ("spider", "reason"),
         (
@@ -293,7 +293,7 @@ def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
     # An interrupted run has no counts.
     counts = {name: run.get("counts") or {} for name, run in last.items()}
     yield gauge(
-        "freshet_last_pass_counts",
+        "freshet_last_run_counts",
         "Counts of the last crawl run, by name.",
         ("spider", "count"),
         (((name, of), float(n.get(of, 0))) for name, n in counts.items() for of in COUNTS),

@@ -33,15 +33,15 @@ FAILED_SECONDS = 5.0
 BUSY_SECONDS = 5.0
 MAX_PAUSE_SECONDS = 300.0
 CHORES = REPLAN, PRUNE = "replan", "prune"
-# Suffix of a chore's name in the counts of failures.
+# Suffix of a job's name in the counts of failures.
 FAILED = "failed"
 # Options of prune if no setting limits what to keep; the same as in cron's prune.
 KEEP = ("--keep-versions", "20", "--keep-days", "180")
 PRUNE_SECONDS = 24 * 3600.0
 FIRST_PRUNE_SECONDS = 3600.0
-# Pause after a failed chore.
+# Pause after a failed job.
 RETRY_SECONDS = 3600.0
-# Time between SIGTERM and SIGKILL for a chore's command.
+# Time between SIGTERM and SIGKILL for a job's command.
 STOP_SECONDS = 10.0
 STDERR = 2
 
@@ -129,7 +129,7 @@ def pause_seconds(end: RunEnd, repeated: int) -> float:
 
 
 @dataclass(slots=True)
-class Chore:
+class PeriodicJob:
     """A command that the service runs periodically.
 
     every:   interval in seconds
@@ -146,17 +146,17 @@ class Chore:
         self.next_at = now + (self.every if well else min(self.every, RETRY_SECONDS))
 
 
-def chores(
+def periodic_jobs(
     config: Config, replan_seconds: float, since_plan: float, now: float, *, prunes: bool = True
-) -> list[Chore]:
-    """Return the chores of a service.
+) -> list[PeriodicJob]:
+    """Return the periodic_jobs of a service.
 
     replan_seconds: interval between replans; 0: never
     since_plan:     seconds since the last plan or, if there is none, since the first run
     """
-    prune = Chore(PRUNE, prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
+    prune = PeriodicJob(PRUNE, prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
     first = now + max(0.0, replan_seconds - since_plan)
-    replan = Chore(REPLAN, ["replan"], replan_seconds, first)
+    replan = PeriodicJob(REPLAN, ["replan"], replan_seconds, first)
     return [replan] * bool(replan_seconds) + [prune] * prunes
 
 
@@ -167,7 +167,7 @@ def prune_words(config: Config) -> list[str]:
 
 
 def command_line_settings(settings: BaseSettings) -> list[str]:
-    """Return this process's `-s` options, to pass them on to chores."""
+    """Return this process's `-s` options, to pass them on to periodic_jobs."""
     priority = SETTINGS_PRIORITIES["cmdline"]
     given = (name for name in settings if settings.getpriority(name) == priority)
     ours = sorted(name for name in given if name.startswith(("FRESHET_", "MONGO_", "REDIS_")))
@@ -175,30 +175,30 @@ def command_line_settings(settings: BaseSettings) -> list[str]:
 
 
 async def run_chores(
-    todo: list[Chore],
+    todo: list[PeriodicJob],
     options: list[str],
     counts: Counter[str],
-    waits: Callable[[Chore], Awaitable[float]],
+    waits: Callable[[PeriodicJob], Awaitable[float]],
 ) -> None:
-    """Run the chores on schedule, one at a time, and count the results, until cancelled.
+    """Run the periodic_jobs on schedule, one at a time, and count the results, until cancelled.
 
-    waits: returns the seconds that a chore has to wait because another machine runs it or has run
+    waits: returns the seconds that a job has to wait because another machine runs it or has run
     it
     """
     clock = asyncio.get_running_loop().time
     while todo:
-        chore = min(todo, key=lambda chore: chore.next_at)
-        await asyncio.sleep(max(0.0, chore.next_at - clock()))
-        if (seconds := await waits(chore)) > 0:
-            chore.next_at = clock() + seconds
+        job = min(todo, key=lambda job: job.next_at)
+        await asyncio.sleep(max(0.0, job.next_at - clock()))
+        if (seconds := await waits(job)) > 0:
+            job.next_at = clock() + seconds
             continue
-        code = await _run_command([*chore.words, *options])
-        chore.ran(clock(), well=not code)
-        counts[f"{chore.name} {FAILED}" if code else chore.name] += 1
+        code = await _run_command([*job.words, *options])
+        job.ran(clock(), well=not code)
+        counts[f"{job.name} {FAILED}" if code else job.name] += 1
         if code:
-            logger.warning("scrapy %s failed (exit code %d)", chore.name, code)
+            logger.warning("scrapy %s failed (exit code %d)", job.name, code)
         else:
-            logger.info("scrapy %s finished", chore.name)
+            logger.info("scrapy %s finished", job.name)
 
 
 async def _run_command(words: list[str]) -> int:

@@ -38,12 +38,12 @@ from crawler.ops.schedule import (
     DUE_SECONDS,
     REPLAN,
     RETRY_SECONDS,
-    Chore,
+    PeriodicJob,
     RunEnd,
     SpiderState,
-    chores,
     command_line_settings,
     decide,
+    periodic_jobs,
     run_chores,
 )
 from crawler.ops.summary import figures
@@ -283,9 +283,9 @@ class Service:
                 self._names[word] = job.name()
         cadence, since = self.options.replan_hours * HOUR_SECONDS, await self._since_plan()
         prunes = self.options.prunes
-        todo = chores(self.store.config, cadence, since, self._now(), prunes=prunes)
+        todo = periodic_jobs(self.store.config, cadence, since, self._now(), prunes=prunes)
         options = command_line_settings(self.settings)
-        doing = run_chores(todo, options, self.report.chores, self._chore_waits)
+        doing = run_chores(todo, options, self.report.periodic_jobs, self._chore_waits)
         maintenance = asyncio.create_task(doing)
         while not self._is_stopping:
             self._wake.clear()
@@ -305,20 +305,20 @@ class Service:
         at = await self._patience.read(last)
         return max(0.0, (now - at).total_seconds()) if at else 0.0
 
-    async def _chore_waits(self, chore: Chore) -> float:
-        """Return the seconds a chore still has to wait; 0 if this machine is to run it now.
+    async def _chore_waits(self, job: PeriodicJob) -> float:
+        """Return the seconds a job still has to wait; 0 if this machine is to run it now.
 
-        Only one of several machines runs a chore.
+        Only one of several machines runs a job.
         """
         try:
             # The last plan may have been made by another machine, whose clock may differ.
-            if chore.name == REPLAN:
+            if job.name == REPLAN:
                 since = await self._since_plan()
-                if (seconds := chore.every - since - CLOCKS_SECONDS) > 0:
+                if (seconds := job.every - since - CLOCKS_SECONDS) > 0:
                     return seconds
             now, db = self.clock.now(), self.store.db
-            pause = timedelta(seconds=min(chore.every, RETRY_SECONDS) / 2)
-            is_ours = await self._patience.read(lambda: due.claim_job(db, chore.name, now, pause))
+            pause = timedelta(seconds=min(job.every, RETRY_SECONDS) / 2)
+            is_ours = await self._patience.read(lambda: due.claim_job(db, job.name, now, pause))
         except StorageError:
             return DUE_SECONDS
         return 0.0 if is_ours else pause.total_seconds()
@@ -370,7 +370,7 @@ class Service:
 
     def _begin_runs(self) -> float:
         """Start runs of spiders with due targets; return the seconds to sleep."""
-        begin, sleep = decide(self._now(), self.states, self.store.config.refresh_passes)
+        begin, sleep = decide(self._now(), self.states, self.store.config.refresh_runs)
         for word in begin:
             settings = run_settings(self.settings, self.options.slice_seconds)
             self.states[word].is_running = True
@@ -428,7 +428,7 @@ class Report:
     def __init__(self, words: Iterable[str]) -> None:
         self.names: dict[str, str] = {}
         self.sums: dict[str, Counter[str]] = {}
-        self.chores: Counter[str] = Counter()
+        self.periodic_jobs: Counter[str] = Counter()
         for word in words:
             self.add_site(word)
 
@@ -440,7 +440,7 @@ class Report:
     def add(self, word: str, counts: dict[str, Any]) -> None:
         """Add the counts of a successful run."""
         self.names[word] = counts["name"]
-        self.sums[word]["passes"] += 1
+        self.sums[word]["runs"] += 1
         for name, in_a_run in SUMS.items():
             self.sums[word][name] += int(counts[in_a_run])
 
@@ -452,11 +452,11 @@ class Report:
         """Return the object that `--json` prints."""
         return {
             "seconds": round(seconds, 1),
-            "replans": self.chores["replan"],
-            "prunes": self.chores["prune"],
+            "replans": self.periodic_jobs["replan"],
+            "prunes": self.periodic_jobs["prune"],
             "spiders": [
                 {"name": self.names[word]}
-                | {name: sums[name] for name in ("passes", "failed", *SUMS)}
+                | {name: sums[name] for name in ("runs", "failed", *SUMS)}
                 for word, sums in self.sums.items()
             ],
         }
@@ -474,7 +474,7 @@ def summary_lines(done: dict[str, Any]) -> list[str]:
     """Format the summary as text. done: from `Report.as_json`."""
     lines = []
     for row in done["spiders"]:
-        runs = count(row["passes"], "run")
+        runs = count(row["runs"], "run")
         line = f"{row['name']}: {runs}, {count(row['visits'], 'visit')}"
         named = {name: row[name] for name in (*SUMS, "failed") if name != "visits"}
         lines.append(line + "".join(f", {n} {name}" for name, n in named.items() if n))

@@ -32,7 +32,7 @@ MIN_VALUE = 1e-3
 FIRST = slice(0, 1)
 MAX_AHEAD = 48
 OF_FEED = (
-    "title", "site", "format", "window", "full", "posts", "missed", "lapses", "lapsed_at",
+    "title", "site", "format", "feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at",
     "newest", "bounds", "hubs", "problems", "error",
 )  # fmt: skip
 IDENTITY = ("url", "spider", "kind", "categories", "first_seen", "visited_at", "outcome")
@@ -66,7 +66,7 @@ def explained(
         limits = float(estimates.population.min_hours[0]), float(estimates.population.max_hours[0])
         if feed is None:
             worth = worth_of(estimates, schedule, whole)
-            document |= _expected(estimates, schedule) | {"worth": asdict(worth)}
+            document |= _expected(estimates, schedule) | {"value": asdict(worth)}
         else:
             document |= _expected(estimates, Schedule())
         document["history"]["dates_believed"] = dates_reliable or feed is not None
@@ -75,7 +75,7 @@ def explained(
     ahead = AHEAD_HOURS, MAX_AHEAD
     return document | {
         "plan": target.get("plan"),
-        "visits": {"made": target["requested"], "missed": target.get("missed", 0)},
+        "visits": {"made": target["requested"], "missed": target.get("missed_visits", 0)},
         "policy": (target.get("plan") or {}).get("policy"),
         "planned_at": (whole or {}).get("at"),
         "reasons": reasons(Facts(target, site, whole, worth, waiting, *limits, now, feed)),
@@ -88,11 +88,11 @@ def _history(target: Document) -> Document:
     """Return the history of a target as a document; without `since` if it was never seen."""
     stored, observations = target.get("history"), target.get("refreshed", 0)
     if not stored:
-        return {"looks": observations, "changes": 0}
+        return {"observations": observations, "changes": 0}
     changes = np.frombuffer(bytes(stored["changes"]), CHANGE)
     last = changes[-1:].copy()
-    if target.get("kind") == str(Kind.FEED) and last["said"].any():
-        last["after"] = last["by"] = last["said"]
+    if target.get("kind") == str(Kind.FEED) and last["stated"].any():
+        last["after"] = last["by"] = last["stated"]
     moments = {
         name: targets.EPOCH + int(at) * targets.MINUTE
         for name in ("after", "by")
@@ -101,7 +101,7 @@ def _history(target: Document) -> Document:
     return {
         "since": stored["since"],
         "until": stored["until"],
-        "looks": observations,
+        "observations": observations,
         "changes": len(changes),
         "last_change": moments or None,
     }
@@ -165,5 +165,5 @@ def worth_of(estimates: Estimate, schedule: Schedule, whole: Document | None) ->
     return Worth(
         float(last[0]) if len(last) and np.isfinite(last[0]) else None,
         float(more[0]) if len(more) and np.isfinite(more[0]) else None,
-        (whole or {}).get("price"),
+        (whole or {}).get("shadow_price"),
     )

@@ -187,12 +187,12 @@ async def progress(db: Database, phase: Phase, now: datetime) -> Document:
     due = 0.0
     for turn in range(phase.turns):
         since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
-        pages = sum(row["turn"] == turn for row in rows)
+        pages = sum(row["rotation"] == turn for row in rows)
         due += pages * max(0.0, (until - since) / HOUR) / phase.every_hours
     return _described(phase.document()) | {
         "learning": True,
         "days_left": round((phase.until - now) / DAY, 2),
-        "turn": phase.turn_at(now),
+        "rotation": phase.turn_at(now),
         "polls": sum(row["polls"] for row in rows),
         "polls_due": int(due),
         "changes": sum(row["changes"] for row in rows),
@@ -208,6 +208,15 @@ def outcome(document: Document) -> Document:
 
 def _described(document: Document) -> Document:
     """Return the options of a phase from its document."""
-    names = ("at", "until", "weeks", "every_hours", "budget_per_day", "sample", "pages", "turns")
-    shown = {"spider": document["learns"], "every": period(document["every_hours"])}
+    names = (
+        "at",
+        "until",
+        "weeks",
+        "every_hours",
+        "budget_per_day",
+        "sample",
+        "pages",
+        "rotations",
+    )
+    shown = {"spider": document["samples"], "every": period(document["every_hours"])}
     return shown | {name: document[name] for name in names} | {"begun": False, "notes": []}

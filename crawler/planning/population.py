@@ -60,8 +60,10 @@ async def gather(db: Database, watched: Watched, config: Config, now_hours: floa
         return keys_of_texts(await sites.keys_in_category(db, spider, category))
 
     weight = await weights_of(watched, stored, keys, in_category)
-    reliable_dates = reliable(watched.histories, watched.stated, watched.lies, site, len(stored))
-    with_window = watched.window > 0
+    reliable_dates = reliable(
+        watched.histories, watched.stated, watched.false_dates, site, len(stored)
+    )
+    with_window = watched.feed_size > 0
     trusted = reliable_dates[site] | with_window
     histories = timed(watched.histories, watched.stated, trusted, with_window)
     population = population_of(watched, stored, keys, weight, config, now_hours)

@@ -73,15 +73,15 @@ BY_BOUND = {
         "Little history: during the first ten days, visits are evenly spaced to observe all hours "
         "of the week, and as many as the price allows (exploration)."
     ),
-    "floor": (
-        "Visited at the minimum rate, every {most} (floor): more visits would not reduce staleness "
-        "enough, and no page waits longer."
+    "min_rate": (
+        "Visited at the minimum rate, every {most} (min_rate): more visits would not reduce "
+        "staleness enough, and no page waits longer."
     ),
 }
 FEEDS_BY_BOUND = {
     "kept": "The previous schedule is kept: a new one would save too little (kept).",
-    "floor": (
-        "Fetched at the minimum rate, every {most} (floor): more fetches would not save enough "
+    "min_rate": (
+        "Fetched at the minimum rate, every {most} (min_rate): more fetches would not save enough "
         "posts, and no feed waits longer."
     ),
 }
@@ -93,12 +93,12 @@ class Worth:
 
     last:  the last planned visit a week
     more:  one more visit
-    price: minimum saving of a visit
+    shadow_price: minimum saving of a visit
     """
 
     last: float | None
     more: float | None
-    price: float | None
+    shadow_price: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,30 +177,30 @@ def _plan_reasons(facts: Facts) -> Iterator[str]:
     if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
         yield rule.format(most=period(facts.most))
         return
-    bound, worth = plan.get("bound"), facts.worth
+    bound, worth = plan.get("limited_by"), facts.worth
     if bound in BY_BOUND:
         yield BY_BOUND[bound].format(most=period(facts.most))
-    if bound == "ceiling" and worth.more is None:
-        yield f"Visited at the maximum rate, every {period(facts.least)} (ceiling)."
+    if bound == "max_rate" and worth.more is None:
+        yield f"Visited at the maximum rate, every {period(facts.least)} (max_rate)."
     yield from _price_reasons(worth)
 
 
 def _price_reasons(worth: Worth) -> Iterator[str]:
     """Yield sentences that compare the value of visits with the price."""
-    if worth.price is None:
+    if worth.shadow_price is None:
         return
-    price = f"hours of staleness, {{}} the price of a request, {amount(worth.price)}"
+    price = f"hours of staleness, {{}} the price of a request, {amount(worth.shadow_price)}"
     last = f"the last planned visit saves {amount(worth.last)}" if worth.last else ""
     if worth.more is not None:
-        more, against = amount(worth.more), _against(worth.more, worth.price)
+        more, against = amount(worth.more), _against(worth.more, worth.shadow_price)
         but = ", but a daily cap or the minimum gain of a move prevents it" * (against == MORE)
         yield (
             f"One more visit a week would save {more} {price.format(against)}{but}"
-            f"{'; ' + last if last else ''} (price)."
+            f"{'; ' + last if last else ''} (budget)."
         )
     elif last:
-        against = _against(worth.last or 0.0, worth.price)
-        yield f"{last[0].upper()}{last[1:]} {price.format(against)} (price)."
+        against = _against(worth.last or 0.0, worth.shadow_price)
+        yield f"{last[0].upper()}{last[1:]} {price.format(against)} (budget)."
 
 
 def _against(value: float, price: float) -> str:
@@ -212,17 +212,17 @@ def _against(value: float, price: float) -> str:
 
 def _feed_plan_reasons(facts: Facts) -> Iterator[str]:
     """Yield sentences on the plan of a feed."""
-    plan, price = facts.target.get("plan") or {}, (facts.whole or {}).get("price")
+    plan, price = facts.target.get("plan") or {}, (facts.whole or {}).get("shadow_price")
     if rule := FEEDS_BY_POLICY.get(plan.get("policy", "")):
         yield rule
         return
-    if (bound := plan.get("bound")) in FEEDS_BY_BOUND:
+    if (bound := plan.get("limited_by")) in FEEDS_BY_BOUND:
         yield FEEDS_BY_BOUND[bound].format(most=period(facts.most))
-    worth, value = plan.get("worth"), plan.get("value")
+    worth, value = plan.get("last_value"), plan.get("marginal_value")
     if worth and price is not None:
         yield (
             f"The last planned fetch saves {amount(worth)} posts; the price of a fetch is "
-            f"{amount(price)} posts (price)."
+            f"{amount(price)} posts (budget)."
         )
     if value and price is not None:
         yield f"One more fetch would save {amount(value)} posts."
@@ -230,7 +230,7 @@ def _feed_plan_reasons(facts: Facts) -> Iterator[str]:
 
 def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:
     """Yield sentences on the document of a feed and its crawl hints."""
-    if window := feed.get("window"):
+    if window := feed.get("feed_size"):
         if feed.get("full"):
             yield f"The feed holds {count(window, 'post')}; older posts drop out and are missed."
         else:
@@ -238,9 +238,9 @@ def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:
                 f"The feed held at most {count(window, 'post')}, and none dropped out so far: the "
                 f"plan assumes that it holds {facts.target.get('window')}."
             )
-    if lapses := feed.get("lapses"):
+    if gaps := feed.get("gaps"):
         yield (
-            f"At {count(lapses, 'visit')}, all posts of the previous visit were gone: about "
+            f"At {count(gaps, 'visit')}, all posts of the previous visit were gone: about "
             f"{feed.get('missed', 0):,.0f} posts were missed."
         )
     push, bounds = feed.get("push") or {}, feed.get("bounds") or {}

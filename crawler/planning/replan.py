@@ -43,7 +43,7 @@ from crawler.utils.text import amount, rounded_up
 from crawler.utils.time import Clock
 from schedules import calendar
 from schedules.allocation import optimal, policies
-from schedules.allocation.plan import BOUNDS, BudgetTooSmall, Plan, plan
+from schedules.allocation.plan import LIMITS, BudgetTooSmall, Plan, plan
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
@@ -72,7 +72,7 @@ Price = Callable[[float], float]
 class Replan:
     """Hold a new plan that is not yet in effect.
 
-    document: as stored in `plans`, without the fields that `plans.adopt` adds
+    document: as stored in `plans`, without the fields that `plans.activate` adds
     written:  (n,) flags of the targets whose plan is written
     """
 
@@ -84,7 +84,7 @@ class Replan:
     now_hours: float
 
     @property
-    def moved(self) -> int:
+    def updated(self) -> int:
         """Return the number of targets whose plan is written."""
         return int(np.count_nonzero(self.written))
 
@@ -103,7 +103,7 @@ class Replan:
         codes = policies.nearest_group(schedules.visits_per_week).tolist()
         columns = {
             "policy": [self.policy] * len(rows),
-            "group": [policies.NAMES[code] for code in codes],
+            "frequency_class": [policies.NAMES[code] for code in codes],
             "windows": in_words(schedules),
             "visits_per_week": _numbers(schedules.visits_per_week),
             "weeks": schedules.weeks.tolist(),
@@ -111,9 +111,9 @@ class Replan:
             "every_hours": schedules.every_hours.tolist(),
             "phase_hours": schedules.phase_hours.tolist(),
             **{name: _numbers(column) for name, column in made.figures(rows).items()},
-            "value": _numbers(made.value[rows]),
-            "worth": _numbers(made.worth[rows]),
-            "bound": [BOUNDS[code] for code in made.bound[rows].tolist()],
+            "marginal_value": _numbers(made.value[rows]),
+            "last_value": _numbers(made.worth[rows]),
+            "limited_by": [LIMITS[code] for code in made.bound[rows].tolist()],
         }
         if self.policy == ADAPTIVE:
             columns["min_hours"] = population.min_hours[rows].tolist()
@@ -192,7 +192,7 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
         budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
         terms = terms_within(options, budget)
     learning = learned(gathered, effect, now)
-    written = (made.moved | followed_otherwise(gathered, terms.policy, effect)) & ~learning
+    written = (made.updated | followed_otherwise(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
     document = document_of(gathered, options, terms, budget, made, count) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
@@ -218,14 +218,14 @@ def replanned_feeds(
         )  # fmt: skip
     except BudgetTooSmall as error:
         raise too_small(terms.budget_per_day, error, gathered.population) from None
-    written = made.moved | followed_otherwise(gathered, terms.policy, effect)
+    written = made.updated | followed_otherwise(gathered, terms.policy, effect)
     document = document_of_feeds(gathered, terms, budget, made) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
 
 
 def windows_of(gathered: Gathered) -> Ints:
     """Return the (n,) feed sizes in posts; the usual size where none was observed."""
-    window = gathered.watched.window
+    window = gathered.watched.feed_size
     return np.where(window > 0, window, USUAL_WINDOW)
 
 
@@ -302,13 +302,13 @@ async def _carry_out(
     began = time.perf_counter()
     make = replanned_feeds if feeds else replanned
     replan = make(task.gathered, task.options, task.effect, now)
-    planning_seconds, moved = time.perf_counter() - began, replan.moved
+    planning_seconds, moved = time.perf_counter() - began, replan.updated
     if not dry_run:
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
         longest = timedelta(hours=longest_interval(config, feeds=feeds))
-        await plans.adopt(db, replan.document, replan.rows(), longest)
+        await plans.activate(db, replan.document, replan.rows(), longest)
     return replan.document | {
-        "moved": moved,
+        "updated": moved,
         "dry_run": dry_run,
         "seconds": round(time.perf_counter() - task.began, 3),
         "planning_seconds": round(planning_seconds, 3),

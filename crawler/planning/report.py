@@ -21,7 +21,7 @@ from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE
 from crawler.utils.text import amount, count, is_known, listed
 from schedules.allocation.outlook import outlook
-from schedules.allocation.plan import BOUNDS, Plan, Terms
+from schedules.allocation.plan import LIMITS, Plan, Terms
 from schedules.allocation.policies import NAMES
 from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Floats
@@ -38,7 +38,7 @@ MAX_COLUMNS = 8
 MAX_LISTED = 30
 OF_A_PLAN = (
     "_id", "at", "spiders", "policy", "objective", "budget_per_day", "daily_cap", "hourly_cap",
-    "price", "moved", "targets", "warnings",
+    "shadow_price", "updated", "targets", "warnings",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -123,10 +123,10 @@ def _beginning(
         "budget_added": _number(budget.added),
         "daily_cap": int(terms.daily_cap or 0),
         "hourly_cap": int(terms.hourly_cap or 0),
-        "price": _number(made.price),
+        "shadow_price": _number(made.price),
         "targets": len(watched),
         "unplanned": int(np.count_nonzero(watched.plan < 0)),
-        "bounds": {BOUNDS[code]: n for code, n in sorted(Counter(made.bound.tolist()).items())},
+        "limited_by": {LIMITS[code]: n for code, n in sorted(Counter(made.bound.tolist()).items())},
         "ignored": {"future": watched.ahead},
     }
 
@@ -282,11 +282,11 @@ async def of_plans(db: Database, names: list[str], documents: list[Document]) ->
     for row in groups:
         row["known"] = is_known(row["rate_low"], row["rate_high"])
     planned = sorted(
-        (row for row in groups if row["group"] in NAMES),
-        key=lambda row: -NAMES.index(row["group"]),
+        (row for row in groups if row["frequency_class"] in NAMES),
+        key=lambda row: -NAMES.index(row["frequency_class"]),
     )
     count = sum(row["targets"] for row in groups)
-    learning = sum(row["targets"] for row in groups if row.get("group") == plans.LEARNING)
+    learning = sum(row["targets"] for row in groups if row.get("frequency_class") == plans.LEARNING)
     overview = {
         "kind": "feeds" if {plan.get("kind") for plan in documents} == {"feeds"} else "pages",
         "spiders": names,

@@ -116,7 +116,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         that found it.
         """
         watched, feeds = gathered.watched, are(gathered.watched, Kind.FEED)
-        rows = np.flatnonzero(feeds & (watched.window > 0))
+        rows = np.flatnonzero(feeds & (watched.feed_size > 0))
         if not len(rows):
             raise ConfigError("no feed has been read yet. Run scrapy crawl first.")
         past = watched.histories.of(rows)
@@ -130,7 +130,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             names=names,
             span=span,
             feeds=Feeds(
-                keys_of_texts(names), watched.window[rows], gathered.population.weight[rows]
+                keys_of_texts(names), watched.feed_size[rows], gathered.population.weight[rows]
             ),
             posts=Times(posts.first, posts.by[np.lexsort((posts.by, feed))]),
             windowless=int(np.count_nonzero(feeds)) - len(rows),

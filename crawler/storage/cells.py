@@ -135,7 +135,7 @@ def _plan(cell: StoredCell) -> Document | None:
     if cell.every_hours is None:
         return None
     return {
-        "plan": PERIOD,
+        "id": PERIOD,
         "policy": PERIOD,
         "visits_per_week": WEEK_HOURS / cell.every_hours,
         "weeks": 1,
@@ -162,7 +162,7 @@ async def note(db: Database, batch: list[Visit]) -> None:
             period_seconds = (visit.next_visit - fetched.at).total_seconds()
         state: Document = {
             "fence": target.fence,
-            "requested": target.visits + 1 + target.missed + visit.missed,
+            "requested": target.visits + 1 + target.missed_visits + visit.missed_visits,
             "refreshed": target.refreshed + is_seen,
             "period_seconds": period_seconds,
             "execution_seconds": visit.execution_ms and visit.execution_ms / 1000,

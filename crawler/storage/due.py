@@ -31,12 +31,12 @@ MAX_RUNS = 1000
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
 BY_TIME = [("spider", ASCENDING), ("next_visit", ASCENDING)]
 ROW: Document = {
-    "worth": "$plan.worth",
+    "worth": "$plan.last_value",
     "per_week": "$plan.visits_per_week",
     "since": {"$toLong": {"$ifNull": ["$visited_at", "$first_seen"]}},
     "due": {"$toLong": "$next_visit"},
     "requested": 1,
-    "missed": 1,
+    "missed_visits": 1,
     "elapsed_ms": {"$ifNull": ["$execution_ms", "$last_visit.elapsed_ms"]},
     "host": 1,
 }
@@ -76,7 +76,7 @@ async def read(db: Database, spider: str, now: datetime) -> DueTargets:
         waited=(at - numbers["since"]) / HOUR_MILLISECONDS,
         overdue=(at - numbers["due"]) / HOUR_MILLISECONDS,
         visits=numbers["requested"],
-        missed=np.nan_to_num(numbers["missed"]),
+        missed=np.nan_to_num(numbers["missed_visits"]),
         seconds=numbers["elapsed_ms"] / 1000,
         host=host.astype(np.int64),
     )
@@ -110,7 +110,7 @@ async def _served(db: Database, spider: str, of: str | None) -> dict[str | None,
     sums: Document = {
         "_id": of,
         "made": {"$sum": "$requested"},
-        "missed": {"$sum": "$missed"},
+        "missed": {"$sum": "$missed_visits"},
         "work": {"$sum": work},
     }
     result: dict[str | None, VisitShare] = {}

@@ -50,14 +50,14 @@ NAMED = {"spider": 1, "url": 1, "title": 1, "categories": 1, "alias_of": 1, "gon
 LISTED: Document = dict.fromkeys(
     (
         "url", "title", "categories", "visited_at", "next_visit", "outcome", "refreshed",
-        "consecutive_errors", "consecutive_gone", "gone", "alias_of", "window", "plan",
+        "consecutive_errors", "consecutive_gone", "gone", "alias_of", "feed_size", "plan",
         "history.since", "history.until", "last_visit.reason", "last_visit.outcome",
     ),
     1,
 ) | {"change_bytes": {"$binarySize": {"$ifNull": ["$history.changes", None]}}}  # fmt: skip
 OF_KNOWN_POST = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")
 # Fields of a monitor that a document has under the same names.
-COUNTED = ("window", "full", "posts", "missed", "lapses", "lapsed_at", "newest")
+COUNTED = ("feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at", "newest")
 
 
 @dataclass(slots=True)

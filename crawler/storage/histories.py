@@ -29,7 +29,7 @@ HOUR_SECONDS = 3600
 MAX_INDEXED_SHARE = 0.2
 # Reading one joined text is much faster than four. A category may contain the separator, so it is
 # last.
-NAMES = ("$spider", "$kind", {"$toString": "$plan.plan"}, {"$first": "$categories"})
+NAMES = ("$spider", "$kind", {"$toString": "$plan.id"}, {"$first": "$categories"})
 BETWEEN = "\0"
 
 
@@ -47,12 +47,12 @@ ROW: Document = {
     "next": {"$toLong": "$next_visit"},
     "visited": {"$toLong": "$visited_at"},
     "refreshed": "$refreshed",
-    "window": _unless("$window", 0),
-    "asks": _unless("$asks_hours", 0),
+    "feed_size": _unless("$feed_size", 0),
+    "asks": _unless("$stated_interval_hours", 0),
     "since": {"$toLong": "$history.since"},
     "until": {"$toLong": "$history.until"},
     "changes": "$history.changes",
-    "lies": _unless("$history.lies", 0),
+    "false_dates": _unless("$history.false_dates", 0),
     "weeks": _unless("$plan.weeks", 1),
     "slots": "$plan.slots",
     "every": _unless("$plan.every_hours", 0),
@@ -169,9 +169,9 @@ class Watched:
     next_visit: (n,)
     visited:    (n,) the last visit, successful or not; NaN before the first
     refreshed:  (n,) visits that saw the page
-    window:     (n,) posts in a feed's document; 0 for pages
+    feed_size:  (n,) posts in a feed's document; 0 for pages
     asks:       (n,) minimum hours between visits that a feed requests; 0: none
-    lies:       (n,) visits with a new Last-Modified and the old content
+    false_dates:   (n,) visits with a new Last-Modified and the old content
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
     schedules:  active schedules; 0 visits a week without a plan
@@ -190,9 +190,9 @@ class Watched:
     next_visit: Floats
     visited: Floats
     refreshed: Ints
-    window: Ints
+    feed_size: Ints
     asks: Floats
-    lies: Ints
+    false_dates: Ints
     histories: Histories
     stated: Floats
     schedules: Schedules
@@ -233,7 +233,9 @@ class _Columns:
         self.times = {
             key: NumberColumn(np.float64) for key in ("next", "visited", "since", "until")
         }
-        self.counts = {key: NumberColumn(np.int64) for key in ("refreshed", "window", "lies")}
+        self.counts = {
+            key: NumberColumn(np.int64) for key in ("refreshed", "feed_size", "false_dates")
+        }
         self.changes = NumberColumn(CHANGE)
         self.changes_of = NumberColumn(np.int64)
         self.weeks = NumberColumn(np.uint8)
@@ -267,7 +269,7 @@ class _Columns:
             self.times["since"].finish(), self.times["until"].finish(), first,
             changes["after"] / MINUTES, changes["by"] / MINUTES,
         )  # fmt: skip
-        stated = np.where(changes["said"] > 0, changes["said"] / MINUTES, np.nan)
+        stated = np.where(changes["stated"] > 0, changes["stated"] / MINUTES, np.nan)
         histories, stated, ahead = until_now(histories, stated, now)
         schedules = Schedules(
             self.weeks.finish(), offsets(self.slots_of.finish()), self.slots.finish(),
@@ -276,8 +278,8 @@ class _Columns:
         return Watched(
             self.ids.finish(), *spiders, *kinds, *categories, *plans,
             self.times["next"].finish(), self.times["visited"].finish(),
-            self.counts["refreshed"].finish(), self.counts["window"].finish(),
-            self.even["asks"].finish(), self.counts["lies"].finish(),
+            self.counts["refreshed"].finish(), self.counts["feed_size"].finish(),
+            self.even["asks"].finish(), self.counts["false_dates"].finish(),
             histories, stated, schedules, ahead,
         )  # fmt: skip
 

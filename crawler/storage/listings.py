@@ -77,7 +77,9 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
         items += [link for link in links if link.kind is Kind.ITEM]
     await _update_edges(db, target, items, due)
     has_too_many = patterns.traps.left_out > left_out
-    fetched.scheme = wrapper.capped_scheme(target) if has_too_many else wrapper.scheme(target.kind)
+    fetched.selector_digest = (
+        wrapper.capped_digest(target) if has_too_many else wrapper.selector_digest(target.kind)
+    )
     return discovered
 
 
@@ -181,7 +183,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
                 "list": page.url,
                 "item": link.url,
                 "category": link.category,
-                "card": link.card,
+                "digest": link.digest,
                 "shown": True,
             }
             for link in part
@@ -202,16 +204,16 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
 async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
     """Store the digests of a list's entries; if trusted, make items with a new digest due."""
     page = fetched.target
-    cards = {
-        f"{page.spider} {link.url} {page.url}": link.card
+    digests = {
+        f"{page.spider} {link.url} {page.url}": link.digest
         for link in fetched.links or ()
-        if link.card is not None
+        if link.digest is not None
     }
-    for keys in in_batches(list(cards), BATCH):
-        cursor = db.listings.find({"_id": {"$in": keys}}, {"item": 1, "card": 1})
-        changed = [edge async for edge in cursor if edge.get("card") != cards[edge["_id"]]]
+    for keys in in_batches(list(digests), BATCH):
+        cursor = db.listings.find({"_id": {"$in": keys}}, {"item": 1, "digest": 1})
+        changed = [edge async for edge in cursor if edge.get("digest") != digests[edge["_id"]]]
         items = [
-            f"{page.spider} {edge['item']}" for edge in changed if edge.get("card") is not None
+            f"{page.spider} {edge['item']}" for edge in changed if edge.get("digest") is not None
         ]
         # Items first: after a crash, the repetition skips edges whose digest is stored.
         if items and await _is_trusted(db, page.spider, LIST):
@@ -225,7 +227,7 @@ async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
             hinted = {"next_visit": due, "hinted": True, "hint": LIST}
             await db.targets.update_many(query, {"$set": hinted})
         writes = [
-            UpdateOne({"_id": edge["_id"]}, {"$set": {"card": cards[edge["_id"]]}})
+            UpdateOne({"_id": edge["_id"]}, {"$set": {"digest": digests[edge["_id"]]}})
             for edge in changed
         ]
         if writes:

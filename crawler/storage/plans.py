@@ -25,8 +25,8 @@ from crawler.storage import runs
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.targets import to_plan
 
-WRITING, ADOPTING, ADOPTED, UNDONE = "writing", "adopting", "adopted", "undone"
-IN_EFFECT = {"$in": [ADOPTING, ADOPTED]}
+STAGING, ACTIVATING, ACTIVE, DISCARDED = "staging", "activating", "active", "discarded"
+IN_EFFECT = {"$in": [ACTIVATING, ACTIVE]}
 TargetPlan = tuple[str, Document, datetime]
 STAGED = "staged_"
 BATCH = 2000
@@ -40,7 +40,7 @@ LEARNING = "learning"
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=True)
 
 
-async def adopt(
+async def activate(
     db: Database, plan: Document, moved: Iterable[Sequence[TargetPlan]], longest: timedelta
 ) -> int:
     """Activate a new plan as a whole or not at all; return the number of targets it changes.
@@ -51,7 +51,7 @@ async def adopt(
 
     Raises StorageError if another replan of these spiders has started meanwhile.
     """
-    plan = {"_id": ObjectId()} | plan | {"state": WRITING}
+    plan = {"_id": ObjectId()} | plan | {"state": STAGING}
     await recover(db, plan["at"], plan["spiders"])
     await db.plans.insert_one(plan)
     try:
@@ -62,7 +62,7 @@ async def adopt(
                     {
                         "_id": key,
                         "set": {
-                            "plan": {"plan": plan["_id"], **part},
+                            "plan": {"id": plan["_id"], **part},
                             "next_visit": min(when, until),
                         },
                     }
@@ -74,7 +74,7 @@ async def adopt(
     except BaseException:
         await _undo(db, plan)
         raise
-    if not await _change_state(db, plan, WRITING, ADOPTING, {"moved": count}):
+    if not await _change_state(db, plan, STAGING, ACTIVATING, {"updated": count}):
         await _staged(db, plan).drop()
         raise StorageError("another replan has started meanwhile: this one changed nothing")
     await _carry_on(db, plan, plan["at"])
@@ -86,7 +86,7 @@ async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = No
 
     Several processes may do this concurrently, even with the replan itself.
     """
-    unfinished = await _in_state(db, ADOPTING, spiders)
+    unfinished = await _in_state(db, ACTIVATING, spiders)
     for plan in unfinished:
         await _carry_on(db, plan, now)
     return len(unfinished)
@@ -98,11 +98,11 @@ async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = N
     A replan of these spiders that is still running will fail, as its plan was discarded.
     """
     await finish(db, now, spiders)
-    begun = await _in_state(db, WRITING, spiders)
+    begun = await _in_state(db, STAGING, spiders)
     for plan in begun:
         await _undo(db, plan)
     # A crash may leave staged collections of plans that are adopted or discarded.
-    needed = await db.plans.distinct("_id", {"state": {"$in": [WRITING, ADOPTING]}})
+    needed = await db.plans.distinct("_id", {"state": {"$in": [STAGING, ACTIVATING]}})
     staged = await db.list_collection_names(filter={"name": {"$regex": f"^{STAGED}"}})
     for name in set(staged) - {f"{STAGED}{key}" for key in needed}:
         await db.drop_collection(name)
@@ -120,7 +120,7 @@ async def latest(db: Database, spider: str, now: datetime) -> Document | None:
 
 async def _undo(db: Database, plan: Document) -> None:
     """Discard a plan that was never active, with its staged collection."""
-    if await _change_state(db, plan, WRITING, UNDONE, {}):
+    if await _change_state(db, plan, STAGING, DISCARDED, {}):
         await _staged(db, plan).drop()
 
 
@@ -134,10 +134,10 @@ async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
                 await writes.begin(_apply(db, plan, rows, now))
     except OperationFailure:
         # Another process was faster and has dropped the staged collection.
-        if await db.plans.find_one({"_id": plan["_id"], "state": ADOPTING}):
+        if await db.plans.find_one({"_id": plan["_id"], "state": ACTIVATING}):
             raise
         return
-    await _change_state(db, plan, ADOPTING, ADOPTED, {})
+    await _change_state(db, plan, ACTIVATING, ACTIVE, {})
     await _staged(db, plan).drop()
 
 
@@ -255,7 +255,7 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
         {"$match": to_plan(spiders)},
         {
             "$group": {
-                "_id": {"$cond": [learns, LEARNING, "$plan.group"]},
+                "_id": {"$cond": [learns, LEARNING, "$plan.frequency_class"]},
                 "targets": {"$sum": 1},
                 "requests_per_day": {"$sum": {"$divide": ["$plan.visits_per_week", WEEK_DAYS]}},
                 "freshness": {"$avg": "$plan.freshness"},
@@ -266,7 +266,7 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
                 "rate_high": {"$sum": "$plan.rate_high"},
             }
         },
-        {"$set": {"group": "$_id", "_id": "$$REMOVE"}},
+        {"$set": {"frequency_class": "$_id", "_id": "$$REMOVE"}},
     ]
     return await (await db.targets.aggregate(pipeline)).to_list(None)
 
@@ -310,7 +310,7 @@ async def planned(
 ) -> list[Document]:
     """Return URL, group, windows, weeks and slots of planned targets; limit 0: of all."""
     query = to_plan(spiders) | {"plan": {"$exists": True}}
-    names = ("group", "windows", "weeks", "slots", "every_hours", "visits_per_week")
+    names = ("frequency_class", "windows", "weeks", "slots", "every_hours", "visits_per_week")
     fields = {"_id": 0, "spider": 1, "url": 1} | {f"plan.{name}": 1 for name in names}
     cursor = db.targets.find(query, fields).sort("_id").limit(limit)
     return [{**target.pop("plan"), **target} async for target in cursor]

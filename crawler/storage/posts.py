@@ -204,8 +204,13 @@ async def field_coverage(
     places = {name: "text" if name == MAIN_TEXT else f"fields.{name}" for name in names}
     newest = db.posts.find({"spider": spider}, dict.fromkeys(places.values(), 1))
     rows = await newest.sort("changed_at", DESCENDING).limit(SAMPLE).to_list(None)
-    read_by = db.targets.find({"_id": {"$in": [row["_id"] for row in rows]}}, {"scheme": 1})
-    schemes = {row["_id"]: (row.get("scheme") or "").partition(OF_CAPS)[0] async for row in read_by}
+    read_by = db.targets.find(
+        {"_id": {"$in": [row["_id"] for row in rows]}}, {"selector_digest": 1}
+    )
+    schemes = {
+        row["_id"]: (row.get("selector_digest") or "").partition(OF_CAPS)[0]
+        async for row in read_by
+    }
     current = [row for row in rows if schemes.get(row["_id"]) == scheme]
     counts = {}
     for name in names:

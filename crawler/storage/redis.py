@@ -300,7 +300,7 @@ class QueueState:
 
 async def queue_states(client: Redis, database: str) -> list[QueueState]:
     """Return the queues of all shared runs, by spider."""
-    pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", f"{{freshet:{database}:") + "*}:pass"
+    pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", f"{{freshet:{database}:") + "*}:run"
     states = []
     with user_errors(client):
         for key in sorted([key.decode() async for key in client.scan_iter(pattern, count=1000)]):
@@ -308,7 +308,7 @@ async def queue_states(client: Redis, database: str) -> list[QueueState]:
             if run is None:
                 continue
             seconds, micros = await client.time()
-            base = key.removesuffix("pass")
+            base = key.removesuffix("run")
             of = f"{base}{run.decode()}:"
             async with client.pipeline(transaction=False) as pipe:
                 for name in ("pending", "suspects", "leased"):

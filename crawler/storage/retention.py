@@ -42,7 +42,7 @@ OF_A_URL = {
     "posts": "url",
     "days": "target",
 }
-OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead")
+OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead_letters")
 # Fields of visits that `days` aggregates.
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
@@ -289,7 +289,7 @@ async def forget_spider(
     Plans of several spiders stay for the others.
     """
     queries: dict[str, Document] = {name: {"spider": spider} for name in OF_A_SPIDER}
-    queries["plans"] = {"$or": [{"spiders": [spider]}, {"learns": spider}]}
+    queries["plans"] = {"$or": [{"spiders": [spider]}, {"samples": spider}]}
     queries["sites"] = {"_id": spider}
     if really:
         await release_posts(db, registry, queries["posts"], now)

@@ -144,8 +144,8 @@ async def add_dead_letter(db: Database, entry: DeadLetter) -> None:
     """Store a dead letter, and stop visits of its target. Safe to repeat."""
     row = asdict(entry)
     row["_id"] = row.pop("key")
-    await db.dead.replace_one({"_id": entry.key}, row, upsert=True)
-    state: Document = {"dead": entry.at, "next_visit": NEVER}
+    await db.dead_letters.replace_one({"_id": entry.key}, row, upsert=True)
+    state: Document = {"dead_lettered_at": entry.at, "next_visit": NEVER}
     # Fences off the worker that had it last, which may still be alive.
     await db.targets.update_one({"_id": entry.key}, {"$set": state, "$inc": {"fence": 1}})
 
@@ -153,7 +153,7 @@ async def add_dead_letter(db: Database, entry: DeadLetter) -> None:
 async def dead_letters(db: Database, spider: str | None = None) -> list[Document]:
     """Return the dead letters of a spider, of all spiders if None, newest first."""
     query: Document = {} if spider is None else {"spider": spider}
-    return await db.dead.find(query).sort([("at", -1), ("_id", 1)]).to_list(None)
+    return await db.dead_letters.find(query).sort([("at", -1), ("_id", 1)]).to_list(None)
 
 
 async def dead_letter_keys(
@@ -163,26 +163,26 @@ async def dead_letter_keys(
     query: Document = {} if spider is None else {"spider": spider}
     if urls is not None:
         query["url"] = {"$in": list(urls)}
-    return [row["_id"] async for row in db.dead.find(query, {"_id": 1})]
+    return [row["_id"] async for row in db.dead_letters.find(query, {"_id": 1})]
 
 
 async def retry_dead_letters(db: Database, keys: Sequence[str], now: datetime) -> None:
     """Remove dead letters, and make their targets due."""
-    query: Document = {"_id": {"$in": list(keys)}, "dead": {"$exists": True}}
-    back: Document = {"$unset": {"dead": ""}, "$set": {"next_visit": now}}
+    query: Document = {"_id": {"$in": list(keys)}, "dead_lettered_at": {"$exists": True}}
+    back: Document = {"$unset": {"dead_lettered_at": ""}, "$set": {"next_visit": now}}
     await db.targets.update_many(query, back)
-    await db.dead.delete_many({"_id": {"$in": list(keys)}})
+    await db.dead_letters.delete_many({"_id": {"$in": list(keys)}})
 
 
 async def drop_dead_letters(db: Database, keys: Sequence[str]) -> None:
     """Remove dead letters; their targets are never visited again, even if linked."""
-    await db.dead.delete_many({"_id": {"$in": list(keys)}})
+    await db.dead_letters.delete_many({"_id": {"$in": list(keys)}})
 
 
 async def count_dead_letters(db: Database) -> dict[str, int]:
     """Return the number of dead letters of each spider."""
     stages: list[Document] = [{"$group": {"_id": "$spider", "n": {"$sum": 1}}}]
-    cursor = await db.dead.aggregate(stages)
+    cursor = await db.dead_letters.aggregate(stages)
     return {row["_id"]: row["n"] async for row in cursor}
 
 

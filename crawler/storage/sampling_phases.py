@@ -31,10 +31,10 @@ ANYWHERE = ZoneInfo("UTC")
 DAY = timedelta(days=1)
 READ = (
     "url", "kind", "categories", "next_visit", "consecutive_errors", "consecutive_gone", "gone",
-    "alias_of", "plan.plan", "learning",
+    "alias_of", "plan.id", "learning",
 )  # fmt: skip
 # Fields of a phase that its document has under the same names.
-STORED = ("at", "until", "weeks", "every_hours", "sample", "pages", "turns")
+STORED = ("at", "until", "weeks", "every_hours", "sample", "pages", "rotations")
 FORMER: Document = {"$ifNull": ["$plan.former", "$$REMOVE"]}
 
 
@@ -62,7 +62,7 @@ class Phase:
         """Return the phase that a document describes."""
         return cls(
             id=document["_id"],
-            spider=document["learns"],
+            spider=document["samples"],
             requests_per_day=document["budget_per_day"],
             **{name: document[name] for name in STORED},
         )
@@ -72,9 +72,9 @@ class Phase:
         return {name: getattr(self, name) for name in STORED} | {
             "_id": self.id,
             "policy": POLICY,
-            "state": "adopted",
+            "state": "active",
             "spiders": [],
-            "learns": self.spider,
+            "samples": self.spider,
             "budget_per_day": self.requests_per_day,
         }
 
@@ -95,14 +95,14 @@ class Phase:
 
 async def current(db: Database, spider: str) -> Phase | None:
     """Return the phase that a spider is in, or that is over but not ended yet."""
-    query: Document = {"learns": spider, "ended": None}
+    query: Document = {"samples": spider, "ended": None}
     document = await db.plans.find_one(query, sort=[("at", -1)])
     return Phase.of(document) if document else None
 
 
 async def latest(db: Database, spider: str) -> Document | None:
     """Return the document of the last completed phase of a spider."""
-    query: Document = {"learns": spider, "ended": {"$type": "date"}}
+    query: Document = {"samples": spider, "ended": {"$type": "date"}}
     return await db.plans.find_one(query, sort=[("ended", -1)])
 
 
@@ -112,11 +112,13 @@ async def begin(db: Database, phase: Phase, places: Iterable[tuple[str, int, flo
     places: `_id`, turn, and offset in the grid in hours of each page
     """
     await db.targets.create_index(
-        [("spider", ASCENDING), ("learning.turn", ASCENDING)],
-        partialFilterExpression={"learning.turn": {"$exists": True}},
+        [("spider", ASCENDING), ("learning.rotation", ASCENDING)],
+        partialFilterExpression={"learning.rotation": {"$exists": True}},
     )
     marks = [
-        UpdateOne({"_id": key}, {"$set": {"learning": {"of": phase.id, "turn": turn, "phase": at}}})
+        UpdateOne(
+            {"_id": key}, {"$set": {"learning": {"of": phase.id, "rotation": turn, "phase": at}}}
+        )
         for key, turn, at in places
     ]
     for batch in in_batches(marks, BATCH):
@@ -138,9 +140,9 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
     left = max(0, int(phase.requests_per_day) - await _spent_today(db, phase, pages, turn, now))
     pages = [row for row in pages if not (row.get("gone") or "alias_of" in row)]
     plan = {
-        "plan": phase.id,
+        "id": phase.id,
         "policy": POLICY,
-        "group": POLICY,
+        "frequency_class": POLICY,
         "windows": [f"every {period(phase.every_hours)}"],
         "visits_per_week": WEEK_HOURS / phase.every_hours,
         "weeks": 1,
@@ -150,7 +152,7 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
     }
     writes: list[UpdateOne] = []
     for row in pages:
-        if row.get("plan", {}).get("plan") != phase.id:
+        if row.get("plan", {}).get("id") != phase.id:
             own = {"$literal": plan | {"phase_hours": row["learning"]["phase"]}}
             held = {"$mergeObjects": [own, {"former": {"$ifNull": ["$plan", "$$REMOVE"]}}]}
             writes.append(UpdateOne({"_id": row["_id"]}, [{"$set": {"plan": held}}]))
@@ -174,14 +176,14 @@ async def end(db: Database, phase: Phase, at: datetime) -> None:
     await _give_back(db, phase, {"$gte": 0})
     rows = [row async for row in polls(db, phase, at)]
     totals = {name: sum(row[name] for row in rows) for name in ("polls", "changes")}
-    marked = {"spider": phase.spider, "learning.turn": {"$gte": 0}, "learning.of": phase.id}
+    marked = {"spider": phase.spider, "learning.rotation": {"$gte": 0}, "learning.of": phase.id}
     await db.targets.update_many(marked, {"$unset": {"learning": ""}})
     await db.plans.update_one({"_id": phase.id}, {"$set": {"ended": at, "totals": totals}})
 
 
 async def requests_per_day(db: Database, spiders: Sequence[str], now: datetime) -> float:
     """Return the daily requests of these spiders' active phases, in addition to plans."""
-    query = {"learns": {"$in": list(spiders)}, "ended": None, "until": {"$gt": now}}
+    query = {"samples": {"$in": list(spiders)}, "ended": None, "until": {"$gt": now}}
     return float(sum([row["budget_per_day"] async for row in db.plans.find(query)]))
 
 
@@ -193,7 +195,7 @@ async def polls(db: Database, phase: Phase, now: datetime) -> AsyncIterator[Docu
         counts = await _counts(db, phase.spider, pages, since, until)
         for row in pages:
             page = {name: row[name] for name in ("url", "kind", "categories")}
-            yield page | {"turn": turn} | counts.get(row["url"], {"polls": 0, "changes": 0})
+            yield page | {"rotation": turn} | counts.get(row["url"], {"polls": 0, "changes": 0})
 
 
 async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float | None:
@@ -211,13 +213,13 @@ async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float
 
 async def _pages(db: Database, phase: Phase, turn: int) -> list[Document]:
     """Return the pages of a turn, the most overdue first."""
-    query = {"spider": phase.spider, "learning.turn": turn, "learning.of": phase.id}
+    query = {"spider": phase.spider, "learning.rotation": turn, "learning.of": phase.id}
     return await db.targets.find(query, dict.fromkeys(READ, 1)).sort("next_visit").to_list(None)
 
 
 async def _give_back(db: Database, phase: Phase, turn: Document) -> None:
     """Restore the former plans of the pages of some turns; keep their next visits."""
-    query = {"spider": phase.spider, "learning.turn": turn, "plan.plan": phase.id}
+    query = {"spider": phase.spider, "learning.rotation": turn, "plan.id": phase.id}
     await db.targets.update_many(query, [{"$set": {"plan": FORMER}}])
 
 

@@ -149,7 +149,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "at"),
         _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
         _index("pushed", "spider", "at", partialFilterExpression={"pushed": True}),
-        _index("along", "spider", "at", partialFilterExpression={"along": True}),
+        _index("shared_fetch", "spider", "at", partialFilterExpression={"shared_fetch": True}),
         _index("event", "spider", "at", partialFilterExpression={"event": True}),
     ],
     "versions": [_index("target", "at"), _index("spider", "at")],
@@ -175,7 +175,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
     "runs": [_index("spider", "started")],
-    "dead": [_index("spider", "at")],
+    "dead_letters": [_index("spider", "at")],
     "plans": [_index("spiders", "at")],
     "days": [_index("target", "day"), _index("spider", "day")],
 }

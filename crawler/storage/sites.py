@@ -35,7 +35,7 @@ class Site:
 
     name: str
     timezone: str = "UTC"
-    windows: tuple[str, ...] = ()
+    visiting_hours: tuple[str, ...] = ()
     blackout: tuple[str, ...] = ()
     weight: float = 1.0
     weights: tuple[tuple[str, float], ...] = ()
@@ -52,7 +52,7 @@ class Site:
     def of(cls, document: Document) -> Self:
         """Return the site that a document describes."""
         values = {name: document[name] for name in _FIELDS if name in document}
-        for name in ("windows", "blackout"):
+        for name in ("visiting_hours", "blackout"):
             values[name] = tuple(values.get(name, ()))
         weights = values.get("weights", ())
         values["weights"] = tuple((entry["of"], float(entry["weight"])) for entry in weights)
@@ -70,7 +70,7 @@ class Site:
     def open_hours(self) -> Week:
         """Return (168,) visiting hours of the local week; raise ConfigError if there are none."""
         try:
-            return open_hours(self.windows, self.blackout)
+            return open_hours(self.visiting_hours, self.blackout)
         except ValueError as error:
             raise ConfigError(f"{self.name}: {error}") from None
 
@@ -90,7 +90,7 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
     A definition that was read from here is not stored: it may have been replaced meanwhile.
     """
     document: Document = {name: getattr(wrapper, name) for name in _FIELDS if name != "at"}
-    for name in ("windows", "blackout"):
+    for name in ("visiting_hours", "blackout"):
         document[name] = list(document[name])
     # Patterns may have dots and dollars, which are not safe in field names.
     document["weights"] = [{"of": key, "weight": w} for key, w in wrapper.weights.items()]

@@ -162,7 +162,7 @@ async def _spider_stats(db: Database, name: str, now: datetime, copies: int) -> 
     # Hub deliveries are not requests, and cells of one page share a request.
     query: Document = {
         "spider": name, "at": {"$gte": now - DAY, "$lte": now},
-        "pushed": {"$ne": True}, "along": {"$ne": True},
+        "pushed": {"$ne": True}, "shared_fetch": {"$ne": True},
     }  # fmt: skip
     key = {"outcome": "$outcome", "late": {"$gte": ["$at", now - HOUR]}}
     pipeline: list[Document] = [{"$match": query}, {"$group": {"_id": key, "n": {"$sum": 1}}}]

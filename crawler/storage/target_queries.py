@@ -31,7 +31,7 @@ MAX_NEAR = 3
 MIN_SIMILARITY = 0.8
 FIELDS = (
     "spider", "url", "kind", "categories", "outcome", "visited_at", "next_visit", "changed_at",
-    "consecutive_errors", "gone", "alias_of", "dead", "start", "last_visit.reason",
+    "consecutive_errors", "gone", "alias_of", "dead_lettered_at", "start", "last_visit.reason",
     "last_visit.status",
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from crawler.items import (
     Target,
     Validators,
     Visit,
-    planned_window,
+    planned_feed_size,
 )
 from crawler.storage import fences, runs
 from crawler.storage.client import Database, Document
@@ -44,7 +44,7 @@ DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 # The page of a feed's post is fetched once and never planned.
 ONCE: Document = {"post": {"$exists": True}}
 # Dead letters wait for the user (crawler/storage/runs.py).
-ALIVE: Document = {"dead": {"$exists": False}}
+ALIVE: Document = {"dead_lettered_at": {"$exists": False}}
 # Number of URLs to test a pattern with.
 SAMPLE = 1000
 # Maximum per target; older ones are dropped.
@@ -72,13 +72,13 @@ def history_of(stored: Document | None) -> History | None:
     return History(since, until, bytes(stored["changes"]))
 
 
-def history_document(history: History, lies: int = 0) -> Document:
+def history_document(history: History, false_dates: int = 0) -> Document:
     """Return a history in its stored form."""
     return {
         "since": EPOCH + history.since * MINUTE,
         "until": EPOCH + history.until * MINUTE,
         "changes": history.changes,
-        "lies": lies,
+        "false_dates": false_dates,
     }
 
 
@@ -97,7 +97,7 @@ def planned_of(plan: Document | None) -> Planned | None:
     if not schedule.visits_per_week:
         return None
     return Planned(
-        plan["plan"],
+        plan["id"],
         schedule,
         plan.get("until"),
         plan.get("policy") == ADAPTIVE and schedule.every_hours > 0,
@@ -136,17 +136,17 @@ def from_document(document: Document) -> Target:
         content_hash=document.get("content_hash"),
         raw_hash=document.get("raw_hash"),
         size=document.get("size", 0),
-        scheme=document.get("scheme"),
+        selector_digest=document.get("selector_digest"),
         final_url=document.get("final_url"),
         hinted=document.get("hinted", False),
         hint=document.get("hint", "lastmod"),
         visits=document.get("requested", 0),
-        missed=document.get("missed", 0),
+        missed_visits=document.get("missed_visits", 0),
         refreshed=document.get("refreshed", 0),
         consecutive_errors=document.get("consecutive_errors", 0),
         consecutive_gone=document.get("consecutive_gone", 0),
         history=history_of(document.get("history")),
-        lies=document.get("history", {}).get("lies", 0),
+        false_dates=document.get("history", {}).get("false_dates", 0),
         plan=planned_of(document.get("plan")),
         depth=document.get("depth", 0),
         post=document.get("post"),
@@ -198,7 +198,7 @@ def updates_of(batch: Iterable[Visit]) -> Iterator[UpdateOne]:
             from schedules.schedule import WEEK_HOURS
 
             plan = visit.fetched.target.plan
-            of_plan = _unless_taken_over(visit) | {"plan.plan": plan.id if plan else None}
+            of_plan = _unless_taken_over(visit) | {"plan.id": plan.id if plan else None}
             per_week = WEEK_HOURS / visit.every_hours
             state = {"plan.every_hours": visit.every_hours, "plan.visits_per_week": per_week}
             yield UpdateOne(of_plan, {"$set": state})
@@ -231,8 +231,8 @@ def update_of(visit: Visit) -> UpdateOne:
     }
     if visit.execution_ms is not None:
         state["execution_ms"] = visit.execution_ms
-    if visit.missed:
-        state["missed"] = target.missed + visit.missed
+    if visit.missed_visits:
+        state["missed_visits"] = target.missed_visits + visit.missed_visits
     update: Document = {"$set": state}
     if target.kind is Kind.FEED and visit.outcome in SEEN:
         # The URL that the feed moved to, and the number of consecutive visits that found it.
@@ -247,10 +247,10 @@ def update_of(visit: Visit) -> UpdateOne:
         of_content = () if visit.outcome is Outcome.NOT_MODIFIED else ("again",)
         update["$unset"] = dict.fromkeys(("alias_of", *of_content), "")
         if visit.history is not None:
-            state["history"] = history_document(visit.history, visit.lies)
+            state["history"] = history_document(visit.history, visit.false_dates)
         if visit.collected is not None:
-            state["window"] = planned_window(visit.collected.monitor)
-            state["asks_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
+            state["feed_size"] = planned_feed_size(visit.collected.monitor)
+            state["stated_interval_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
     return UpdateOne(_unless_taken_over(visit), update)
 
 
@@ -266,7 +266,7 @@ def _content_state(visit: Visit) -> Document:
         "raw_hash": fetched.raw_hash,
         "content_hash": fetched.content_hash,
         "size": fetched.size,
-        "scheme": fetched.scheme,
+        "selector_digest": fetched.selector_digest,
         "final_url": fetched.final_url,
     }
     if visit.has_new_content:
@@ -292,7 +292,7 @@ def _delivery_update(visit: Visit) -> UpdateOne:
         "last_visit": row_of(visit),
     }
     if visit.history is not None:
-        state["history"] = history_document(visit.history, visit.lies)
+        state["history"] = history_document(visit.history, visit.false_dates)
     if visit.has_new_content:
         state["changed_at"] = visit.fetched.at
     same = {"_id": target.key} | fences.same(target.fence)
@@ -538,14 +538,21 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     failed, read_otherwise = done.modified_count, 0
     plain: Document = {"$not": {"$regex": f"\\{OF_CAPS}"}}
     for kind in (Kind.LIST, Kind.ITEM, Kind.FEED):
-        stale: Document = {"kind": str(kind), "scheme": {"$ne": wrapper.scheme(kind)} | plain}
+        stale: Document = {
+            "kind": str(kind),
+            "selector_digest": {"$ne": wrapper.selector_digest(kind)} | plain,
+        }
         read_otherwise += (await db.targets.update_many(later | stale, now)).modified_count
-    for name, scheme in wrapper.cell_schemes.items():
-        cell: Document = {"_id": f"{wrapper.name} {CELL}{name}", "scheme": {"$ne": scheme}}
+    for name, scheme in wrapper.cell_digests.items():
+        cell: Document = {"_id": f"{wrapper.name} {CELL}{name}", "selector_digest": {"$ne": scheme}}
         read_otherwise += (await db.targets.update_many(later | cell, now)).modified_count
-    capped = db.targets.find(later | {"scheme": {"$regex": f"\\{OF_CAPS}"}}, NOT_FOR_A_VISIT)
+    capped = db.targets.find(
+        later | {"selector_digest": {"$regex": f"\\{OF_CAPS}"}}, NOT_FOR_A_VISIT
+    )
     keys = [
-        row["_id"] async for row in capped if wrapper.scheme_of(from_document(row)) != row["scheme"]
+        row["_id"]
+        async for row in capped
+        if wrapper.selector_digest_of(from_document(row)) != row["selector_digest"]
     ]
     for ids in in_batches(keys, BATCH):
         done = await db.targets.update_many(later | {"_id": {"$in": ids}}, now)

@@ -33,19 +33,21 @@ _HISTORY = document(
             "the observation before the change, the observation that found it, and the page's "
             "Last-Modified (0 if unknown)",
         ),
-        "lies": count("visits with a new Last-Modified and unchanged content"),
+        "false_dates": count("visits with a new Last-Modified and unchanged content"),
     },
 )
 
 _PLAN = document(
-    ["plan"],
+    ["id"],
     "schedule of the last replan that changed it; absent before the first plan and for aliases",
     {
-        "plan": shown("objectId or string", "`_id` in `plans`; `period` for a fixed period"),
+        "id": shown("objectId or string", "`_id` in `plans`; `period` for a fixed period"),
         "policy": shown(
             "string", "allocation policy; `period`: fixed period of a cell; `learn`: sampling phase"
         ),
-        "group": shown("string or null", "frequency class, such as `G7` for 7 visits per week"),
+        "frequency_class": shown(
+            "string or null", "frequency class, such as `G7` for 7 visits per week"
+        ),
         "windows": shown("array of strings", "the schedule in words"),
         "weeks": typed(["int", "long"], "length of the schedule's cycle in weeks")
         | {"minimum": 1, "maximum": 24},
@@ -70,20 +72,20 @@ _PLAN = document(
         "delay_hours": shown(
             "number or null", "for a feed: expected mean delay of collected posts in hours"
         ),
-        "value": shown(
+        "marginal_value": shown(
             "number or null",
             "hours of staleness that one more visit would save, to compare with the plan's "
-            "`price`; for a feed: posts",
+            "`shadow_price`; for a feed: posts",
         ),
-        "worth": shown(
+        "last_value": shown(
             "number or null",
             "hours of staleness that the last visit saves; for a feed: posts. The highest are "
             "visited first if a cap leaves no time for all",
         ),
-        "bound": shown(
+        "limited_by": shown(
             "string",
-            "what limits the number of visits: `price` of a request, `floor` (maximum interval), "
-            "`ceiling` (minimum interval), `prior` (never observed), `kept` (a change would save "
+            "what limits the number of visits: the `budget`, `min_rate` (maximum interval), "
+            "`max_rate` (minimum interval), `prior` (never observed), `kept` (a change would save "
             "too little), `exploration` (observed for less than ten days), `rule` of the policy",
         ),
         "former": shown("object", "in a sampling phase: the plan before it"),
@@ -155,19 +157,21 @@ VALIDATORS: dict[str, Document] = {
                 "content even if it is unchanged",
             ),
             "requested": count("number of visits"),
-            "missed": count("number of planned visits that were not made; absent: 0"),
+            "missed_visits": count("number of planned visits that were not made; absent: 0"),
             "refreshed": count("number of visits that saw the page"),
             "consecutive_errors": count("number of consecutive visits that failed"),
             "consecutive_gone": shown("number", "number of consecutive 404 or 410 responses"),
             "gone": shown("boolean", "true if `FRESHET_GONE_CONFIRMATIONS` responses confirmed it"),
-            "dead": time("time when the page was dead-lettered; it is not visited until a retry"),
+            "dead_lettered_at": time(
+                "time when the page was dead-lettered; it is not visited until a retry"
+            ),
             "retired": shown("boolean", "for a cell: true while it is not defined"),
             "etag": shown("string or null", "ETag of the current content"),
             "last_modified": shown("string or null", "Last-Modified of the current content"),
             "content_hash": shown("string", "hash of the fields or main text"),
             "raw_hash": shown("string", "hash of the response body"),
             "size": shown("number", "bytes of the response body"),
-            "scheme": shown(
+            "selector_digest": shown(
                 "string", "selector digest: digest of the definition that read the content"
             ),
             "kept_bytes": count(
@@ -182,14 +186,16 @@ VALIDATORS: dict[str, Document] = {
             "lastmod": shown("time", "date of the page in a sitemap"),
             "hinted": shown("boolean", "true if a change hint made the target due"),
             "hint": shown("string", "kind of that change hint: `lastmod` or `list`"),
-            "window": count("for a feed: number of posts in its document, as plans use it"),
-            "asks_hours": number("for a feed: minimum interval that it asks for, in hours"),
+            "feed_size": count("for a feed: number of posts in its document, as plans use it"),
+            "stated_interval_hours": number(
+                "for a feed: minimum interval that it asks for, in hours"
+            ),
             "execution_ms": shown("number", "for a cell: recent mean duration of a refresh in ms"),
             "learning": shown_object(
                 "place in a sampling phase (`scrapy learn`)",
                 {
                     "of": shown("objectId", "`_id` of the phase in `plans`"),
-                    "turn": shown("number", "turn in which the page is polled, from 0"),
+                    "rotation": shown("number", "rotation in which the page is polled, from 0"),
                     "phase": shown("number", "offset of its polls in hours"),
                 },
             ),
@@ -221,9 +227,13 @@ VALIDATORS: dict[str, Document] = {
             "hint": shown("string", "change hint that caused the visit: `lastmod` or `list`"),
             "posts_new": shown("number", "for a feed: number of new posts"),
             "posts_edited": shown("number", "for a feed: number of edited posts"),
-            "missed": shown("number", "for a feed: estimated number of posts missed before it"),
+            "missed_posts": shown(
+                "number", "for a feed: estimated number of posts missed before it"
+            ),
             "pushed": shown("boolean", "true if a hub delivered the content, without a request"),
-            "along": shown("boolean", "true for a cell that shared the fetch of another cell"),
+            "shared_fetch": shown(
+                "boolean", "true for a cell that shared the fetch of another cell"
+            ),
             "fence": shown("number", "fence number of the visit"),
         },
     ),
@@ -313,7 +323,7 @@ VALIDATORS: dict[str, Document] = {
             "list": text("URL of the list page"),
             "item": text("URL of the item"),
             "category": shown("string or null", "category under which the list shows the item"),
-            "card": shown(
+            "digest": shown(
                 "string or null", "listing digest: digest of the text of the item on the list page"
             ),
             "shown": typed("bool", "false if the list stopped showing the item in this run"),
@@ -329,14 +339,14 @@ VALIDATORS: dict[str, Document] = {
             "title": shown("string or null", "title in the document"),
             "site": shown("string or null", "URL of the site in the document"),
             "format": shown("string", "format, such as `rss20`, `atom10`, `json11`"),
-            "window": count("number of posts in the document"),
+            "feed_size": count("number of posts in the document"),
             "full": shown("boolean", "true if posts have been seen to leave the document"),
             "ids": shown("binary", "digests of the ids of the document's posts, 8 bytes each"),
             "posts": count("number of collected posts"),
             "newest": shown("time or null", "date of the newest post"),
-            "missed": number("estimated number of missed posts"),
-            "lapses": count("number of visits that missed posts"),
-            "lapsed_at": shown("time or null", "last visit that missed posts"),
+            "missed_posts": number("estimated number of missed posts"),
+            "gaps": count("number of visits that missed posts"),
+            "last_gap_at": shown("time or null", "last visit that missed posts"),
             "bounds": shown_object(
                 "polls that the feed asks for",
                 {

@@ -34,7 +34,7 @@ _RUN_COUNTS = shown_object(
         "closed": shown("number", "targets that are still due because of visiting hours"),
         "over_limit": shown("number", "targets that are still due because of `-a limit`"),
         "missed_visits": shown("number", "planned visits that were not made before this run"),
-        "dead": shown("number", "pages that were dead-lettered"),
+        "dead_lettered": shown("number", "pages that were dead-lettered"),
         "left_out": shown("number", "links that exceeded a limit of the site definition"),
         "posts": shown("number", "new feed posts"),
         "edited_posts": shown("number", "edited feed posts"),
@@ -79,9 +79,9 @@ RUN_VALIDATORS: dict[str, Document] = {
             "kind": shown("string", "`pages` or `feeds`"),
             "spiders": texts("names of the planned spiders; empty for a sampling phase"),
             "state": one_of(
-                ["writing", "adopting", "adopted", "undone"],
-                "`writing`: being staged, the former plan is active; `adopting`: active, being "
-                "copied to the targets; `adopted`: active; `undone`: discarded",
+                ["staging", "activating", "active", "discarded"],
+                "`staging`: being stored, the former plan is active; `activating`: being "
+                "copied to the targets; `active`: complete; `discarded`: never activated",
             ),
             "policy": shown("string", "allocation policy; `learn` for a sampling phase"),
             "objective": shown("string", "objective of the policy `optimal`"),
@@ -97,16 +97,16 @@ RUN_VALIDATORS: dict[str, Document] = {
             "budget_added": shown("number", "part of the budget for new targets"),
             "daily_cap": shown("number", "maximum visits per UTC day; 0: no cap"),
             "hourly_cap": shown("number", "maximum visits per hour; 0: no cap"),
-            "price": shown(
+            "shadow_price": shown(
                 "number or null",
                 "hours of staleness that a visit has to save; for feeds: posts per fetch",
             ),
             "targets": shown("number", "planned targets"),
-            "moved": shown("number", "targets whose plan was changed"),
+            "updated": shown("number", "targets whose plan was changed"),
             "unplanned": shown("number", "targets without a former plan"),
             "learning": shown("number", "targets in a sampling phase, whose plans are kept"),
             "dated": shown("array of strings", "spiders whose Last-Modified dates are reliable"),
-            "bounds": shown("object", "number of targets for each value of `plan.bound`"),
+            "limited_by": shown("object", "number of targets for each value of `plan.limited_by`"),
             "totals": shown_object(
                 "expected results",
                 {
@@ -141,24 +141,26 @@ RUN_VALIDATORS: dict[str, Document] = {
                     "max_hours": shown("number", "maximum interval in hours"),
                 },
             ),
-            "learns": shown("string", "for a sampling phase: name of the spider"),
+            "samples": shown("string", "for a sampling phase: name of the spider"),
             "until": shown("time", "for a sampling phase: planned end"),
             "ended": shown("time", "for a sampling phase: end"),
             "weeks": shown("number", "for a sampling phase: duration in weeks"),
             "every_hours": shown("number", "for a sampling phase: interval of polls in hours"),
             "sample": shown("number or null", "for a sampling phase: requested number of pages"),
             "pages": shown("number", "for a sampling phase: number of pages"),
-            "turns": shown("number", "for a sampling phase: number of groups that take turns"),
+            "rotations": shown(
+                "number", "for a sampling phase: number of groups of pages that are polled in turn"
+            ),
         },
     ),
     "sites": validator(
-        ["timezone", "windows", "blackout", "weight", "weights", "cost", "at"],
+        ["timezone", "visiting_hours", "blackout", "weight", "weights", "cost", "at"],
         "settings of each site as of its last run, and the definition of a site without a spider "
         "class",
         {
             "_id": shown("string", "name of the spider"),
             "timezone": text("IANA time zone"),
-            "windows": texts("visiting hours"),
+            "visiting_hours": texts("visiting hours"),
             "blackout": texts("hours without visits"),
             "weights": typed("array", "weights of some pages; the first match counts")
             | {
@@ -194,7 +196,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             ),
         },
     ),
-    "dead": validator(
+    "dead_letters": validator(
         ["spider", "url", "at", "leases"],
         "dead letters: pages that repeatedly crashed workers",
         {

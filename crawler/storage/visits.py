@@ -156,12 +156,12 @@ def row_of(visit: Visit) -> Document:
     }
     if collected := visit.collected:
         row |= {"posts_new": len(collected.new), "posts_edited": len(collected.edited)}
-        if collected.missed:
-            row["missed"] = collected.missed
+        if collected.missed_posts:
+            row["missed_posts"] = collected.missed_posts
     if fetched.push is not None:
         row["pushed"] = True
-    if fetched.along:
-        row["along"] = True
+    if fetched.shared_fetch:
+        row["shared_fetch"] = True
     if is_event(visit):
         row["event"] = True
     if visit.reason:
@@ -247,7 +247,7 @@ async def count_since(db: Database, spiders: list[str], since: datetime) -> int:
     """
     query: Document = {"spider": {"$in": spiders}, "at": {"$gte": since}}
     pushed = await db.visits.count_documents(query | {"pushed": True})
-    along = await db.visits.count_documents(query | {"along": True})
+    along = await db.visits.count_documents(query | {"shared_fetch": True})
     return await db.visits.count_documents(query) - pushed - along
 
 

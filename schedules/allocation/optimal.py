@@ -39,7 +39,15 @@ from schedules.placement.placement import (
     refine,
 )
 from schedules.schedule import PAGE_CYCLES, WEEK_HOURS, Schedules, chosen_of
-from schedules.terms import CEILING, EXPLORATION, FLOOR, PRICE, WEEK_DAYS, BudgetTooSmall, Terms
+from schedules.terms import (
+    AT_MAX_RATE,
+    AT_MIN_RATE,
+    BUDGET,
+    EXPLORATION,
+    WEEK_DAYS,
+    BudgetTooSmall,
+    Terms,
+)
 
 # Moving visits to other hours must save more than this share of a visit's price.
 DEAD_BAND = 0.3
@@ -352,7 +360,11 @@ def why(candidates: Candidates, bought: Allocation) -> tuple[Floats, Floats, NDA
     ceiling = last & candidates.full & np.isfinite(steps.value[bought.chosen])
     floor = bought.chosen == steps.first[:-1]
     worth = np.where(floor, value, steps.value[bought.chosen])
-    return value, worth, np.select([floor, ceiling], [FLOOR, CEILING], PRICE).astype(np.uint8)
+    return (
+        value,
+        worth,
+        np.select([floor, ceiling], [AT_MIN_RATE, AT_MAX_RATE], BUDGET).astype(np.uint8),
+    )
 
 
 def sampled(estimates: Estimate) -> tuple[Estimate, float]:

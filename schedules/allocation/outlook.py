@@ -69,7 +69,7 @@ class Draft(NamedTuple):
 
     value: (n,) value of one more visit, worth: (n,) value of the last one; NaN if the policy
            computes none
-    bound: (n,) index of terms.BOUNDS
+    bound: (n,) index of terms.LIMITS
     price: of a request
     """
 

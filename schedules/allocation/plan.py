@@ -16,10 +16,10 @@ from schedules.placement.load import Caps, leveled
 from schedules.population import Population
 from schedules.schedule import Schedules
 from schedules.terms import (
-    BOUNDS,
+    BUDGET,
     KEPT,
+    LIMITS,
     POLICIES,
-    PRICE,
     PRIOR,
     UNBOUNDED,
     WEEK_DAYS,
@@ -29,7 +29,7 @@ from schedules.terms import (
 )
 
 __all__ = [
-    "BOUNDS",
+    "LIMITS",
     "POLICIES",
     "BudgetTooSmall",
     "GoalTooHigh",
@@ -63,8 +63,8 @@ class Plan:
     value: (n,) value of one more visit, comparable with `price`
     worth: (n,) value of the last visit, which removing it would lose; NaN if the policy computes
         none
-    bound: (n,) what limited the visits, an index of BOUNDS
-    moved: (n,) whether the schedule is new
+    bound: (n,) what limited the visits, an index of LIMITS
+    updated: (n,) whether the schedule is new
     """
 
     estimates: Estimate
@@ -77,7 +77,7 @@ class Plan:
     value: Floats
     worth: Floats
     bound: NDArray[np.uint8]
-    moved: NDArray[np.bool_]
+    updated: NDArray[np.bool_]
     price: float
 
     def figures(self, rows: Ints) -> dict[str, Floats]:
@@ -126,7 +126,7 @@ def plan(
     pieces = spread_over(lambda part: estimates.rates(part)[1:], parts(len(population)))
     mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
     moved = ~schedules.same_as(current)
-    bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
+    bound = np.where((bound == BUDGET) & ~moved, KEPT, bound)
     bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
     return Plan(estimates, schedules, mean, low, high, *expected, value, worth, bound, moved, price)
 

@@ -27,8 +27,8 @@ from schedules.placement.load import Caps, balanced, even_phase, fullest_week, i
 from schedules.population import MONDAY_HOURS, Population
 from schedules.schedule import FEED_CYCLES, MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import (
+    BUDGET,
     KEPT,
-    PRICE,
     PRIOR,
     RULE,
     WEEK_DAYS,
@@ -216,7 +216,7 @@ class FeedsPlan:
     missed:              (n,) expected posts missed a week
     delay_hours:         (n,) mean wait of collected posts
     value, worth, bound: as in `allocation.plan.Plan`, in posts
-    moved:               (n,) whether the schedule is new
+    updated:               (n,) whether the schedule is new
     price:               posts that a fetch must save
     """
 
@@ -227,7 +227,7 @@ class FeedsPlan:
     value: Floats
     worth: Floats
     bound: NDArray[np.uint8]
-    moved: Flags
+    updated: Flags
     price: float
 
     def figures(self, rows: Ints) -> dict[str, Floats]:
@@ -283,7 +283,7 @@ def plan_feeds(
         schedules = leveled(schedules, current, population, caps, population.ahead(now_hours))
     missed, delay = feed_outlook(posting, window, schedules)
     moved = ~schedules.same_as(current)
-    bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
+    bound = np.where((bound == BUDGET) & ~moved, KEPT, bound)
     bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
     return FeedsPlan(posting, schedules, missed, delay, value, worth, bound, moved, price)
 

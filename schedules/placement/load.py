@@ -122,7 +122,7 @@ def in_time(
 ) -> Schedules:
     """Return the schedules with rare visits of moved targets at most one cycle after the last one.
 
-    moved: (n,) flags of the targets with new schedules
+    updated: (n,) flags of the targets with new schedules
     last:  (n,) last observation, NaN if there was none; like `now` in hours since 1970 (UTC)
 
     Without this rule, a target whose week changes in every replan would be skipped again and again.

@@ -12,8 +12,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.knocks.ending import orderly
-from tests.knocks.faults import FAULTS, Faults, prepared
+from tests.faults.ending import orderly
+from tests.faults.faults import FAULTS, Faults, prepared
 
 ITEMS = 400
 FAULTS_A_RUN = 8

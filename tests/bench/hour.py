@@ -20,13 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.hourpicture import draw
-from tests.knocks.accounts import Accounts
-from tests.knocks.crowd import Crowd
-from tests.knocks.ending import orderly
-from tests.knocks.samples import Sample, Trend, sample, trend
-from tests.knocks.servers import Mongo, Redis
-from tests.knocks.sides import FreshetSide, settings
-from tests.knocks.worker import Worker
+from tests.faults.accounts import Accounts
+from tests.faults.crowd import Crowd
+from tests.faults.ending import orderly
+from tests.faults.samples import Sample, Trend, sample, trend
+from tests.faults.servers import Mongo, Redis
+from tests.faults.sides import FreshetSide, settings
+from tests.faults.worker import Worker
 from tests.site.running import RunningQuick
 
 PAGES, MINUTES, WORKERS, REPLAN = 10_000, 60, 2, "5m"

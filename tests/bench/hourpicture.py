@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.knocks.samples import Held, Sample
+from tests.faults.samples import Held, Sample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

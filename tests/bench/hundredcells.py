@@ -71,7 +71,7 @@ class Project:
 
     def measured(self, described: Path, minutes: int, port: int) -> tuple[Row, Row, float]:
         """The cell base at the end, what was simulated with its costs, and the seconds it took."""
-        pages = self._start("pages", "serve", TEMPLATES, "--port", port)
+        pages = self._start("dashboards", "serve", TEMPLATES, "--port", port)
         try:
             words = ("refresh", "run", described, "--for", f"{minutes}m", "--slice", "5s")
             done = json.loads(self.scrapy(*words, "--json"))

@@ -1,4 +1,4 @@
-"""The passes of `make bench ARGS=--knocks`: each with a database and a Redis of its own."""
+"""The passes of `make bench ARGS=--faults`: each with a database and a Redis of its own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import pymongo
 
-from tests.knocks.crowd import Crowd
-from tests.knocks.fetches import Fetches, fetches
-from tests.knocks.laws import Laws
-from tests.knocks.relay import Relay
-from tests.knocks.servers import Mongo, Redis, Server
-from tests.knocks.sides import FreshetSide, PlainSide, Side
-from tests.knocks.striking import Outage, Striker, drawn
+from tests.faults.crowd import Crowd
+from tests.faults.fetches import Fetches, fetches
+from tests.faults.laws import Laws
+from tests.faults.relay import Relay
+from tests.faults.servers import Mongo, Redis, Server
+from tests.faults.sides import FreshetSide, PlainSide, Side
+from tests.faults.striking import Outage, Striker, drawn
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
 

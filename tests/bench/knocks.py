@@ -1,4 +1,4 @@
-"""`make bench ARGS=--knocks`: passes whose workers and servers are killed, stopped and cut off.
+"""`make bench ARGS=--faults`: passes whose workers and servers are killed, stopped and cut off.
 
 After each pass the database is held against the site's own log. The same kills befall plain
 scrapy-redis, for comparison.
@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.knockpasses import MONGO, REDIS, STOPPED, Asked, Knocks, Line, Scenario
-from tests.knocks.ending import orderly
-from tests.knocks.servers import Mongo
-from tests.knocks.striking import WORKER
+from tests.faults.ending import orderly
+from tests.faults.servers import Mongo
+from tests.faults.striking import WORKER
 from tests.site.running import RunningQuick
 
 PAGES, DELAY_MS = 4000, 150

@@ -85,10 +85,10 @@ def target_row(i: int, at: Any, changed: Any) -> Row:
         "consecutive_errors": 0, "consecutive_gone": 0, "outcome": visit["outcome"],
         "gone": False, "hinted": False, "last_visit": visit, "etag": f'"{i:x}"',
         "last_modified": None, "raw_hash": f"{i:032x}", "content_hash": f"{i:032x}",
-        "size": 5123, "scheme": "a1b2c3d4e5f6", "final_url": None, "changed_at": last,
+        "size": 5123, "selector_digest": "a1b2c3d4e5f6", "final_url": None, "changed_at": last,
         "history": {
             "since": EPOCH + timedelta(minutes=int(at[0])), "until": last,
-            "changes": changes.tobytes(), "lies": 0,
+            "changes": changes.tobytes(), "false_dates": 0,
         },
         "plan": plan_row("first", i),
     }  # fmt: skip
@@ -98,10 +98,11 @@ def plan_row(plan: str, i: int) -> Row:
     """A plan's part of target number `i`, as a replan writes it."""
     slots = sorted({(i * 7 + k * 24) % 168 for k in range(i % 14 + 1)})
     return {
-        "plan": plan, "policy": "freshet", "group": f"G{len(slots)}", "windows": ["Mon-Fri 08-12"],
+        "id": plan, "policy": "freshet", "frequency_class": f"G{len(slots)}",
+        "windows": ["Mon-Fri 08-12"],
         "visits_per_week": float(len(slots)), "weeks": 1, "slots": slots, "every_hours": 0.0,
         "phase_hours": 0.0, "rate_per_week": 1.25, "rate_low": 0.7, "rate_high": 2.5,
-        "freshness": 0.81, "bound": 0.9, "value": i % 1000 / 1000,
+        "freshness": 0.81, "limited_by": "budget", "marginal_value": i % 1000 / 1000,
     }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Replan:
 
 def run(sizes: tuple[int, ...] = SIZES) -> int:
     """Measure each size in turn and print a table."""
-    table = Table("targets", "replan", "seconds", "of that planning", "peak MB", "moved")
+    table = Table("targets", "replan", "seconds", "of that planning", "peak MB", "updated")
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
             folder = Path(name)
@@ -51,7 +51,7 @@ def run(sizes: tuple[int, ...] = SIZES) -> int:
                 for word, one in _measured(server.start(), folder, size).items():
                     table.add_row(
                         f"{size:,}", word, f"{one.seconds:.1f}", f"{one.planning_seconds:.1f}",
-                        f"{one.peak_mb:.0f}", f"{one.moved:,} ({one.moved / size:.1%})",
+                        f"{one.peak_mb:.0f}", f"{one.updated:,} ({one.updated / size:.1%})",
                     )  # fmt: skip
             finally:
                 server.stop()
@@ -85,7 +85,7 @@ def _replan(folder: Path, budget: float) -> Replan:
         raise RuntimeError(done.stderr)
     seconds, said = time.perf_counter() - began, json.loads(done.stdout)
     peak = json.loads(figures.read_text())["peak_mb"]
-    return Replan(seconds, said["planning_seconds"], peak, said["moved"])
+    return Replan(seconds, said["planning_seconds"], peak, said["updated"])
 
 
 if __name__ == "__main__":

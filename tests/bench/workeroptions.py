@@ -1,4 +1,4 @@
-"""Options of the benchmarks with several workers: --workers, --knocks and --hour."""
+"""Options of the benchmarks with several workers: --workers, --faults and --hour."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tests.bench.knockpasses import Asked
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     say = parser.add_argument_group("several workers").add_argument
-    say("--knocks", action="store_true", help="workers, Redis and MongoDB are killed or away")
+    say("--faults", action="store_true", help="workers, Redis and MongoDB are killed or away")
     say(
         "--faults", type=int, metavar="N", help="N faults on pages that change: do invariants hold?"
     )
     say("--hour", action="store_true", help="the service for an hour: memory, descriptors, counts")
     say(
         "--workers", nargs="?", const="", metavar="N,N",
-        help="alone: passes of so many beside scrapy-redis (1,2,4); how many with --knocks and "
+        help="alone: passes of so many beside scrapy-redis (1,2,4); how many with --faults and "
         "--hour (2)",
     )  # fmt: skip
     say("--no-redis", action="store_true", help="Freshet without Redis, which is one worker")
-    say("--pages", type=int, help="item pages (20,000; --knocks 4,000, --hour 10,000)")
-    say("--kills", type=int, default=20, help="with --knocks: of workers (20)")
-    say("--redis-kills", type=int, default=5, help="with --knocks (5)")
-    say("--mongo-kills", type=int, default=5, help="with --knocks (5)")
-    say("--outage", type=float, default=60, help="with --knocks: seconds that a server is away")
+    say("--pages", type=int, help="item pages (20,000; --faults 4,000, --hour 10,000)")
+    say("--kills", type=int, default=20, help="with --faults: of workers (20)")
+    say("--redis-kills", type=int, default=5, help="with --faults (5)")
+    say("--mongo-kills", type=int, default=5, help="with --faults (5)")
+    say("--outage", type=float, default=60, help="with --faults: seconds that a server is away")
     say(
         "--seed", type=int,
-        help="with --knocks and --faults: of the moments (default: a new one); with --experiment: "
+        help="with --faults and --faults: of the moments (default: a new one); with --experiment: "
         "of all that is random (default: 1)",
     )  # fmt: skip
-    say("--compare", action="store_true", help="with --knocks: near-duplicates are looked for")
+    say("--compare", action="store_true", help="with --faults: near-duplicates are looked for")
     say("--replan", default="5m", help="with --hour: time between replans (5m)")
     say("--picture", type=Path, help="with --hour: where it is written (.benchmarks/hour.png)")
 

@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.asking import pages_per_second
-from tests.knocks.crowd import Crowd
-from tests.knocks.ending import orderly
-from tests.knocks.fetches import fetches
-from tests.knocks.servers import Mongo, Redis
-from tests.knocks.sides import FreshetSide, PlainSide, Side
-from tests.knocks.worker import cpu_seconds
+from tests.faults.crowd import Crowd
+from tests.faults.ending import orderly
+from tests.faults.fetches import fetches
+from tests.faults.servers import Mongo, Redis
+from tests.faults.sides import FreshetSide, PlainSide, Side
+from tests.faults.worker import cpu_seconds
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
 

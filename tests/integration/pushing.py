@@ -55,7 +55,7 @@ class Push:
     ) -> None:
         self.port = port or free_port()
         self.callback = f"http://127.0.0.1:{self.port}/push"
-        words = ("--callback", self.callback, "--port", self.port, "--look-seconds", 1, *words)
+        words = ("--callback", self.callback, "--port", self.port, "--check-seconds", 1, *words)
         self.process = freshet.start("feeds", "push", "--json", *words, hours=hours, **env)
         self.err = ""
         self.done: Row = {}

@@ -46,7 +46,7 @@ async def main(uri: str, targets: int, pause_seconds: float) -> None:
     async with AsyncMongoClient(uri, tz_aware=True, w="majority", journal=True) as client:
         db = client.get_default_database()
         moved = batches(targets, pause_seconds)
-        print(await plans.adopt(db, document(), moved, LONGEST), "adopted", flush=True)
+        print(await plans.activate(db, document(), moved, LONGEST), "active", flush=True)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ class Demo:
         _show_command(*command)
         with console.status("planning"):
             said = _run(*command)
-        console.print(said if week == 1 else said[said.index("moved") :], markup=False, end="")
+        console.print(said if week == 1 else said[said.index("updated") :], markup=False, end="")
         self._passes(week, CRON)
 
     def _crawl(self, *arguments: str) -> None:

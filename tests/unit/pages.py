@@ -39,4 +39,4 @@ def target(kind: Kind = Kind.ITEM, **known: Any) -> Target:
 
 def fetched(of: Target | None = None, **seen: Any) -> Fetched:
     """A fetch at noon."""
-    return Fetched(of or target(), NOON, **({"scheme": "s1", "status": 200} | seen))
+    return Fetched(of or target(), NOON, **({"selector_digest": "s1", "status": 200} | seen))

@@ -29,7 +29,7 @@ def page(path: str = "item/1", **own: Any) -> dict[str, Any]:
     """A target; times in hours before now, changes as (after, by, said) in such hours."""
     usual = {
         "spider": "shop", "kind": "item", "category": None, "plan": None, "next": -20.0,
-        "visited": 1.0, "since": 21 * DAY, "until": 1.0, "changes": (), "lies": 0,
+        "visited": 1.0, "since": 21 * DAY, "until": 1.0, "changes": (), "false_dates": 0,
         "every": 0.0, "refreshed": 20,
     }  # fmt: skip
     return usual | {"url": f"https://shop.example/{path}"} | own
@@ -64,9 +64,9 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
         ids.finish(), *names("spider"), *names("kind"),
         *names("category"), *names("plan"), ago("next"), ago("visited"),
         np.array([one["refreshed"] for one in pages]),
-        np.array([one.get("window", 0) for one in pages]),
+        np.array([one.get("feed_size", 0) for one in pages]),
         np.array([one.get("asks", 0.0) for one in pages]),
-        np.array([one["lies"] for one in pages]),
+        np.array([one["false_dates"] for one in pages]),
         Histories(ago("since"), ago("until"), first, after, by), said,
         Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,
     )  # fmt: skip

@@ -1,10 +1,10 @@
 -- End the run if no entry is queued or leased; the feeder calls this when it has no more targets.
 -- Returns 1 if the run ends.
-if is_over() or call("HGET", pass, "feeder") ~= worker or call("HGET", pass, "state") ~= "open" then
+if is_over() or call("HGET", run, "feeder") ~= worker or call("HGET", run, "state") ~= "open" then
   return 0
 end
 if waiting() + call("ZCARD", of.leased) > 0 then
   return 0
 end
-call("HSET", pass, "state", "ending", "closer", worker)
+call("HSET", run, "state", "ending", "closer", worker)
 return 1

@@ -13,7 +13,7 @@ if feeds() == 1 then
       or call("ZSCORE", of.suspects, entry)
     if not exists and new < tonumber(ARGV[FIRST]) then
       new = new + 1
-      local order = call("HINCRBY", pass, "fed", 1)
+      local order = call("HINCRBY", run, "fed", 1)
       local lost = tonumber(call("HGET", tries, entry) or "0")
       call("ZADD", lost > 1 and of.suspects or of.pending, order, entry)
       if ARGV[i + 1] ~= "" then
@@ -22,4 +22,4 @@ if feeds() == 1 then
     end
   end
 end
-return status({new, tonumber(call("HGET", pass, "fed"))})
+return status({new, tonumber(call("HGET", run, "fed"))})

@@ -2,7 +2,7 @@
 if is_over() then
   return 0
 end
-call("DEL", pass)
+call("DEL", run)
 for _, key in pairs(of) do
   call("DEL", key)
 end

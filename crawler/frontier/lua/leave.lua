@@ -12,12 +12,12 @@ end
 for _, entry in ipairs(held()) do
   give_back(entry)
 end
-if call("HGET", pass, "feeder") == worker then
-  call("HDEL", pass, "feeder")
+if call("HGET", run, "feeder") == worker then
+  call("HDEL", run, "feeder")
 end
-local closer, rest = call("HGET", pass, "closer"), others()
+local closer, rest = call("HGET", run, "closer"), others()
 if closer == worker or (rest == 0 and not is_alive(closer)) then
-  call("HSET", pass, "state", "ending", "closer", worker)
+  call("HSET", run, "state", "ending", "closer", worker)
   beat()
   return {1, rest, "0"}
 end

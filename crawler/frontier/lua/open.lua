@@ -1,8 +1,8 @@
 -- Mark the run as prepared. From ARGV[6] on: its _id in MongoDB, its start.
-if is_over() or call("HGET", pass, "preparer") ~= worker then
+if is_over() or call("HGET", run, "preparer") ~= worker then
   return 0
 end
-call("HSET", pass, "state", "open", "run", ARGV[FIRST], "started", ARGV[FIRST + 1])
+call("HSET", run, "state", "open", "run", ARGV[FIRST], "started", ARGV[FIRST + 1])
 feeds()
 beat()
 keep()

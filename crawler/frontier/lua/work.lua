@@ -27,13 +27,13 @@ while i <= #ARGV do
   i = last + 1
 end
 
-if want == 0 or not is_settled() or call("HGET", pass, "state") ~= "open" then
+if want == 0 or not is_settled() or call("HGET", run, "state") ~= "open" then
   return status({})
 end
 
 for _, entry in ipairs(call("ZRANGEBYSCORE", of.leased, "-inf", now, "LIMIT", 0, 200)) do
   release(entry)
-  call("HINCRBY", pass, "expired", 1)
+  call("HINCRBY", run, "expired", 1)
   if tonumber(call("HGET", tries, entry) or "0") > 1 then
     call("ZADD", of.suspects, now, entry)
   else

@@ -36,7 +36,7 @@ def row_of(
         **times_of(registry, candidate),
         "source": candidate.source,
         "at": now,
-        "scheme": registry.scheme.name,
+        "signature_scheme": registry.scheme.name,
         "sketch": Binary(candidate.sketch.encode()),
     }
     if candidate.item is not None:

@@ -7,7 +7,7 @@ from crawler.storage.field_schemas import count, shown, shown_rows, text, time, 
 
 DEDUP_VALIDATORS: dict[str, Document] = {
     "signatures": validator(
-        ["post", "created", "seen", "rank", "source", "at", "scheme", "sketch"],
+        ["post", "created", "seen", "rank", "source", "at", "signature_scheme", "sketch"],
         "signatures by which posts are compared: one document per post",
         {
             "_id": typed(["int", "long"], "number made from the post's `_id`"),
@@ -17,7 +17,7 @@ DEDUP_VALIDATORS: dict[str, Document] = {
             "rank": time("time by which sources are ordered; the earliest is the original's"),
             "source": typed(["int", "long"], "number made from the feed or host"),
             "at": time("time when the signature was stored"),
-            "scheme": text("name and version of the signature scheme"),
+            "signature_scheme": text("name and version of the signature scheme"),
             "sketch": typed("binData", "MinHash sketch; 130 or 266 bytes for most texts"),
             "bands": typed(
                 "array", "LSH bands that the post owns; a unique index. Absent if Redis has them"

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--lease-days", metavar="D", default="10", help="lease to request from hubs, in days (10)"
     )
     parser.add_argument(
-        "--look-seconds",
+        "--check-seconds",
         metavar="S",
         default="60",
         help="time between checks for feeds to subscribe to (60)",
@@ -68,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def options_of(opts: argparse.Namespace) -> PushOptions:
     """Validate the options; raises ConfigError."""
     days = _number(opts.lease_days, "--lease-days", *LEASE_DAYS)
-    check_seconds = _number(opts.look_seconds, "--look-seconds", 1, 3600)
+    check_seconds = _number(opts.check_seconds, "--check-seconds", 1, 3600)
     seconds = opts.for_seconds
     return PushOptions(
         subscriptions=SubscriptionOptions(

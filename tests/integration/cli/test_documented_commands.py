@@ -39,7 +39,7 @@ PUNCTUATION = "();<>|&"
 SYNOPSIS = ("[", "…", "|")
 # How long a command that stays running may take to start before it is asked to end.
 SERVING_SECONDS = 3.0
-SERVING = (("feeds", "push"), ("metrics", "serve"), ("pages", "serve"), ("refresh", "run"))
+SERVING = (("feeds", "push"), ("metrics", "serve"), ("dashboards", "serve"), ("refresh", "run"))
 # What would write into the source tree, and experiments that take minutes; these have own tests.
 NOT_RUN = (("genspider",), ("simulate", "feeds", "--posts"))
 SETTINGS = """
@@ -150,7 +150,7 @@ class Sandbox:
             self.free.client.drop_database(self.free.name)  # a copy goes into an empty database
         if line.begins(("feeds", "add")):
             words[2:] = [self.hosts["blog.example"] + "/"]
-        if line.begins(("dead", "retry"), ("dead", "drop")):
+        if line.begins(("deadletters", "retry"), ("deadletters", "drop")):
             url = words[-1]
             dead = DeadLetter("shop " + url, "shop", url, datetime.now(UTC), 5, "a worker")
             on(str(self.freshet.env["MONGO_URI"]), lambda db: add_dead_letter(db, dead))

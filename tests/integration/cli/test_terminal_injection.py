@@ -128,7 +128,7 @@ def test_no_command_prints_what_a_terminal_acts_on(hostile: tuple[Freshet, str])
         "pair": ("duplicates", "explain", url, url.rsplit("/", 1)[0] + "/2.html"),
         "feeds": ("feeds", "list"),
         "export": ("feeds", "export"),
-        "dead": ("dead", "list"),
+        "deadletters": ("deadletters", "list"),
         "doctor": ("doctor",),
         "replan": ("replan", "nasty"),
         "plan": ("plan", "nasty"),

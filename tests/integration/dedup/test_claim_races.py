@@ -22,11 +22,11 @@ from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.invariants import Invariant, check
 from tests.conftest import Databases
+from tests.faults.cutting import Cutter, Holder
 from tests.integration import claimers
 from tests.integration.claimers import Claimers
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
 from tests.integration.harness import Db, Row
-from tests.knocks.cutting import Cutter, Holder
 
 # As often as somebody who doubts it wants.
 TURNS = int(os.environ.get("CLAIM_TURNS", "2"))

@@ -200,7 +200,7 @@ def test_another_scheme_is_refused_until_all_is_compared_by_it(
     )
     done = in_json(freshet, "duplicates", "rebuild", "-s", "FRESHET_DUPLICATES=words")
     assert (done["scheme"], done["clusters"]) == ("words-1", 10)
-    assert set(posts.signatures.distinct("scheme")) == {"words-1"}
+    assert set(posts.signatures.distinct("signature_scheme")) == {"words-1"}
     assert refusal(freshet, duplicates="words") == ""
     assert "has scheme words-1" in refusal(freshet)
     pages.item("/item.html", "An item")

@@ -23,7 +23,7 @@ FIELDS = {
 LIMITS = {
     "FRESHET_RESPONSE_SECONDS": 2,
     "FRESHET_RESPONSE_MB": 1,
-    "FRESHET_BLOCKED_STRIKES": 100,  # or the pages that refuse would shut out the others
+    "FRESHET_BLOCKED_FAILURES": 100,  # or the pages that refuse would shut out the others
 }
 SPIDER = """
 from spiders.wrapper import WrapperSpider
@@ -228,7 +228,7 @@ def test_a_host_that_refuses_again_and_again_is_left_alone_for_an_hour(
 ) -> None:
     links = "".join(f"{site.url}/edge/item/status/403?{n} " for n in range(30))
     words = ("-a", "name=refused", "-a", f"start_urls={links}", "-a", "item_pages=/none/")
-    freshet("crawl", "site", *words, FRESHET_BLOCKED_STRIKES=2)
+    freshet("crawl", "site", *words, FRESHET_BLOCKED_FAILURES=2)
     first = len(asked(site))
     assert first < 30
     (held,) = database.hosts.find()

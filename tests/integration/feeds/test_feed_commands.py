@@ -56,7 +56,12 @@ def written(folder: Path, text: str | bytes, name: str = "list.opml") -> Path:
 def seen(db: Db, url: str, target: Row | None = None, monitor: Row | None = None) -> None:
     """A feed of the spider `feeds` as a crawl leaves it."""
     key = {"_id": f"feeds {url}", "spider": "feeds", "url": url}
-    past = {"since": NOW - 336 * HOUR, "until": NOW, "changes": Binary(bytes(12 * 7)), "lies": 0}
+    past = {
+        "since": NOW - 336 * HOUR,
+        "until": NOW,
+        "changes": Binary(bytes(12 * 7)),
+        "false_dates": 0,
+    }
     kept = {
         "kind": "feed", "host": "", "categories": [], "first_seen": NOW, "refreshed": 3,
         "requested": 3,
@@ -67,7 +72,7 @@ def seen(db: Db, url: str, target: Row | None = None, monitor: Row | None = None
         "title": "Its own title",
         "site": "https://x.example/",
         "format": "rss20",
-        "window": 10,
+        "feed_size": 10,
     }
     db.targets.insert_one(key | kept | (target or {}))
     db.feeds.insert_one(key | known | {"full": True, "posts": 25, "problems": []} | (monitor or {}))
@@ -363,16 +368,16 @@ def test_a_title_is_of_one_feed(freshet: Freshet, args: tuple[str, ...]) -> None
 
 
 def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> None:
-    plan = {"plan": "p", "rate_per_week": 12.5, "rate_low": 9.0, "rate_high": 17.0,
+    plan = {"id": "p", "rate_per_week": 12.5, "rate_low": 9.0, "rate_high": 17.0,
             "weeks": 1, "slots": [3]}  # fmt: skip
     push = {"hub": "https://hub.example/", "state": "active", "secret": "s3cret", "token": "t0ken"}
     seen(
         prepared,
         "https://a.example/",
         {"title": "My title", "plan": plan},
-        {"missed": 3.4, "lapses": 2},
+        {"missed_posts": 3.4, "gaps": 2},
     )
-    seen(prepared, "https://b.example/", None, {"full": False, "window": 15, "push": push})
+    seen(prepared, "https://b.example/", None, {"full": False, "feed_size": 15, "push": push})
     failing = {"outcome": "error", "consecutive_errors": 2}
     seen(prepared, "https://c.example/", failing, {"error": "status 500"})
     seen(prepared, "https://d.example/", {"gone": True, "consecutive_gone": 3})
@@ -395,7 +400,7 @@ def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> No
     assert rows[1]["push"]["hub"] == "https://hub.example/"
     assert "s3cret" not in json.dumps(rows)
     assert "t0ken" not in json.dumps(rows)
-    assert (rows[6]["rate_per_week"], rows[6]["window"], rows[6]["last_visit"]) == (
+    assert (rows[6]["rate_per_week"], rows[6]["feed_size"], rows[6]["last_visit"]) == (
         None,
         None,
         None,
@@ -414,7 +419,7 @@ def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> No
 def test_a_feed_that_changed_little_has_a_rate_of_a_week_at_least(
     freshet: Freshet, prepared: Db
 ) -> None:
-    past = {"since": NOW - HOUR, "until": NOW, "changes": Binary(bytes(12 * 3)), "lies": 0}
+    past = {"since": NOW - HOUR, "until": NOW, "changes": Binary(bytes(12 * 3)), "false_dates": 0}
     seen(prepared, "https://a.example/", {"history": past})
     assert listed(freshet)[0]["rate_per_week"] == 3.0
     unsure = {"rate_per_week": 3.0, "rate_low": 0.2, "rate_high": 9.0}

@@ -84,8 +84,8 @@ def test_new_posts_are_stored_once_and_edits_are_versions(
     assert "+main_text: corrected" in shown.out
     assert f"post of {url}" in freshet("history", "https://blog.test/b").out
     known = db.feeds.find_one({"url": url})
-    assert (known["window"], known["full"], known["posts"]) == (2, True, 3)
-    assert target(db, url)["window"] == 2
+    assert (known["feed_size"], known["full"], known["posts"]) == (2, True, 3)
+    assert target(db, url)["feed_size"] == 2
 
 
 def test_posts_that_left_between_two_visits_are_counted_as_missed(
@@ -100,8 +100,8 @@ def test_posts_that_left_between_two_visits_are_counted_as_missed(
     pages.file("/feed.xml", rss(*(post(f"new {i}", ago_hours=-99 - i / 60) for i in range(10))))
     result = crawl(freshet, hours=100)
     (seen,) = visits(db, outcome="changed")
-    assert 5 < seen["missed"] < 20
-    assert db.feeds.find_one()["lapses"] == 1
+    assert 5 < seen["missed_posts"] < 20
+    assert db.feeds.find_one()["gaps"] == 1
     assert "missed" in result.err
 
 
@@ -121,7 +121,7 @@ def test_a_feed_that_gives_its_posts_new_ids_brings_them_only_once(
         crawl(freshet, hours=day * 24)
     assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c"]
     assert [row["posts_new"] for row in visits(db)] == [2, 0, 1]
-    assert not any(row["posts_edited"] or row.get("missed") for row in visits(db))
+    assert not any(row["posts_edited"] or row.get("missed_posts") for row in visits(db))
 
 
 BAD = {
@@ -264,7 +264,7 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
     assert db.pushes.count_documents({}) == 0
     assert asked(pages)["/feed.xml"] == 1
     found = target(db, url)
-    assert (found["next_visit"], found["requested"], found["window"]) == (planned, 1, 10)
+    assert (found["next_visit"], found["requested"], found["feed_size"]) == (planned, 1, 10)
     assert [row.get("pushed", False) for row in visits(db)] == [False, True, True]
     assert db.feeds.find_one()["posts"] == 4
 
@@ -272,7 +272,7 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
     pages.file("/feed.xml", rss(post("pushed 2"), post("pushed 1")))
     crawl(freshet, hours=12)
     (row,) = visits(db, target=url, posts_new=0)
-    assert "missed" not in row
+    assert "missed_posts" not in row
 
 
 def deliver(db: Db, url: str, number: int, body: str, at: datetime) -> None:

@@ -337,7 +337,7 @@ def test_a_full_run_of_several_workers_ignores_the_caps(
     wrapper = shop(freshet, moody)
     freshet.crawl(wrapper)
     at = database.runs.find_one()["started"]
-    plan = {"at": at, "state": "adopted", "spiders": ["shop"], "daily_cap": 2, "hourly_cap": 1}
+    plan = {"at": at, "state": "active", "spiders": ["shop"], "daily_cap": 2, "hourly_cap": 1}
     database.plans.insert_one(plan)
     asked()
     said = "".join(workers(freshet, wrapper, redis, "-a", "full=1"))
@@ -412,7 +412,7 @@ def test_a_site_that_is_closed_is_said_to_be_until_when(freshet: Freshet, moody:
     now = datetime.now(UTC)
     hour = (now + timedelta(hours=2)).hour
     window = f"{hour:02}:00-{(hour + 1) % 24 or 24:02}:00"
-    line = closing(freshet.crawl(shop(freshet, moody, windows=[window])).err)
+    line = closing(freshet.crawl(shop(freshet, moody, visiting_hours=[window])).err)
     opens = (now + timedelta(hours=2)).strftime("%Y-%m-%d %H:00 UTC")
     assert line.startswith(
         "nothing fetched: 1 target is due because the site definition's windows or blackout allow "

@@ -231,7 +231,9 @@ def test_a_database_that_refuses_fails_the_run(
     site.item("item-0.html", "Item 0 changed")
     if collection == "meta":
         # A document that is not what it was written as.
-        database.meta.update_one({"_id": "duplicates"}, {"$unset": {"scheme": "", "keeper": ""}})
+        database.meta.update_one(
+            {"_id": "duplicates"}, {"$unset": {"selector_digest": "", "keeper": ""}}
+        )
     elif collection == "sites":
         database.sites.delete_many({})
         refuse(database, "sites", never=True)

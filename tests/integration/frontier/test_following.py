@@ -82,7 +82,7 @@ def wrapper(freshet: Freshet, pages: Pages, name: str = "pages", **keys: object)
 
 def plan(db: Db, *names: str, **own: object) -> None:
     """These pages get a plan."""
-    usual = {"plan": "p", "policy": "freshet", "weeks": 1, "slots": [0], "visits_per_week": 1.0}
+    usual = {"id": "p", "policy": "freshet", "weeks": 1, "slots": [0], "visits_per_week": 1.0}
     chosen = {"url": {"$regex": f"/({'|'.join(names)})$"}}
     db.targets.update_many(chosen, {"$set": {"plan": usual | own}})
 
@@ -97,7 +97,7 @@ def plan_with_three_of_worth(db: Db) -> None:
 def cap(db: Db, *spiders: str, **caps: int) -> None:
     """A plan in effect with these caps."""
     db.plans.insert_one(
-        {"at": MONDAY, "state": "adopted", "spiders": list(spiders or ("pages",))} | caps
+        {"at": MONDAY, "state": "active", "spiders": list(spiders or ("pages",))} | caps
     )
 
 
@@ -213,7 +213,7 @@ def test_who_has_had_least_goes_before_the_most_valuable(
 ) -> None:
     plan(crawled, *NAMES, worth=1.0)
     plan(crawled, NAMES[2], worth=0.1)
-    had = {"$set": {"requested": 20, "missed": 80}}
+    had = {"$set": {"requested": 20, "missed_visits": 80}}
     crawled.targets.update_one({"url": {"$regex": f"{NAMES[2]}$"}}, had)
     cap(crawled, daily_cap=1)
     crawl(25.5)
@@ -256,10 +256,12 @@ def test_visits_that_did_not_happen_are_counted(crawl: Crawl, crawled: Db) -> No
     said = crawl(24 * 4.5)
     assert "; 3 planned visits missed" in said
     assert last_run(crawled)["missed_visits"] == 3
-    assert [row["missed"] for row in crawled.targets.find({"missed": {"$exists": True}})] == [3]
+    assert [
+        row["missed_visits"] for row in crawled.targets.find({"missed_visits": {"$exists": True}})
+    ] == [3]
     crawl(24 * 6.2)
-    (found,) = crawled.targets.find({"missed": {"$exists": True}})
-    assert (found["missed"], found["requested"]) == (3, 3), "the next one was in time"
+    (found,) = crawled.targets.find({"missed_visits": {"$exists": True}})
+    assert (found["missed_visits"], found["requested"]) == (3, 3), "the next one was in time"
 
 
 def test_the_cap_bears_on_a_pass_that_is_not_the_first_of_the_day(
@@ -324,7 +326,7 @@ def test_spiders_of_one_plan_share_its_caps(
 def test_a_pass_in_closed_hours_hands_out_nothing_and_says_so(
     crawl: Crawl, database: Db, pages: Pages
 ) -> None:
-    hours = {"windows": ["Mon-Fri 22:00-06:00"], "blackout": ["Tue 03:00-04:00"]}
+    hours = {"visiting_hours": ["Mon-Fri 22:00-06:00"], "blackout": ["Tue 03:00-04:00"]}
     said = crawl(15.5, **hours)
     assert asked(pages) == {}
     assert "outside the site's visiting hours" in said

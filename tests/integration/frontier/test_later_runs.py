@@ -73,7 +73,15 @@ def test_a_304_leaves_what_is_known_of_the_page(
     (first,) = database.targets.find()
     freshet.crawl(wrapper, hours=7, code=1)
     (second,) = database.targets.find()
-    kept = ("content_hash", "raw_hash", "size", "etag", "scheme", "changed_at", "first_seen")
+    kept = (
+        "content_hash",
+        "raw_hash",
+        "size",
+        "etag",
+        "selector_digest",
+        "changed_at",
+        "first_seen",
+    )
     assert {name: second[name] for name in kept} == {name: first[name] for name in kept}
     assert second["requested"] == second["refreshed"] == 2
     last = visits(database)[-1]

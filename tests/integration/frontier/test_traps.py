@@ -101,9 +101,11 @@ def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
     assert first is not None
     assert first["counts"]["left_out"] == 2
     assert database.targets.count_documents({"kind": "list"}) == 7, "though no page has changed"
-    scheme = target(database, f"{url}/calendar/2/")["scheme"]
-    assert target(database, f"{url}/calendar/3/")["scheme"] == scheme, "it has all its links now"
-    assert target(database, f"{url}/calendar/6/")["scheme"].startswith(f"{scheme}+")
+    scheme = target(database, f"{url}/calendar/2/")["selector_digest"]
+    assert target(database, f"{url}/calendar/3/")["selector_digest"] == scheme, (
+        "it has all its links now"
+    )
+    assert target(database, f"{url}/calendar/6/")["selector_digest"].startswith(f"{scheme}+")
 
 
 def last_begin(db: Db) -> object:

@@ -270,15 +270,15 @@ def test_a_page_that_kills_three_workers_is_left_for_dead(
         codes.append(freshet(*words, **env).code)
     assert codes == [9, 9, 9, 0]
     assert database.posts.count_documents({}) == 39
-    (row,) = json.loads(freshet("dead", "list", "--json").out)
+    (row,) = json.loads(freshet("deadletters", "list", "--json").out)
     assert (row["url"], row["leases"]) == (f"{pages.url}/item/13", 3)
     (run,) = database.runs.find()
-    assert run["counts"]["dead"] == 1
+    assert run["counts"]["dead_lettered"] == 1
     assert keys_in(redis, database) == []
 
     assert freshet("crawl", "shop", "-s", "SPIDER_MODULES=poisoned", **env).code == 0
-    assert freshet("dead", "retry", f"{pages.url}/item/13").out == "1 target due again\n"
-    assert freshet("dead").out == "no dead letters\n"
+    assert freshet("deadletters", "retry", f"{pages.url}/item/13").out == "1 target due again\n"
+    assert freshet("deadletters").out == "no dead letters\n"
     assert freshet(*words, **env).code == 9
 
 

@@ -150,7 +150,7 @@ def test_all_cells_of_a_page_are_read_by_one_worker_in_one_request(
     ended(start(freshet, wrapper, redis, 2))
     assert set(asked(pages).values()) == {1}
     assert database.visits.count_documents({}) == 20
-    assert database.visits.count_documents({"along": True}) == 16
+    assert database.visits.count_documents({"shared_fetch": True}) == 16
     (run,) = database.runs.find()
     assert run["counts"]["visits"] == 20
     assert keys_in(redis, database) == []

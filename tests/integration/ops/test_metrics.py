@@ -137,10 +137,10 @@ def test_a_crawl_leaves_its_counts_and_the_next_adds_to_them(
             {}
         )
         assert found["freshet_response_to_stored_seconds_count", "shop"] == sum(of_log.values())
-        assert found["freshet_passes_running", "shop"] == 0
+        assert found["freshet_runs_running", "shop"] == 0
     assert found[COUNTED, "not_modified", "shop"] == 3
-    assert found["freshet_passes_ended_total", "finished", "shop"] == 2
-    assert found["freshet_pass_duration_seconds_count", "shop"] == 2
+    assert found["freshet_runs_ended_total", "finished", "shop"] == 2
+    assert found["freshet_run_duration_seconds_count", "shop"] == 2
     assert ("freshet_process_open_fds",) not in found
 
 
@@ -169,13 +169,13 @@ def test_a_killed_crawl_is_seen_and_the_next_one_goes_on(
     process.kill()
     process.communicate()
     left = figures(place.read_text())
-    assert left["freshet_passes_running", "shop"] == 1
+    assert left["freshet_runs_running", "shop"] == 1
     assert left["freshet_process_open_fds",] > 0
     freshet.crawl(file, FRESHET_METRICS_DIR=folder)
     found = figures(place.read_text())
-    assert found["freshet_passes_running", "shop"] == 0
-    assert found["freshet_passes_started_total", "shop"] == 2
-    assert found["freshet_passes_ended_total", "finished", "shop"] == 1
+    assert found["freshet_runs_running", "shop"] == 0
+    assert found["freshet_runs_started_total", "shop"] == 2
+    assert found["freshet_runs_ended_total", "finished", "shop"] == 1
 
 
 def test_a_failed_pass_counts_as_such(freshet: Freshet, pages: Pages, folder: Path) -> None:
@@ -193,8 +193,8 @@ class Bug(WrapperSpider):
     env = {"PYTHONPATH": freshet.folder, "FRESHET_METRICS_DIR": folder}
     assert freshet(*words, **env).code == 1
     found = figures((folder / "freshet-bug.prom").read_text())
-    assert found["freshet_passes_ended_total", "failed", "bug"] == 1
-    assert ("freshet_pass_last_success_timestamp_seconds", "bug") not in found
+    assert found["freshet_runs_ended_total", "failed", "bug"] == 1
+    assert ("freshet_run_last_success_timestamp_seconds", "bug") not in found
 
 
 def test_an_answer_that_says_later_is_counted(
@@ -225,11 +225,11 @@ def test_the_service_tells_by_http(freshet: Freshet, database: Db, pages: Pages)
         assert get(f"{service.url}/nosuch")[0] == 404
     for name in ("shop", "news"):
         assert found[COUNTED, "new", name] == 3
-        assert found["freshet_passes_started_total", name] >= 2
-        assert found["freshet_passes_ended_total", "failed", name] == 0
+        assert found["freshet_runs_started_total", name] >= 2
+        assert found["freshet_runs_ended_total", "failed", name] == 0
         assert found["freshet_refresh_failures_total", name] == 0
     assert found["freshet_refresh_failures_total", str(broken)] >= 1
-    assert found["freshet_refresh_chores_total", "prune", "done"] == 0
+    assert found["freshet_refresh_jobs_total", "prune", "done"] == 0
     assert found["freshet_process_resident_memory_bytes",] > 1e6
     assert found["freshet_reactor_lag_seconds_count",] >= 0
 
@@ -274,7 +274,7 @@ def test_a_port_that_is_taken_is_one_line(freshet: Freshet, pages: Pages) -> Non
 
 
 def plan(**own: object) -> Row:
-    usual = {"plan": ObjectId(), "visits_per_week": 7.0, "freshness": 0.9, "age_days": 0.5}
+    usual = {"id": ObjectId(), "visits_per_week": 7.0, "freshness": 0.9, "age_days": 0.5}
     return usual | {"rate_per_week": 1.0, "rate_low": 1.0, "rate_high": 1.0} | own
 
 
@@ -298,12 +298,12 @@ def filled(stored: tuple[Db, str]) -> tuple[Db, str]:
     ])  # fmt: skip
     db.visits.insert_many([
         visit("changed", NOW - HOUR / 2),
-        visit("unchanged", NOW - HOUR / 2, along=True),
+        visit("unchanged", NOW - HOUR / 2, shared_fetch=True),
         visit("unchanged", NOW - 5 * HOUR),
         visit("error", NOW - 5 * HOUR),
         visit("new", NOW - 2 * DAY),
     ])  # fmt: skip
-    made = {"at": NOW - 3 * DAY, "spiders": ["shop"], "budget_per_day": 14.0, "state": "adopted"}
+    made = {"at": NOW - 3 * DAY, "spiders": ["shop"], "budget_per_day": 14.0, "state": "active"}
     db.plans.insert_one(made)
     began = NOW - timedelta(minutes=10)
     counts = {"visits": 7, "changed": 2, "over_cap": 4}
@@ -350,13 +350,13 @@ def test_the_database_is_told_as_it_is(freshet: Freshet) -> None:
     assert (of_shop["freshet_plan_targets"], of_shop["freshet_plan_requests_per_day"]) == (2, 2)
     assert of_shop["freshet_plan_freshness_ratio"] == pytest.approx(0.8)
     assert of_shop["freshet_plan_age_seconds"] == 43_200
-    assert of_shop["freshet_present_freshness_ratio"] == pytest.approx(
+    assert of_shop["freshet_current_freshness_ratio"] == pytest.approx(
         2.718281828 ** (-1 / 168), abs=1e-4
     )
-    assert of_shop["freshet_last_pass_duration_seconds"] == 90
-    assert found["freshet_last_pass_info", "other", "shop"] == 1
-    assert found["freshet_last_pass_counts", "over_cap", "shop"] == 4
-    assert found["freshet_last_pass_counts", "new", "shop"] == 0
+    assert of_shop["freshet_last_run_duration_seconds"] == 90
+    assert found["freshet_last_run_info", "other", "shop"] == 1
+    assert found["freshet_last_run_counts", "over_cap", "shop"] == 4
+    assert found["freshet_last_run_counts", "new", "shop"] == 0
     assert (of_shop["freshet_posts"], of_shop["freshet_duplicate_posts"]) == (4, 2)
     assert found["freshet_database_documents", "targets"] == 7
     assert found["freshet_database_bytes", "data"] > 1000

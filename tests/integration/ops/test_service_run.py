@@ -116,11 +116,11 @@ def test_a_page_that_changes_is_seen_at_its_next_visit(
     for name in names:
         check_whole(database, pages, name, items=2)
         sums = service.of(name)
-        assert sums["passes"] == database.runs.count_documents({"spider": name})
+        assert sums["runs"] == database.runs.count_documents({"spider": name})
         assert sums["visits"] == database.visits.count_documents({"spider": name})
         assert (sums["failed"], sums["new"]) == (0, 3)
     assert service.of("shop")["changed"] == 1
-    assert len(service.err.splitlines()) <= sum(row["passes"] for row in service.done["spiders"])
+    assert len(service.err.splitlines()) <= sum(row["runs"] for row in service.done["spiders"])
 
 
 def test_sigterm_lets_what_is_in_flight_end(freshet: Freshet, database: Db, pages: Pages) -> None:
@@ -229,8 +229,8 @@ def test_it_replans_with_what_it_was_told(freshet: Freshet, database: Db, pages:
     write(pages, "shop", items=2)
     words = (wrapper(freshet, pages, "shop"), "--replan", "0.03m", "-s", "FRESHET_BUDGET=7")
     with Service(freshet, *words) as service:
-        until(lambda: database.plans.count_documents({"state": "adopted"}) > 1, LIMIT_SECONDS)
-    plan = database.plans.find_one({"state": "adopted"})
+        until(lambda: database.plans.count_documents({"state": "active"}) > 1, LIMIT_SECONDS)
+    plan = database.plans.find_one({"state": "active"})
     assert plan is not None
     assert plan["budget_per_day"] == 7
     assert service.done["replans"] >= 1

@@ -44,11 +44,11 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
     put(db, uri, of_the_paper())
     db.sites.insert_one(site("Europe/Berlin"))
     scrapy(freshet, "replan", "--budget", "8")
-    price = db.plans.find_one()["price"]
+    price = db.plans.find_one()["shadow_price"]
 
     found = explained(freshet, "u1")
     assert found["history"]["changes"] == 14
-    assert found["history"]["looks"] == 1512
+    assert found["history"]["observations"] == 1512
     last = BEGIN + 13 * 21 // 14 * DAY + 12 * HOUR
     assert found["history"]["last_change"] == {
         "after": (last - 20 * MINUTE).isoformat(), "by": last.isoformat(),
@@ -60,8 +60,8 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
     assert total == pytest.approx(found["rate"]["per_week"], abs=0.01)
     at_noon = sum(sum(day[11:14]) for day in expected.values())
     assert at_noon > 0.4 * total, "it changed at 12:00 UTC, and that is 13:00 there"
-    assert found["worth"]["price"] == price
-    assert found["worth"]["more"] < 1.5 * price
+    assert found["value"]["shadow_price"] == price
+    assert found["value"]["more"] < 1.5 * price
     assert found["plan"]["slots"]
     assert found["freshness"] > 0.5
     assert all(NOW.isoformat() < at for at in found["ahead"])
@@ -103,13 +103,16 @@ def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet)
 def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     said: dict[str, tuple[dict[str, Any], str]] = {
-        "floor": ({"$set": {"plan.bound": "floor"}}, "at the minimum rate, every 28 days (floor)"),
+        "floor": (
+            {"$set": {"plan.limited_by": "min_rate"}},
+            "at the minimum rate, every 28 days (min_rate)",
+        ),
         "hint": ({"$set": {"hinted": True}}, "A sitemap reported a change"),
         "alias": ({"$set": {"alias_of": f"{SHOP}/u1"}}, f"This page redirects to {SHOP}/u1"),
         "planless": ({"$unset": {"plan": ""}}, "Not planned yet"),
     }
     put(db, uri, [page(f"{SHOP}/{name}") for name in said])
-    db.sites.insert_one(site("UTC") | {"windows": ["Mon-Fri"]})
+    db.sites.insert_one(site("UTC") | {"visiting_hours": ["Mon-Fri"]})
     scrapy(freshet, "replan", "--budget", "3")
     run = {"spider": "shop", "started": NOW, "finished": NOW}
     db.runs.insert_one(run | {"counts": {"over_cap": 7}})
@@ -123,7 +126,7 @@ def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> N
         assert "7 targets waiting because a cap was reached (cap)" in sentences
     fresh = explained(freshet, "new")
     assert "Not visited yet" in fresh["reasons"][0]
-    assert fresh["history"] == {"looks": 0, "changes": 0, "dates_believed": False}
+    assert fresh["history"] == {"observations": 0, "changes": 0, "dates_believed": False}
     assert scrapy(freshet, "explain", f"{SHOP}/new").out.count("never") == 1
 
 
@@ -159,8 +162,9 @@ def test_unknown_pages_are_one_line(
 def test_next_visits_are_shown_for_two_days(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, [page(f"{SHOP}/1")])
-    plan = {"plan": "p", "policy": "optimal", "weeks": 1, "slots": [1, 30, 160], "group": "G3",
-            "visits_per_week": 3.0, "windows": ["Mon 01:00"], "bound": "price"}  # fmt: skip
+    plan = {"id": "p", "policy": "optimal", "weeks": 1, "slots": [1, 30, 160],
+            "frequency_class": "G3", "visits_per_week": 3.0, "windows": ["Mon 01:00"],
+            "limited_by": "budget"}  # fmt: skip
     first = NOW.replace(minute=0) + HOUR
     db.targets.update_one({}, {"$set": {"plan": plan, "next_visit": first}})
     found = explained(freshet, "1")

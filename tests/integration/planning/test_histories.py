@@ -84,7 +84,7 @@ def test_a_history_holds_changes_and_how_long_a_page_was_watched(
         (pytest.approx(2, abs=0.1), pytest.approx(4, abs=0.1)),
         (pytest.approx(6, abs=0.1), pytest.approx(8, abs=0.1)),
     ]
-    assert found["history"]["lies"] == 0
+    assert found["history"]["false_dates"] == 0
     log = list(database.visits.find({"target": found["url"], "changed": 1}).sort("at"))
     assert [minutes(visit["at"]) for visit in log] == [minutes(b) for _, b in changes_of(found)]
 
@@ -128,7 +128,7 @@ def test_a_page_that_became_an_alias_has_no_past_of_its_own(
     alias, owner = f"{pages.url}/item/a", f"{pages.url}/item/a/"
     assert "history" not in target(database, alias)
     past = target(database, owner)["history"]
-    plan = {"plan": "p", "weeks": 1, "slots": [3]}
+    plan = {"id": "p", "weeks": 1, "slots": [3]}
     database.targets.update_many({}, {"$set": {"history": past, "plan": plan}})
     freshet.crawl(path, hours=24 * 28 + 1)
     assert target(database, alias)["alias_of"] == owner
@@ -174,7 +174,7 @@ def test_a_database_of_version_1_gets_its_histories(stored: tuple[Db, str]) -> N
     assert shown(found["bumpy"]) == (0, 2, [(0, 2)])
     assert shown(found["rolled up"]) == (0, 2, [(1, 2)])
     assert found["plain"]["history"]["since"] == BEGIN
-    assert found["plain"]["history"]["lies"] == 0
+    assert found["plain"]["history"]["false_dates"] == 0
     for name in ("silent", "never", "alias"):
         assert "history" not in found[name]
     assert db.meta.find_one({"_id": "schema"})["version"] == schema.VERSION
@@ -267,23 +267,23 @@ def watched_row(name: str, spider: str = "x", **more: object) -> Row:
     return row | {"visited_at": NOW - HOUR, "requested": 3, "refreshed": 3} | more
 
 
-def history(until: datetime, *changes: tuple[int, int, int], lies: int = 0) -> Row:
+def history(until: datetime, *changes: tuple[int, int, int], false_dates: int = 0) -> Row:
     """A history from BEGIN on; changes as (after, by, said), hours since BEGIN, said 0: none."""
     start = minutes(BEGIN)
     packed = [
         (start + a * 60, start + b * 60, said and start + said * 60) for a, b, said in changes
     ]
     return {
-        "since": BEGIN, "until": until, "lies": lies,
+        "since": BEGIN, "until": until, "false_dates": false_dates,
         "changes": np.array(packed, CHANGE).tobytes(),
     }  # fmt: skip
 
 
 def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    past = history(NOW - HOUR, (1, 2, 0), (5, 9, 7), lies=3)
-    plan = {"plan": "p", "weeks": 2, "slots": [3, 200], "every_hours": 0.0, "visits_per_week": 1.0}
-    adaptive = {"plan": ObjectId(), "weeks": 1, "slots": [], "every_hours": 36, "phase_hours": 2.5}
+    past = history(NOW - HOUR, (1, 2, 0), (5, 9, 7), false_dates=3)
+    plan = {"id": "p", "weeks": 2, "slots": [3, 200], "every_hours": 0.0, "visits_per_week": 1.0}
+    adaptive = {"id": ObjectId(), "weeks": 1, "slots": [], "every_hours": 36, "phase_hours": 2.5}
     db.targets.insert_many(
         [
             watched_row("a", history=past, plan=plan, categories=["tea", "new"]),
@@ -312,7 +312,7 @@ def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
         [hours(NOW - HOUR)] * 2 + [np.nan, hours(NOW - HOUR)], nan_ok=True
     )
     assert found.refreshed.tolist() == [3, 3, 0, 3]
-    assert (found.lies.tolist(), found.ahead) == ([3, 0, 0, 0], 0)
+    assert (found.false_dates.tolist(), found.ahead) == ([3, 0, 0, 0], 0)
     pasts, start = found.histories, hours(BEGIN)
     assert pasts.since == pytest.approx([start, start, np.nan, np.nan], nan_ok=True)
     assert pasts.until[:2] == pytest.approx([hours(NOW - HOUR), hours(NOW - 2 * HOUR)])

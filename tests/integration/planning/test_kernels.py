@@ -78,7 +78,7 @@ def feed(name: str) -> Row:
     posts = [in_minutes(BEGIN + timedelta(hours=hour)) for hour in hours]
     past = History.begin(in_minutes(BEGIN)).extended(last, [(at, at + 60, at) for at in posts[1:]])
     row = new_document("feeds", f"https://feeds.test/{name}", Kind.FEED, NOW, BEGIN)
-    return row | {"history": history_document(past), "window": 10, "requested": 9}
+    return row | {"history": history_document(past), "feed_size": 10, "requested": 9}
 
 
 @pytest.mark.mongo

@@ -159,7 +159,7 @@ def test_other_options_begin_it_anew(life: Life) -> None:
 
 
 def test_stop_gives_the_former_plans_back(life: Life) -> None:
-    former = {"plan": "p", "policy": "freshet", "weeks": 1, "slots": [5], "visits_per_week": 1.0}
+    former = {"id": "p", "policy": "freshet", "weeks": 1, "slots": [5], "visits_per_week": 1.0}
     half = life.db.targets.find({"kind": "item"})[:6]
     life.db.targets.update_many(
         {"_id": {"$in": [row["_id"] for row in half]}}, {"$set": {"plan": former}}
@@ -194,8 +194,8 @@ def test_it_ends_by_itself(life: Life) -> None:
 def test_more_pages_than_the_budget_allows_take_turns(life: Life) -> None:
     # Two pages at a time for two and a third days.
     begun = life.learned(0, "--budget", "48", "--every", "1h", "--weeks", "1", "--sample", "6")
-    assert (begun["pages"], begun["turns"], begun["turn"]) == (6, 3, 0)
-    turns = [{row["url"] for row in begun["urls"] if row["turn"] == turn} for turn in range(3)]
+    assert (begun["pages"], begun["rotations"], begun["rotation"]) == (6, 3, 0)
+    turns = [{row["url"] for row in begun["urls"] if row["rotation"] == turn} for turn in range(3)]
     seen = [life.learning()]
     for hours in (57, 113):
         life.crawl(hours)
@@ -224,19 +224,19 @@ def test_no_day_has_more_polls_than_the_budget(life: Life) -> None:
 def test_what_came_in_between_is_set_right_by_the_next_pass(life: Life) -> None:
     life.learned(1, "--budget", "144")
     learning = life.learning()
-    other = {"plan": "new", "policy": "freshet", "weeks": 1, "slots": [5], "visits_per_week": 1.0}
+    other = {"id": "new", "policy": "freshet", "weeks": 1, "slots": [5], "visits_per_week": 1.0}
     far = MONDAY + 300 * HOUR
     life.db.targets.update_many({}, {"$set": {"plan": other, "next_visit": far}})
     life.crawl(1.1, 1.1 + GRID)
     assert life.learning() == learning
     assert all(len(life.polls(url, 1, 2)) == 1 for url in learning)
     life.learned(1.5, "--stop")
-    assert life.db.targets.distinct("plan.plan") == ["new"]
+    assert life.db.targets.distinct("plan.id") == ["new"]
 
 
 def test_polls_do_not_count_against_the_plan_s_cap(life: Life) -> None:
     life.db.plans.insert_one(
-        {"at": MONDAY, "state": "adopted", "spiders": [SPIDER], "daily_cap": ITEMS + 2}
+        {"at": MONDAY, "state": "active", "spiders": [SPIDER], "daily_cap": ITEMS + 2}
     )
     assert life.db.visits.count_documents({}) == ITEMS + 2, "the first crawl was of this day"
     life.learned(1, "--budget", "72")
@@ -246,7 +246,7 @@ def test_polls_do_not_count_against_the_plan_s_cap(life: Life) -> None:
 
 
 def test_the_wrapper_s_limits_hold(life: Life) -> None:
-    hours = {"requests_per_hour": 7, "windows": ["08:00-20:00"]}
+    hours = {"requests_per_hour": 7, "visiting_hours": ["08:00-20:00"]}
     life.db.sites.update_one({"_id": SPIDER}, {"$set": hours})
     done = life.learned(1, "--budget", "720")
     assert done["pages"] == 2

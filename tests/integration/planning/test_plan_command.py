@@ -46,7 +46,7 @@ def test_the_paper_s_table(stored: Stored, freshet: Freshet) -> None:
         assert {line.rpartition("/")[2].strip(" │") for line in cell} == set(pages), times
 
     found = plan_of(freshet, "shop")
-    assert {row["group"]: row["targets"] for row in found["groups"]} == {
+    assert {row["frequency_class"]: row["targets"] for row in found["groups"]} == {
         "G7": 1, "G3": 6, "G1": 6, "2G1": 1, "4G1": 1,
     }  # fmt: skip
     per_day = (7 + 6 * 3 + 6 + 0.5 + 0.25) / 7
@@ -140,7 +140,14 @@ def test_changes_by_url_weekday_and_hour_of_the_site(stored: Stored, freshet: Fr
 
 
 def site(timezone: str) -> Row:
-    usual = {"windows": [], "blackout": [], "weight": 1.0, "weights": [], "cost": 1.0, "at": NOW}
+    usual = {
+        "visiting_hours": [],
+        "blackout": [],
+        "weight": 1.0,
+        "weights": [],
+        "cost": 1.0,
+        "at": NOW,
+    }
     return {"_id": "shop", "timezone": timezone} | usual
 
 

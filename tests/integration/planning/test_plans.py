@@ -56,7 +56,7 @@ def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
         "next_visit": LATER,
         "requested": 4,
         "refreshed": 4,
-        "plan": part_of(3) | {"plan": "old", "note": "only the old plan has one"},
+        "plan": part_of(3) | {"id": "old", "note": "only the old plan has one"},
     }
     rows = []
     for i in range(n):
@@ -65,7 +65,7 @@ def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
         rows.append(row | usual | state)
     db.targets.insert_many(rows)
     db.plans.insert_one(
-        {"_id": "old", "at": READ_AT - timedelta(days=7), "spiders": [SPIDER], "state": "adopted"}
+        {"_id": "old", "at": READ_AT - timedelta(days=7), "spiders": [SPIDER], "state": "active"}
     )
 
 
@@ -76,7 +76,7 @@ def moved(n: int) -> Iterator[list[plans.TargetPlan]]:
 def in_effect(db: Db) -> Counter[tuple[str, datetime]]:
     """How many targets follow which plan with which next visit."""
     planned = db.targets.find({"plan": {"$exists": True}})
-    return Counter((row["plan"]["plan"], row["next_visit"]) for row in planned)
+    return Counter((row["plan"]["id"], row["next_visit"]) for row in planned)
 
 
 def staged(db: Db) -> list[str]:
@@ -106,13 +106,13 @@ def test_a_plan_is_adopted_and_the_newest_one_counts(stored: tuple[Db, str]) -> 
     db, uri = stored
     put_targets(db, uri, 5000)
 
-    count = run(uri, lambda db: plans.adopt(db, document(), moved(3000), LONGEST))
+    count = run(uri, lambda db: plans.activate(db, document(), moved(3000), LONGEST))
 
     assert count == 3000
     assert in_effect(db) == {("new", SOON): 3000, ("old", LATER): 2000}
-    assert db.targets.find_one({"_id": key(7)})["plan"] == part_of(7) | {"plan": "new"}
+    assert db.targets.find_one({"_id": key(7)})["plan"] == part_of(7) | {"id": "new"}
     found = run(uri, lambda db: plans.latest(db, SPIDER, LATER))
-    assert (found["_id"], found["state"], found["moved"]) == ("new", "adopted", 3000)
+    assert (found["_id"], found["state"], found["updated"]) == ("new", "active", 3000)
     assert run(uri, lambda db: plans.latest(db, "nosuch", LATER)) is None
     assert staged(db) == []
 
@@ -121,7 +121,7 @@ def test_a_plan_from_the_future_does_not_count(stored: tuple[Db, str]) -> None:
     """A clock was wrong while it was made."""
     db, uri = stored
     put_targets(db, uri, 3)
-    run(uri, lambda db: plans.adopt(db, document(), moved(3), LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), moved(3), LONGEST))
     before = READ_AT - MINUTE
     assert run(uri, lambda db: plans.latest(db, SPIDER, before))["_id"] == "old"
     assert run(uri, lambda db: plans.latest(db, SPIDER, READ_AT))["_id"] == "new"
@@ -130,7 +130,7 @@ def test_a_plan_from_the_future_does_not_count(stored: tuple[Db, str]) -> None:
 def test_a_plan_that_moves_nothing_is_a_plan(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3)
-    assert run(uri, lambda db: plans.adopt(db, document(), [[]], LONGEST)) == 0
+    assert run(uri, lambda db: plans.activate(db, document(), [[]], LONGEST)) == 0
     assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "new"
     assert in_effect(db) == {("old", LATER): 3}
 
@@ -154,7 +154,7 @@ def test_the_next_visit_stays_where_something_newer_has_set_it(
 ) -> None:
     db, uri = stored
     put_targets(db, uri, 3, **state)
-    run(uri, lambda db: plans.adopt(db, document(), moved(3), LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), moved(3), LONGEST))
     assert in_effect(db) == {("new", expected): 3}
     assert all("note" not in row["plan"] for row in db.targets.find())
 
@@ -162,14 +162,14 @@ def test_the_next_visit_stays_where_something_newer_has_set_it(
 def test_no_next_visit_is_later_than_the_longest_interval(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3)
-    run(uri, lambda db: plans.adopt(db, document(), moved(3), timedelta(hours=5)))
+    run(uri, lambda db: plans.activate(db, document(), moved(3), timedelta(hours=5)))
     assert in_effect(db) == {("new", READ_AT + timedelta(hours=5)): 3}
 
 
 def test_what_is_no_target_any_more_does_not_become_one_again(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3)
-    run(uri, lambda db: plans.adopt(db, document(), moved(5), LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), moved(5), LONGEST))
     assert db.targets.count_documents({}) == 3
 
 
@@ -187,7 +187,7 @@ def test_a_kill_before_the_plan_is_whole_leaves_the_old_one(stored: tuple[Db, st
 
     assert run(uri, lambda db: plans.recover(db, READ_AT, [SPIDER])) == 1
     assert in_effect(db) == {("old", LATER): 3000}
-    assert db.plans.find_one({"_id": "new"})["state"] == "undone"
+    assert db.plans.find_one({"_id": "new"})["state"] == "discarded"
     assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "old"
     assert staged(db) == []
 
@@ -203,7 +203,7 @@ def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, st
     assert run(uri, lambda db: plans.finish(db, visited, ["another"])) == 0
     assert run(uri, lambda db: plans.finish(db, visited, [SPIDER])) == 1
     assert in_effect(db) == {("new", SOON): MANY - 1, ("new", LATER): 1}
-    assert db.plans.find_one({"_id": "new"})["state"] == "adopted"
+    assert db.plans.find_one({"_id": "new"})["state"] == "active"
     assert staged(db) == []
     assert run(uri, lambda db: plans.finish(db, visited)) == 0
 
@@ -211,7 +211,7 @@ def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, st
 def kill_while_adopting(db: Db, uri: str) -> None:
     """Kill a replan when the first targets have its plan, and the last have not."""
     with replanning(uri, MANY, pause_seconds=0) as process:
-        wait_until(lambda: db.targets.count_documents({"plan.plan": "new"}, limit=1))
+        wait_until(lambda: db.targets.count_documents({"plan.id": "new"}, limit=1))
         process.kill()
         process.wait()
     assert set(in_effect(db)) == {("new", SOON), ("old", LATER)}
@@ -227,12 +227,12 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
         SPIDER, start_urls=[f"{pages.url}/list.html"], item_pages="/item", fields={"title": "h1"}
     )
     # Targets that were read by another definition would all be due.
-    put_targets(db, uri, MANY, scheme=load_any(wrapper).scheme(Kind.ITEM))
+    put_targets(db, uri, MANY, selector_digest=load_any(wrapper).selector_digest(Kind.ITEM))
     kill_while_adopting(db, uri)
     back = (READ_AT - datetime.now(READ_AT.tzinfo)) / timedelta(hours=1)
     freshet.crawl(wrapper, hours=back)
     assert in_effect(db)[("new", SOON)] == MANY
-    assert db.plans.find_one({"_id": "new"})["state"] == "adopted"
+    assert db.plans.find_one({"_id": "new"})["state"] == "active"
 
 
 @pytest.mark.soak
@@ -246,7 +246,7 @@ def test_two_may_finish_a_plan_at_once(stored: tuple[Db, str]) -> None:
 
     run(uri, twice)
     assert in_effect(db) == {("new", SOON): MANY}
-    assert db.plans.find_one({"_id": "new"})["state"] == "adopted"
+    assert db.plans.find_one({"_id": "new"})["state"] == "active"
     assert staged(db) == []
 
 
@@ -255,9 +255,9 @@ def test_what_a_crash_left_beside_a_plan_is_swept_up(stored: tuple[Db, str]) -> 
     put_targets(db, uri, 3)
     db.staged_old.insert_one({"_id": key(0)})
     db.staged_forgotten.insert_one({"_id": key(0)})
-    db.plans.insert_one({"_id": "mine", "at": READ_AT, "spiders": ["blog"], "state": "writing"})
+    db.plans.insert_one({"_id": "mine", "at": READ_AT, "spiders": ["blog"], "state": "staging"})
     db.staged_mine.insert_one({"_id": "blog http://blog.example/"})
-    run(uri, lambda db: plans.adopt(db, document(), moved(3), LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), moved(3), LONGEST))
     assert staged(db) == ["staged_mine"]
     assert in_effect(db) == {("new", SOON): 3}
 
@@ -268,9 +268,9 @@ def test_a_replan_finishes_the_one_before_it(stored: tuple[Db, str]) -> None:
     put_targets(db, uri, MANY)
     kill_while_adopting(db, uri)
     newer = document() | {"_id": "newer", "at": READ_AT + MINUTE}
-    run(uri, lambda db: plans.adopt(db, newer, moved(10), LONGEST))
+    run(uri, lambda db: plans.activate(db, newer, moved(10), LONGEST))
     assert in_effect(db) == {("newer", SOON): 10, ("new", SOON): MANY - 10}
-    assert {row["state"] for row in db.plans.find()} == {"adopted"}
+    assert {row["state"] for row in db.plans.find()} == {"active"}
 
 
 def test_a_replan_that_another_one_overtook_changes_nothing(stored: tuple[Db, str]) -> None:
@@ -280,10 +280,10 @@ def test_a_replan_that_another_one_overtook_changes_nothing(stored: tuple[Db, st
     async def overtaken(adb: Database) -> None:
         def slow() -> Iterator[list[plans.TargetPlan]]:
             yield from moved(10)
-            db.plans.update_one({"_id": "new"}, {"$set": {"state": "undone"}})
+            db.plans.update_one({"_id": "new"}, {"$set": {"state": "discarded"}})
 
         with pytest.raises(StorageError, match="another replan"):
-            await plans.adopt(adb, document(), slow(), LONGEST)
+            await plans.activate(adb, document(), slow(), LONGEST)
 
     run(uri, overtaken)
     assert in_effect(db) == {("old", LATER): 10}
@@ -299,9 +299,9 @@ def test_a_plan_that_cannot_be_made_leaves_the_old_one(stored: tuple[Db, str]) -
         raise ValueError("no such policy")
 
     with pytest.raises(ValueError, match="no such policy"):
-        run(uri, lambda db: plans.adopt(db, document(), broken(), LONGEST))
+        run(uri, lambda db: plans.activate(db, document(), broken(), LONGEST))
     assert in_effect(db) == {("old", LATER): 10}
-    assert db.plans.find_one({"_id": "new"})["state"] == "undone"
+    assert db.plans.find_one({"_id": "new"})["state"] == "discarded"
     assert staged(db) == []
     assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "old"
 
@@ -312,7 +312,7 @@ def test_forgetting_a_spider_takes_its_plans_and_leaves_those_of_others(
     db, uri = stored
     put_targets(db, uri, 1)
     db.plans.insert_one(
-        {"_id": "both", "at": READ_AT, "spiders": [SPIDER, "blog"], "state": "adopted"}
+        {"_id": "both", "at": READ_AT, "spiders": [SPIDER, "blog"], "state": "active"}
     )
     counts = run(uri, lambda db: forget(db, really=False))
     assert counts["plans"] == 1
@@ -330,7 +330,7 @@ def test_an_adaptive_visit_does_not_touch_the_plan_of_a_replan_meanwhile(
     put_targets(db, uri, 2)
     db.targets.update_many({}, {"$set": {"plan.every_hours": 9.0, "plan.policy": "adaptive"}})
     before = [from_document(row) for row in db.targets.find().sort("_id")]
-    run(uri, lambda db: plans.adopt(db, document(), [list(next(moved(2)))[:1]], LONGEST))
+    run(uri, lambda db: plans.activate(db, document(), [list(next(moved(2)))[:1]], LONGEST))
 
     seen = [
         Visit(Fetched(target, SOON, "s"), Outcome.UNCHANGED, LATER, every_hours=4.0)
@@ -339,7 +339,7 @@ def test_an_adaptive_visit_does_not_touch_the_plan_of_a_replan_meanwhile(
     db.targets.bulk_write(list(updates_of(seen)))
 
     first, second = db.targets.find().sort("_id")
-    assert first["plan"] == part_of(0) | {"plan": "new"}
+    assert first["plan"] == part_of(0) | {"id": "new"}
     assert (second["plan"]["every_hours"], second["plan"]["visits_per_week"]) == (4, 42)
 
 
@@ -358,10 +358,10 @@ def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> No
         return -(-MANY // 7)
 
     async def both(adb: Database) -> tuple[int, int]:
-        adopting = plans.adopt(adb, document(), moved(MANY), LONGEST)
+        adopting = plans.activate(adb, document(), moved(MANY), LONGEST)
         return await asyncio.gather(adopting, visit_all(adb))
 
     _, visited = run(uri, both)
-    assert db.targets.count_documents({"plan.plan": "new"}) == MANY
+    assert db.targets.count_documents({"plan.id": "new"}) == MANY
     assert db.targets.count_documents({"next_visit": SOON}) == MANY - visited
     assert db.targets.count_documents({"next_visit": {"$gt": SOON}}) == visited

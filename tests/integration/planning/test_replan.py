@@ -41,7 +41,7 @@ def planned(freshet: Freshet, *args: object, **env: object) -> Row:
 def groups(db: Db) -> dict[str, tuple[str, list[str]]]:
     """Group and windows of each page."""
     return {
-        row["url"].rpartition("/")[2]: (row["plan"]["group"], row["plan"]["windows"])
+        row["url"].rpartition("/")[2]: (row["plan"]["frequency_class"], row["plan"]["windows"])
         for row in db.targets.find({"plan": {"$exists": True}})
     }
 
@@ -62,19 +62,19 @@ def test_the_first_plan_spends_what_the_fixed_intervals_do_and_the_second_moves_
     assert "40 of 40 (100.0%)" in first.out
 
     (plan,) = db.plans.find()
-    assert (plan["state"], plan["policy"], plan["targets"]) == ("adopted", "optimal", 40)
-    assert (plan["moved"], plan["daily_cap"], plan["spiders"]) == (40, 60, ["shop"])
+    assert (plan["state"], plan["policy"], plan["targets"]) == ("active", "optimal", 40)
+    assert (plan["updated"], plan["daily_cap"], plan["spiders"]) == (40, 60, ["shop"])
     rows = list(db.targets.find())
     per_day = sum(row["plan"]["visits_per_week"] for row in rows) / 7
     assert per_day == pytest.approx(plan["totals"]["requests_per_day"], abs=1e-3)
     assert per_day <= 40
-    assert {row["plan"]["plan"] for row in rows} == {plan["_id"]}
+    assert {row["plan"]["id"] for row in rows} == {plan["_id"]}
     assert all(NOW < row["next_visit"] <= NOW + timedelta(days=28) for row in rows)
 
     again = planned(freshet)
-    assert (again["moved"], again["budget_per_day"], again["budget_kept"]) == (0, 40, True)
+    assert (again["updated"], again["budget_per_day"], again["budget_kept"]) == (0, 40, True)
     assert list(db.targets.find()) == rows
-    assert db.plans.count_documents({"state": "adopted"}) == 2
+    assert db.plans.count_documents({"state": "active"}) == 2
 
 
 def test_the_pages_of_the_paper_have_its_groups_and_times(stored: Stored, freshet: Freshet) -> None:
@@ -106,7 +106,7 @@ def test_a_dry_run_plans_and_writes_nothing(stored: Stored, freshet: Freshet) ->
     db, uri = stored
     put(db, uri, some_pages(5))
     before = list(db.targets.find())
-    assert planned(freshet, "--dry-run")["moved"] == 5
+    assert planned(freshet, "--dry-run")["updated"] == 5
     assert "no plan was stored" in replan(freshet, "--dry-run").out
     assert list(db.targets.find()) == before
     assert db.plans.count_documents({}) == 0
@@ -159,7 +159,7 @@ def test_without_a_past_the_plan_rests_on_priors_and_says_so(
     done = replan(freshet)
     assert done.code == 0
     assert "no page has been observed twice yet: rates and hours" in " ".join(done.out.split())
-    assert {row["plan"]["bound"] for row in db.targets.find()} == {"prior"}
+    assert {row["plan"]["limited_by"] for row in db.targets.find()} == {"prior"}
     assert {row["next_visit"] for row in db.targets.find()} == {NOW}, "a first visit does not wait"
 
 
@@ -183,7 +183,7 @@ def test_two_replans_exclude_each_other(stored: Stored, freshet: Freshet) -> Non
         said = "scrapy replan: another replan is running on far (process 7) since "
         assert second.complaint.startswith(said)
         assert second.complaint.endswith("; nothing to do")
-        assert planned(freshet, "--dry-run")["moved"] == 0, "a dry run disturbs nobody"
+        assert planned(freshet, "--dry-run")["updated"] == 0, "a dry run disturbs nobody"
     assert db.plans.count_documents({}) == 1
 
 
@@ -204,7 +204,7 @@ def test_without_options_all_stays_as_it_is(stored: Stored, freshet: Freshet) ->
     planned(freshet, "--policy", "sqrt", "--budget", "2", "--daily-cap", "2")
     same = planned(freshet)
     assert (same["policy"], same["budget_per_day"], same["daily_cap"]) == ("sqrt", 2, 2)
-    assert same["moved"] == 0
+    assert same["updated"] == 0
     asked = planned(freshet, "--budget", "3")
     assert (asked["policy"], asked["budget_per_day"], asked["daily_cap"]) == ("optimal", 3, 5)
 
@@ -214,11 +214,11 @@ def test_what_does_not_move_is_not_written(stored: Stored, freshet: Freshet) -> 
     put(db, uri, some_pages(40))
     first = planned(freshet, "--budget", "10")
     second = planned(freshet, "--budget", "12")
-    plans = Counter(str(row["plan"]["plan"]) for row in db.targets.find())
-    assert 0 < second["moved"] < 40
+    plans = Counter(str(row["plan"]["id"]) for row in db.targets.find())
+    assert 0 < second["updated"] < 40
     newest = str(db.plans.find_one(sort=[("_id", -1)])["_id"])
-    assert plans[newest] == second["moved"]
-    assert first["moved"] == 40
+    assert plans[newest] == second["updated"]
+    assert first["updated"] == 40
 
 
 def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(
@@ -231,7 +231,7 @@ def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(
     wrapper = freshet.wrapper(
         "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/\w+-\w\.html$",
         fields={"title": "h1"}, category={"css": "h2"}, timezone="Asia/Kolkata",
-        windows=["Mon-Fri 09:00-11:00"], blackout="Wed", requests_per_day=50, weight=2.0,
+        visiting_hours=["Mon-Fri 09:00-11:00"], blackout="Wed", requests_per_day=50, weight=2.0,
         max_interval_hours=168,
     )  # fmt: skip
     with wrapper.open("a", encoding="utf-8") as file:

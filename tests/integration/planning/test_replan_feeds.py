@@ -25,7 +25,7 @@ def feed(name: str, posts: list[datetime], *, window: int = 10, **own: object) -
     past = History.begin(in_minutes(BEGIN)).extended(last, records)
     row = new_document("feeds", f"https://feeds.test/{name}", Kind.FEED, NOW + 5 * HOUR, BEGIN)
     seen = {"visited_at": NOW - HOUR, "requested": 9, "refreshed": 9, "outcome": "unchanged"}
-    return row | seen | {"history": history_document(past), "window": window} | own
+    return row | seen | {"history": history_document(past), "feed_size": window} | own
 
 
 def some_feeds() -> list[Row]:
@@ -66,7 +66,7 @@ def test_fetches_go_where_posts_would_be_lost_and_at_the_hours_at_which_they_com
     slots = np.array(found["office"]["slots"])
     assert (slots // 24 < 5).all(), "nothing comes on Saturdays and Sundays"
     again = in_json(freshet, "replan", hours=clock())
-    assert (again["moved"], again["budget_kept"]) == (0, True)
+    assert (again["updated"], again["budget_kept"]) == (0, True)
 
 
 @pytest.mark.parametrize("policy", ["uniform", "min-delay", "min-missing"])
@@ -103,8 +103,10 @@ def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
     budgets = one["budget_per_day"], one["feeds"]["budget_per_day"]
     assert sum(budgets) == pytest.approx(9)
     assert all(budget > 0.5 for budget in budgets)
-    exchanged = one["feeds"]["price"] * 24
-    assert exchanged == pytest.approx(one["price"], rel=0.6), "the last request is worth the same"
+    exchanged = one["feeds"]["shadow_price"] * 24
+    assert exchanged == pytest.approx(one["shadow_price"], rel=0.6), (
+        "the last request is worth the same"
+    )
 
     dear = in_json(
         freshet, "replan", "--budget", "9", "--shared-budget", hours=clock(), FRESHET_POST_HOURS=500
@@ -137,8 +139,8 @@ def test_a_feed_is_explained_in_its_own_words(stored: Stored, freshet: Freshet) 
     db.feeds.insert_one(
         {
             "_id": "feeds https://feeds.test/busy", "spider": "feeds", "full": True,
-            "url": "https://feeds.test/busy", "format": "rss20", "window": 10, "posts": 400,
-            "missed": 12.3, "lapses": 2, "bounds": {"every_hours": 1.0, "skip_days": [6]},
+            "url": "https://feeds.test/busy", "format": "rss20", "feed_size": 10, "posts": 400,
+            "missed_posts": 12.3, "gaps": 2, "bounds": {"every_hours": 1.0, "skip_days": [6]},
         }
     )  # fmt: skip
     run(freshet, "replan", "--budget", "6", hours=clock())
@@ -148,7 +150,7 @@ def test_a_feed_is_explained_in_its_own_words(stored: Stored, freshet: Freshet) 
     assert "The feed holds 10 posts; older posts drop out and are missed." in text
     assert "At 2 visits, all posts of the previous visit were gone: about 12 posts were" in text
     assert "The feed asks not to be fetched on Sun." in text
-    assert told["feed"]["missed"] == 12.3
+    assert told["feed"]["missed_posts"] == 12.3
     shown = run(freshet, "explain", "https://feeds.test/busy", hours=clock())
     assert "400 posts, about 12 missed" in shown.out
     table = run(freshet, "plan", "feeds", hours=clock())
@@ -162,8 +164,8 @@ def test_a_heavy_category_gets_more(stored: Stored, freshet: Freshet) -> None:
     for weight in (0.05, 20.0):
         note = {"of": "category:News", "weight": weight}
         site = {
-            "timezone": "UTC", "windows": [], "blackout": [], "weight": 1.0, "weights": [note],
-            "cost": 1.0, "at": NOW - timedelta(days=1),
+            "timezone": "UTC", "visiting_hours": [], "blackout": [], "weight": 1.0,
+            "weights": [note], "cost": 1.0, "at": NOW - timedelta(days=1),
         }  # fmt: skip
         db.sites.replace_one({"_id": "feeds"}, site, upsert=True)
         in_json(freshet, "replan", "--budget", "4", hours=clock())

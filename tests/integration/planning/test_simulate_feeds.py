@@ -406,7 +406,7 @@ def test_a_policy_that_spends_too_much_is_a_mistake_of_ours() -> None:
 
 def feed(url: str, posts: Iterable[datetime], window: int = 5, **own: object) -> Row:
     """A feed that was polled every 20 minutes for three weeks."""
-    return page(url, posts, spider="feeds", kind=Kind.FEED, window=window, **own)
+    return page(url, posts, spider="feeds", kind=Kind.FEED, feed_size=window, **own)
 
 
 def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
@@ -416,7 +416,7 @@ def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> 
         "scrapy simulate: no feed has been read yet (scrapy crawl reads them)"
     )
     daily = [feed(f"https://feeds.example/{n}", spread(n, 9)) for n in (0, 3, 21)]
-    unread = feed("https://feeds.example/new", (), window=0)
+    unread = feed("https://feeds.example/new", (), feed_size=0)
     put(*stored, [*daily, unread, page("https://shop.example/1", spread(14, 9))])
     found = in_json(freshet, *command, "--visits-out", freshet.folder, hours=clock())
     assert (found["feeds"], found["left_out"]) == (3, {"feeds": 1, "posts": 0})

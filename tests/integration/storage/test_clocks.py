@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.clocks import STEP_SECONDS, WrongClock, can_move, step
 from tests.integration.frontier.test_workers import ended, shop, until
 from tests.integration.harness import Db, Freshet, Pages, asked, visits
-from tests.knocks.clocks import STEP_SECONDS, WrongClock, can_move, step
 
 pytestmark = [
     pytest.mark.skipif(not can_move(), reason="no C compiler, or not on Linux"),

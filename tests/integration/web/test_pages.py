@@ -1,4 +1,4 @@
-"""`scrapy pages`: pages are built from the cell base, and served while it changes."""
+"""`scrapy dashboards`: pages are built from the cell base, and served while it changes."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def templates(tmp_path: Path) -> Path:
 
 
 class Serve:
-    """`scrapy pages serve` at work."""
+    """`scrapy dashboards serve` at work."""
 
     def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
-        args = ("pages", "serve", "--port", 0, *words, "--json")
+        args = ("dashboards", "serve", "--port", 0, *words, "--json")
         self.process = freshet.start(*args, **env)
         self.url, self.err = "", ""
         self.done: Row = {}
@@ -93,7 +93,7 @@ def serving(freshet: Freshet, cells: Db, templates: Path, tmp_path: Path) -> Ite
 
 
 def test_the_built_in_page_shows_all_cells(freshet: Freshet, cells: Db, tmp_path: Path) -> None:
-    done = in_json(freshet, "pages", "build")
+    done = in_json(freshet, "dashboards", "build")
     out = tmp_path / "data/pages"
     assert done == {"pages": {"index.html": "written"}, "out": str(out)}
     page = (out / "index.html").read_text(encoding="utf-8")
@@ -101,13 +101,13 @@ def test_the_built_in_page_shows_all_cells(freshet: Freshet, cells: Db, tmp_path
     assert "<b>new</b>" in page
     assert "&lt;script&gt;x&lt;/script&gt;" in page
     assert "<script>" not in page
-    assert run(freshet, "pages", "build").out == f"1 page: 1 unchanged -> {out}\n"
+    assert run(freshet, "dashboards", "build").out == f"1 page: 1 unchanged -> {out}\n"
 
 
 def test_only_pages_whose_cells_changed_are_written(
     freshet: Freshet, cells: Db, templates: Path, tmp_path: Path
 ) -> None:
-    words = ("pages", "build", templates, "--out", tmp_path / "out")
+    words = ("dashboards", "build", templates, "--out", tmp_path / "out")
     assert run(freshet, *words).out == f"2 pages: 2 written -> {tmp_path}/out\n"
     put(cells, "rate", {"value": 2})
     assert in_json(freshet, *words)["pages"] == {"news.html": "unchanged", "rates.html": "written"}
@@ -125,10 +125,10 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
     freshet: Freshet, cells: Db, templates: Path, tmp_path: Path
 ) -> None:
     put(cells, "rate", {"value": 2}, "bank")
-    done = run(freshet, "pages", "build", templates, "--out", tmp_path / "out")
+    done = run(freshet, "dashboards", "build", templates, "--out", tmp_path / "out")
     assert (done.code, done.complaint) == (
         1,
-        f"scrapy pages: {templates}/rates.html, line 1: "
+        f"scrapy dashboards: {templates}/rates.html, line 1: "
         "several spiders have a cell 'rate'. Use bank/rate or market/rate",
     )
     assert done.out == f"2 pages: 1 written, 1 failed -> {tmp_path}/out\n"
@@ -158,10 +158,10 @@ def test_the_users_mistakes_are_one_line(
 
 def test_a_taken_port_is_one_line(serving: Serve, freshet: Freshet, tmp_path: Path) -> None:
     port = serving.url.split(":")[2].strip("/")
-    done = freshet("pages", "serve", "--port", port, "--out", tmp_path / "other")
+    done = freshet("dashboards", "serve", "--port", port, "--out", tmp_path / "other")
     assert done.code == 1
     assert done.complaint == (
-        f"scrapy pages: --bind 127.0.0.1 --port {port}: Address already in use"
+        f"scrapy dashboards: --bind 127.0.0.1 --port {port}: Address already in use"
     )
     assert not (tmp_path / "other").exists()
 
@@ -223,7 +223,7 @@ def test_only_this_machine_is_answered(serving: Serve) -> None:
 
 
 def test_it_ends_after_its_time_and_at_ctrl_c(freshet: Freshet, cells: Db) -> None:
-    done = freshet("pages", "serve", "--port", 0, "--for", "0.02m")
+    done = freshet("dashboards", "serve", "--port", 0, "--for", "0.02m")
     assert (done.code, done.complaint.endswith("/data/pages")) == (0, True)
     assert re.match(r"1 page written in \d+ seconds? -> ", done.out)
     with Serve(freshet) as serve:
@@ -257,4 +257,4 @@ def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: Embe
     told = serve.err.splitlines()
     assert len(told) == 2, told
     assert "updates paused until MongoDB is available" in told[0]
-    assert told[1] == "scrapy pages: recovered, updates resumed"
+    assert told[1] == "scrapy dashboards: recovered, updates resumed"

@@ -21,16 +21,16 @@ HOURLY = 168
 def target(name: str, host: str, **more: Any) -> dict[str, Any]:
     return {
         "_id": f"s {name}", "spider": "s", "url": name, "kind": "cell", "host": host,
-        "first_seen": NOW, "next_visit": NOW, "requested": 6, "refreshed": 6, "missed": 2,
-        "plan": {"plan": "period", "visits_per_week": HOURLY},
+        "first_seen": NOW, "next_visit": NOW, "requested": 6, "refreshed": 6, "missed_visits": 2,
+        "plan": {"id": "period", "visits_per_week": HOURLY},
     } | more  # fmt: skip
 
 
 TARGETS = [
     target("a", "pg", execution_ms=1_800_000.0),
     target("b", "pg", execution_ms=3_600_000.0),
-    target("c", "lite", execution_ms=36_000.0, missed=0),
-    target("d", "site.example", requested=1, missed=3),
+    target("c", "lite", execution_ms=36_000.0, missed_visits=0),
+    target("d", "site.example", requested=1, missed_visits=3),
 ]
 
 

@@ -23,7 +23,7 @@ TARGETS = st.builds(
     content_hash=st.none() | HASHES,
     raw_hash=HASHES,
     size=COUNTS,
-    scheme=HASHES,
+    selector_digest=HASHES,
     consecutive_errors=COUNTS,
     consecutive_gone=COUNTS,
 )

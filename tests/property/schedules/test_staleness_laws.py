@@ -86,7 +86,7 @@ TARGETS = st.builds(
     st.lists(RATES, min_size=1, max_size=3).map(tuple),
 )
 # All of them can be kept: the longest interval is longer than a night.
-BOUNDS = st.builds(
+LIMITS = st.builds(
     Bound,
     st.integers(0, 1000),
     st.integers(0, 10),
@@ -194,7 +194,7 @@ def test_whole_weeks_cost_what_long_intervals_do(
     np.testing.assert_allclose(weeks_costs(c, aim, weeks), expected, rtol=1e-6, atol=1e-6)
 
 
-@given(TARGETS, AIMS, BOUNDS, st.integers(1, MAX_WEEKS))
+@given(TARGETS, AIMS, LIMITS, st.integers(1, MAX_WEEKS))
 def test_a_single_visit_is_at_its_best_hour(
     target: Target, aim: Objective, bound: Bound, weeks: int
 ) -> None:
@@ -205,7 +205,7 @@ def test_a_single_visit_is_at_its_best_hour(
     assert found == cost[where] == cost.min()
 
 
-@given(TARGETS, AIMS, BOUNDS, bounds())
+@given(TARGETS, AIMS, LIMITS, bounds())
 def test_the_best_split_is_the_best_of_all(
     target: Target, aim: Objective, bound: Bound, bounds: tuple[int, int]
 ) -> None:
@@ -228,7 +228,7 @@ def test_the_best_split_is_the_best_of_all(
         assert saved[where] == pytest.approx(found, abs=1e-6)
 
 
-@given(TARGETS, AIMS, BOUNDS, st.sampled_from([0.05, 1.0, 10.0]))
+@given(TARGETS, AIMS, LIMITS, st.sampled_from([0.05, 1.0, 10.0]))
 def test_slots_put_in_are_open_and_neither_too_near_nor_too_far(
     target: Target, aim: Objective, bound: Bound, least: float
 ) -> None:
@@ -245,7 +245,7 @@ def test_slots_put_in_are_open_and_neither_too_near_nor_too_far(
     assert np.all(saved[needed - 1 :] > least)
 
 
-@given(TARGETS, AIMS, BOUNDS, st.sampled_from([0.05, 1.0, 10.0]))
+@given(TARGETS, AIMS, LIMITS, st.sampled_from([0.05, 1.0, 10.0]))
 def test_options_are_convex_and_worth_what_they_say(
     target: Target, aim: Objective, bound: Bound, least: float
 ) -> None:
@@ -268,7 +268,7 @@ def test_options_are_convex_and_worth_what_they_say(
     np.testing.assert_allclose(saved, choice.value[1:], rtol=1e-4, atol=1e-4)
 
 
-@given(TARGETS, AIMS, BOUNDS, st.sampled_from([0.3, 3.0]))
+@given(TARGETS, AIMS, LIMITS, st.sampled_from([0.3, 3.0]))
 def test_polishing_never_makes_it_worse(
     target: Target, aim: Objective, bound: Bound, least: float
 ) -> None:

@@ -124,7 +124,7 @@ def test_cells_of_a_page_come_due_together() -> None:
 def test_periods_and_limits_do_not_change_what_a_cell_is() -> None:
     def scheme(**keys: Any) -> str:
         cell = {"database": "shop", "sql": "SELECT 1"} | keys
-        return wrapper(cell).cell_schemes["one"]
+        return wrapper(cell).cell_digests["one"]
 
     assert scheme() == scheme(every="5m") == scheme(rows=5)
     assert scheme() != scheme(sql="SELECT 2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scrapy.http import HtmlResponse
 
-from crawler.extract.links import cards_of
+from crawler.extract.links import digests_of
 
 BASE = "https://shop.example/list/"
 ITEMS = {f"https://shop.example/item/{n}": f"https://shop.example/item/{n}" for n in range(9)}
@@ -12,7 +12,7 @@ ITEMS = {f"https://shop.example/item/{n}": f"https://shop.example/item/{n}" for 
 
 def cards(body: str, items: dict[str, str] = ITEMS) -> dict[str, str]:
     html = f"<html><body>{body}</body></html>"
-    found = cards_of(HtmlResponse(BASE, body=html.encode(), encoding="utf-8"), items)
+    found = digests_of(HtmlResponse(BASE, body=html.encode(), encoding="utf-8"), items)
     return {url.rpartition("/")[2]: card for url, card in found.items()}
 
 
@@ -54,7 +54,7 @@ def test_other_links_and_broken_ones_are_no_items() -> None:
     body = f'<a href="http://[::1">x</a><a>y</a><a href="/about">z</a>{product(1, "£5")}'
     assert set(cards(body + product(2, "£6"))) == {"1", "2"}
     assert cards("") == {}
-    assert cards_of(HtmlResponse(BASE, body=b""), ITEMS) == {}
+    assert digests_of(HtmlResponse(BASE, body=b""), ITEMS) == {}
 
 
 def test_a_deep_page_is_no_trouble() -> None:

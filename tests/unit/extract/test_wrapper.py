@@ -83,13 +83,21 @@ def test_none_of_the_three_may_be_missing(key: str) -> None:
         ({"list_interval_hours": 0}, "list_interval_hours", "greater than 0"),
         ({"list_interval_hours": "often"}, "list_interval_hours", "number"),
         ({"follow_item_links": "perhaps"}, "follow_item_links", "boolean"),
-        ({"windows": "Mon 8-18"}, "windows.0", "invalid window: 'Mon 8-18'. Use days, hours or"),
-        ({"windows": ["Sat", "08:30-18:00"]}, "windows.1", "'08:30-18:00': a window must start"),
-        ({"windows": ""}, "windows.0", "invalid window: ''"),
-        ({"windows": [8]}, "windows.0", "valid string"),
+        (
+            {"visiting_hours": "Mon 8-18"},
+            "visiting_hours.0",
+            "invalid window: 'Mon 8-18'. Use days, hours or",
+        ),
+        (
+            {"visiting_hours": ["Sat", "08:30-18:00"]},
+            "visiting_hours.1",
+            "'08:30-18:00': a window must start",
+        ),
+        ({"visiting_hours": ""}, "visiting_hours.0", "invalid window: ''"),
+        ({"visiting_hours": [8]}, "visiting_hours.0", "valid string"),
         ({"blackout": "never"}, "blackout.0", "invalid window: 'never'"),
         ({"blackout": "Mon-Sun"}, "", "windows and blackout leave no hour of the week open"),
-        ({"windows": "Sat", "blackout": "Sat,Sun"}, "", "leave no hour of the week open"),
+        ({"visiting_hours": "Sat", "blackout": "Sat,Sun"}, "", "leave no hour of the week open"),
         ({"requests_per_day": 0}, "requests_per_day", "greater than or equal to 1"),
         ({"requests_per_hour": 1.5}, "requests_per_hour", "integer"),
         ({"min_interval_hours": 0}, "min_interval_hours", "greater than 0"),
@@ -198,11 +206,11 @@ def test_a_wrapper_says_which_parameters_to_strip() -> None:
     ],
     ids=str,
 )
-def test_the_scheme_changes_with_what_decides_the_content(edit: dict[str, Any]) -> None:
+def test_the_selector_digest_changes_with_what_decides_the_content(edit: dict[str, Any]) -> None:
     before = wrapper(fields={"title": "h1"})
-    assert wrapper(**({"fields": {"title": "h1"}} | edit)).scheme(Kind.ITEM) != before.scheme(
+    assert wrapper(**({"fields": {"title": "h1"}} | edit)).selector_digest(
         Kind.ITEM
-    )
+    ) != before.selector_digest(Kind.ITEM)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +226,15 @@ def test_the_scheme_changes_with_what_decides_the_content(edit: dict[str, Any]) 
     ],
     ids=str,
 )
-def test_the_scheme_does_not_change_with_the_rest(edit: dict[str, Any]) -> None:
+def test_the_selector_digest_does_not_change_with_the_rest(edit: dict[str, Any]) -> None:
     before = wrapper(fields={"title": "h1"})
-    assert wrapper(fields={"title": "h1"}, **edit).scheme(Kind.ITEM) == before.scheme(Kind.ITEM)
+    assert wrapper(fields={"title": "h1"}, **edit).selector_digest(
+        Kind.ITEM
+    ) == before.selector_digest(Kind.ITEM)
 
 
 PLANNING: list[dict[str, Any]] = [
-    {"windows": "08:00-18:00", "blackout": "Sun"},
+    {"visiting_hours": "08:00-18:00", "blackout": "Sun"},
     {"requests_per_day": 100, "requests_per_hour": 10},
     {"min_interval_hours": 6, "max_interval_hours": 48},
     {"weight": 2, "weights": {"/sale/": 3}, "cost": 2},
@@ -233,17 +243,21 @@ PLANNING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("kind", [Kind.LIST, Kind.ITEM])
 @pytest.mark.parametrize("edit", PLANNING, ids=str)
-def test_when_a_page_is_visited_is_no_part_of_the_scheme(edit: dict[str, Any], kind: Kind) -> None:
-    assert wrapper(**edit).scheme(kind) == wrapper().scheme(kind)
+def test_when_a_page_is_visited_is_no_part_of_the_selector_digest(
+    edit: dict[str, Any], kind: Kind
+) -> None:
+    assert wrapper(**edit).selector_digest(kind) == wrapper().selector_digest(kind)
 
 
 def test_a_site_without_windows_is_always_open() -> None:
     assert wrapper().open_hours.all()
-    assert wrapper(windows=[], blackout=[]).open_hours.all()
+    assert wrapper(visiting_hours=[], blackout=[]).open_hours.all()
 
 
 def test_a_site_is_open_in_its_windows_but_not_in_its_blackout_by_its_own_clock() -> None:
-    shop = wrapper(windows="Mon-Fri 08:00-18:00", blackout=["12:00-13:00"], timezone="Asia/Kolkata")
+    shop = wrapper(
+        visiting_hours="Mon-Fri 08:00-18:00", blackout=["12:00-13:00"], timezone="Asia/Kolkata"
+    )
     monday = datetime(2024, 5, 6, tzinfo=ZoneInfo("Asia/Kolkata"))
     hours = [monday + timedelta(hours=hour) for hour in range(24)]
     assert [at.hour for at in hours if shop.open_at(at)] == [8, 9, 10, 11, 13, 14, 15, 16, 17]
@@ -259,9 +273,9 @@ def test_the_open_hours_cannot_be_written_to() -> None:
 
 
 def test_wrappers_whose_open_hours_were_asked_for_still_compare() -> None:
-    some, others = wrapper(windows="Sat"), wrapper(windows="Sat")
+    some, others = wrapper(visiting_hours="Sat"), wrapper(visiting_hours="Sat")
     assert some.open_hours is others.open_hours
-    assert some == others != wrapper(windows="Sun")
+    assert some == others != wrapper(visiting_hours="Sun")
 
 
 class Shop(WrapperSpider):
@@ -280,7 +294,7 @@ class Shop(WrapperSpider):
     timezone = "Europe/London"
     delay_seconds = 0.5
     headers = {"Accept-Language": "en"}
-    windows = "Mon-Fri 08:00-18:00"
+    visiting_hours = "Mon-Fri 08:00-18:00"
     requests_per_day = 500
     weights = {"category:toys": 3, r"/item/\d$": 2}
 
@@ -294,7 +308,7 @@ category = {css = "h1"}
 timezone = "Europe/London"
 delay_seconds = 0.5
 headers = {Accept-Language = "en"}
-windows = "Mon-Fri 08:00-18:00"
+visiting_hours = "Mon-Fri 08:00-18:00"
 requests_per_day = 500
 weights = {"category:toys" = 3, '/item/\d$' = 2}
 
@@ -310,7 +324,7 @@ def test_a_class_and_a_file_of_the_same_site_are_equal(tmp_path: Path) -> None:
     file.write_text(SHOP_TOML, encoding="utf-8")
     from_class, from_file = Shop.read_wrapper(Arguments()), load_toml(file)
     assert from_class == from_file
-    assert from_class.scheme(Kind.ITEM) == from_file.scheme(Kind.ITEM)
+    assert from_class.selector_digest(Kind.ITEM) == from_file.selector_digest(Kind.ITEM)
 
 
 def test_an_error_in_a_class_names_its_file() -> None:
@@ -348,7 +362,7 @@ def test_a_missing_file_and_a_folder_are_errors_too(tmp_path: Path) -> None:
         load_toml(tmp_path)
 
 
-def test_the_scheme_of_list_pages_changes_with_the_patterns() -> None:
+def test_the_selector_digest_of_list_pages_changes_with_the_patterns() -> None:
     before, after = wrapper(), wrapper(item_pages="/elsewhere/")
-    assert before.scheme(Kind.LIST) != after.scheme(Kind.LIST)
-    assert before.scheme(Kind.LIST) == wrapper(delay_seconds=3).scheme(Kind.LIST)
+    assert before.selector_digest(Kind.LIST) != after.selector_digest(Kind.LIST)
+    assert before.selector_digest(Kind.LIST) == wrapper(delay_seconds=3).selector_digest(Kind.LIST)

@@ -179,7 +179,7 @@ def failure(error: Exception) -> Failure:
     return failed
 
 
-SCHEME = Shop.read_wrapper(Arguments()).scheme(Kind.ITEM)
+SCHEME = Shop.read_wrapper(Arguments()).selector_digest(Kind.ITEM)
 KNOWN = Validators('"1"', "Wed, 01 May 2024 12:00:00 GMT")
 
 
@@ -194,7 +194,7 @@ def asked(target: Target, **meta: Any) -> Request:
 
 def known(**changed: Any) -> Target:
     """An item that was read with the present wrapper."""
-    usual = {"validators": KNOWN, "content_hash": "h1", "scheme": SCHEME}
+    usual = {"validators": KNOWN, "content_hash": "h1", "selector_digest": SCHEME}
     return Target("shop", ITEM, Kind.ITEM, **(usual | changed))
 
 
@@ -206,7 +206,11 @@ def test_a_known_page_is_asked_for_with_its_validators() -> None:
 
 @pytest.mark.parametrize(
     "target",
-    [known(content_hash=None), known(scheme="of another wrapper"), known(validators=Validators())],
+    [
+        known(content_hash=None),
+        known(selector_digest="of another wrapper"),
+        known(validators=Validators()),
+    ],
     ids=["never read", "wrapper edited", "no validators"],
 )
 def test_a_page_whose_content_is_wanted_is_asked_for_plainly(target: Target) -> None:

@@ -324,7 +324,7 @@ def test_the_docs_name_every_alert() -> None:
 
 
 def test_the_past_is_added_to_no_gauge_but_the_last_success() -> None:
-    last = Metric("freshet_pass_last_success_timestamp_seconds", "x", "gauge")
+    last = Metric("freshet_run_last_success_timestamp_seconds", "x", "gauge")
     for spider, at in (("shop", 5.0), ("news", 6.0)):
         last.add_sample(last.name, {"process": "p", "spider": spider}, at)
     (build,) = text_string_to_metric_families('freshet_build_info{version="1"} 1\n')

@@ -1,4 +1,4 @@
-"""The service's decisions: whose pass begins, who rests how long, when chores are due."""
+"""The service's decisions: whose pass begins, who rests how long, when periodic_jobs are due."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from crawler.ops.schedule import (
     FIRST_PRUNE_SECONDS,
     KEEP,
     MAX_PAUSE_SECONDS,
-    Chore,
+    PeriodicJob,
     RunEnd,
     SpiderState,
-    chores,
     command_line_settings,
     decide,
     pause_seconds,
+    periodic_jobs,
     unit,
 )
 from crawler.ops.service import (
@@ -135,24 +135,24 @@ def test_pauses_double_while_it_fails_and_start_anew_after_a_good_pass() -> None
 
 def test_a_replan_is_due_a_time_after_the_last_one() -> None:
     config = Config.load(mongo_uri=None)
-    replan, prune = chores(config, 3600, since_plan=600, now=NOW)
+    replan, prune = periodic_jobs(config, 3600, since_plan=600, now=NOW)
     assert (replan.name, replan.words, replan.next_at) == ("replan", ["replan"], NOW + 3000)
     assert (prune.words, prune.next_at) == (["prune", *KEEP], NOW + FIRST_PRUNE_SECONDS)
-    overdue, _ = chores(config, 3600, since_plan=9e9, now=NOW)
+    overdue, _ = periodic_jobs(config, 3600, since_plan=9e9, now=NOW)
     assert overdue.next_at == NOW
-    assert [chore.name for chore in chores(config, 0, 0, NOW)] == ["prune"]
+    assert [job.name for job in periodic_jobs(config, 0, 0, NOW)] == ["prune"]
 
 
 def test_a_chore_that_failed_is_run_again_within_the_hour() -> None:
-    chore = Chore("replan", ["replan"], 86_400, NOW)
-    chore.ran(NOW, well=False)
-    assert chore.next_at == NOW + 3600
-    chore.ran(NOW, well=True)
-    assert chore.next_at == NOW + 86_400
+    job = PeriodicJob("replan", ["replan"], 86_400, NOW)
+    job.ran(NOW, well=False)
+    assert job.next_at == NOW + 3600
+    job.ran(NOW, well=True)
+    assert job.next_at == NOW + 86_400
 
 
 def test_prune_leaves_to_the_settings_what_they_say() -> None:
-    _, prune = chores(Config.load(mongo_uri=None, keep_versions=3), 1, 0, NOW)
+    _, prune = periodic_jobs(Config.load(mongo_uri=None, keep_versions=3), 1, 0, NOW)
     assert prune.words == ["prune"]
 
 
@@ -260,11 +260,11 @@ def test_sums_and_lines() -> None:
     report.add("shop.toml", COUNTS)
     report.add("shop.toml", COUNTS)
     report.failed("b")
-    report.chores["replan"] += 1
+    report.periodic_jobs["replan"] += 1
     done = report.as_json(12.34)
     shop, b = done["spiders"]
-    assert (shop["name"], shop["passes"], shop["visits"], shop["missed"]) == ("shop", 2, 6, 8)
-    assert (b["name"], b["passes"], b["failed"]) == ("b", 0, 1)
+    assert (shop["name"], shop["runs"], shop["visits"], shop["missed"]) == ("shop", 2, 6, 8)
+    assert (b["name"], b["runs"], b["failed"]) == ("b", 0, 1)
     assert (done["seconds"], done["replans"], done["prunes"]) == (12.3, 1, 0)
     assert summary_lines(done) == [
         "shop: 2 runs, 6 visits, 4 new, 2 changed, 8 missed",

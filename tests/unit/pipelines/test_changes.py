@@ -21,7 +21,9 @@ RULES = Rules(
 
 def known(**state: object) -> Target:
     """An item that was seen before."""
-    return target(**({"content_hash": "h1", "raw_hash": "r1", "scheme": "s1", "size": 100} | state))
+    return target(
+        **({"content_hash": "h1", "raw_hash": "r1", "selector_digest": "s1", "size": 100} | state)
+    )
 
 
 def visit(page: Fetched) -> Visit:
@@ -55,7 +57,7 @@ def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: f
 
 
 @pytest.mark.parametrize(
-    ("scheme", "raw", "outcome", "reason"),
+    ("selector_digest", "raw", "outcome", "reason"),
     [
         ("s2", "r1", Outcome.UNCHANGED, "the site definition was edited"),
         ("s2", "r2", Outcome.CHANGED, None),
@@ -66,7 +68,7 @@ def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: f
 def test_an_edit_of_the_wrapper_is_no_change_of_the_page(
     scheme: str, raw: str, outcome: Outcome, reason: str | None
 ) -> None:
-    decided = visit(fetched(known(), content_hash="h2", scheme=scheme, raw_hash=raw))
+    decided = visit(fetched(known(), content_hash="h2", selector_digest=scheme, raw_hash=raw))
     assert (decided.outcome, decided.reason) == (outcome, reason)
 
 

@@ -17,10 +17,10 @@ from crawler.items import (
     Monitor,
     Outcome,
     Target,
-    planned_window,
+    planned_feed_size,
 )
 from pipelines.content import ContentPipeline
-from pipelines.feeds import collect, lapsed, missed_posts, outcome_of, past
+from pipelines.feeds import collect, is_gap, missed_posts, outcome_of, past
 from schedules.history import CHANGE, History
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -70,7 +70,7 @@ def test_at_a_first_look_every_post_is_new() -> None:
         "feeds https://blog.test/feed b",
         "feeds https://blog.test/feed a",
     ]
-    assert (collected.edited, collected.missed) == ((), 0)
+    assert (collected.edited, collected.missed_posts) == ((), 0)
     assert outcome_of(found, collected) is Outcome.NEW
     after = collected.monitor
     assert (after.window, after.full, after.posts, len(after.ids)) == (2, False, 2, 16)
@@ -105,9 +105,9 @@ def test_the_window_grows_until_posts_leave_and_follows_the_document_then() -> N
     young = look(Monitor(), "b", "a")
     grown = look(young, "c", "b", "a")
     assert [(m.window, m.full) for m in (young, grown)] == [(2, False), (3, False)]
-    assert planned_window(grown) == 10, "there may be room for more"
+    assert planned_feed_size(grown) == 10, "there may be room for more"
     rolled = look(grown, "d", "c", "b")
-    assert (rolled.window, rolled.full, planned_window(rolled)) == (3, True, 3)
+    assert (rolled.window, rolled.full, planned_feed_size(rolled)) == (3, True, 3)
     shrunk = look(rolled, "e", "d")
     assert shrunk.window == 2
     assert look(shrunk).window == 2, "an empty document tells nothing"
@@ -115,9 +115,9 @@ def test_the_window_grows_until_posts_leave_and_follows_the_document_then() -> N
 
 def test_posts_are_lost_when_no_post_of_the_last_document_is_left() -> None:
     monitor = collect(fetched(entry("a"), entry("b")), Monitor(), {}).monitor
-    assert not lapsed(fetched(entry("c"), entry("b")), monitor)
-    assert lapsed(fetched(entry("d"), entry("c")), monitor)
-    assert not lapsed(fetched(), monitor)
+    assert not is_gap(fetched(entry("c"), entry("b")), monitor)
+    assert is_gap(fetched(entry("d"), entry("c")), monitor)
+    assert not is_gap(fetched(), monitor)
 
 
 def test_how_many_were_lost_follows_from_the_rate_and_the_hours_that_no_document_covers() -> None:
@@ -167,12 +167,12 @@ def test_every_new_post_is_a_record_of_its_own_and_so_are_lost_ones() -> None:
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
     found = fetched(entry("y", NOW - HOUR), entry("x", NOW - 2 * HOUR), seen=seen)
     collected = collect(found, monitor, {})
-    assert collected.missed == pytest.approx(8, rel=0.01)
+    assert collected.missed_posts == pytest.approx(8, rel=0.01)
     new = records(past(found, collected))[240:]
     assert new[:8] == [(minutes(last), minutes(NOW - 2 * HOUR), 0)] * 8
     assert [row[2] for row in new[8:]] == [minutes(NOW - 2 * HOUR), minutes(NOW - HOUR)]
-    assert collected.monitor.lapses == 1
-    assert collected.monitor.lapsed_at == NOW
+    assert collected.monitor.gaps == 1
+    assert collected.monitor.last_gap_at == NOW
 
 
 def test_a_date_outside_of_the_two_looks_says_nothing() -> None:

@@ -29,14 +29,14 @@ WATCHED = History(AT - 600, AT - 60)
 
 def known(**state: object) -> Target:
     """An item that was seen before."""
-    usual = {"content_hash": "h1", "raw_hash": "r1", "scheme": "s1", "history": WATCHED}
+    usual = {"content_hash": "h1", "raw_hash": "r1", "selector_digest": "s1", "history": WATCHED}
     return target(**(usual | state))
 
 
 def look(before: str | None, now: str | None, outcome: Outcome = Outcome.CHANGED) -> Fetched:
     """A fetch with one Last-Modified before and another, or the same, now."""
     content = "h1" if outcome is Outcome.UNCHANGED else "h2"
-    of = known(validators=Validators(last_modified=before), lies=4)
+    of = known(validators=Validators(last_modified=before), false_dates=4)
     return fetched(of, content_hash=content, validators=Validators(last_modified=now))
 
 
@@ -50,7 +50,10 @@ def look(before: str | None, now: str | None, outcome: Outcome = Outcome.CHANGED
         (fetched(known(), content_hash="h1"), History(AT - 600, AT)),
         (fetched(known(), content_hash="h2"), WATCHED.seen(AT, changed=True)),
         (fetched(known(), outcome=Outcome.NOT_MODIFIED), History(AT - 600, AT)),
-        (fetched(known(), content_hash="h2", scheme="s2", raw_hash="r1"), History(AT - 600, AT)),
+        (
+            fetched(known(), content_hash="h2", selector_digest="s2", raw_hash="r1"),
+            History(AT - 600, AT),
+        ),
         (fetched(known(history=None), content_hash="h2"), History.begin(AT)),
         (fetched(known(), outcome=Outcome.GONE), None),
         (fetched(known(), outcome=Outcome.ERROR), None),
@@ -112,7 +115,7 @@ def test_a_new_date_on_the_old_content_is_a_lie(
     page = look(before, now, outcome)
     if outcome is Outcome.NOT_MODIFIED:
         page.outcome = outcome
-    assert decide(page, RULES).lies == 4 + lied
+    assert decide(page, RULES).false_dates == 4 + lied
 
 
 # The next visit.
@@ -201,16 +204,16 @@ def test_an_adaptive_interval_never_shrinks_to_nothing() -> None:
     [
         (None, None),
         ({}, None),
-        ({"plan": "p"}, None),
-        ({"plan": "p", "slots": [], "every_hours": 0.0}, None),
-        ({"plan": "p", "weeks": 2, "slots": [3, 170]}, Planned("p", Schedule(2, (3, 170)))),
+        ({"id": "p"}, None),
+        ({"id": "p", "slots": [], "every_hours": 0.0}, None),
+        ({"id": "p", "weeks": 2, "slots": [3, 170]}, Planned("p", Schedule(2, (3, 170)))),
         (
-            {"plan": "p", "policy": "adaptive", "every_hours": 6.0, "min_hours": 1, "max_hours": 9},
+            {"id": "p", "policy": "adaptive", "every_hours": 6.0, "min_hours": 1, "max_hours": 9},
             Planned("p", Schedule(1, (), 6.0, 0.0), None, True, 1, 9),
         ),
-        ({"plan": "p", "policy": "adaptive", "slots": [1]}, Planned("p", Schedule(1, (1,)))),
+        ({"id": "p", "policy": "adaptive", "slots": [1]}, Planned("p", Schedule(1, (1,)))),
         (
-            {"plan": "p", "every_hours": 6.0, "phase_hours": 2.0, "until": NOON},
+            {"id": "p", "every_hours": 6.0, "phase_hours": 2.0, "until": NOON},
             Planned("p", Schedule(1, (), 6.0, 2.0), NOON),
         ),
     ],

@@ -12,11 +12,11 @@ from crawler.planning.reasons import Facts, Worth, reasons
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW
 
-WORTH = Worth(last=21.2, more=9.53, price=14.5)
+WORTH = Worth(last=21.2, more=9.53, shadow_price=14.5)
 
 
 def facts(plan: dict[str, Any] | None = None, **own: Any) -> Facts:
-    target = {"visited_at": NOW, "plan": plan or {"policy": "optimal", "bound": "price"}}
+    target = {"visited_at": NOW, "plan": plan or {"policy": "optimal", "limited_by": "budget"}}
     usual = Facts(target, Site("shop", at=NOW), {}, WORTH, 0, 6.0, 672.0, NOW)
     return replace(usual, **own)
 
@@ -29,7 +29,7 @@ def target(**own: Any) -> Facts:
 def test_the_price_decides_as_a_rule() -> None:
     assert reasons(facts()) == [
         "One more visit a week would save 9.53 hours of staleness, less than the price of a "
-        "request, 14.5; the last planned visit saves 21.2 (price)."
+        "request, 14.5; the last planned visit saves 21.2 (budget)."
     ]
 
 
@@ -37,12 +37,12 @@ def test_the_price_decides_as_a_rule() -> None:
     ("worth", "sentence"),
     [
         (Worth(None, 14.0, 14.5), "One more visit a week would save 14 hours of staleness, "
-         "about the price of a request, 14.5 (price)."),
+         "about the price of a request, 14.5 (budget)."),
         (Worth(30, 20.0, 14.5), "One more visit a week would save 20 hours of staleness, more "
          "than the price of a request, 14.5, but a daily cap or the minimum gain of a move "
-         "prevents it; the last planned visit saves 30 (price)."),
+         "prevents it; the last planned visit saves 30 (budget)."),
         (Worth(30, None, 14.5), "The last planned visit saves 30 hours of staleness, more "
-         "than the price of a request, 14.5 (price)."),
+         "than the price of a request, 14.5 (budget)."),
     ],
     ids=["about", "more", "no more to be had"],
 )  # fmt: skip
@@ -59,23 +59,23 @@ def test_without_a_price_nothing_is_held_against_it() -> None:
     [
         ("prior", "Not observed yet, so visited like an average page of its kind (prior)."),
         ("kept", "The previous schedule is kept: a new one would save too little (kept)."),
-        ("floor", "Visited at the minimum rate, every 28 days (floor): more visits would not "
+        ("min_rate", "Visited at the minimum rate, every 28 days (min_rate): more visits would not "
          "reduce staleness enough, and no page waits longer."),
     ],
 )  # fmt: skip
 def test_what_bound_the_result_comes_first(bound: str, words: str) -> None:
-    first, second = reasons(facts({"policy": "optimal", "bound": bound}))
+    first, second = reasons(facts({"policy": "optimal", "limited_by": bound}))
     assert first == words
-    assert second.endswith("(price).")
+    assert second.endswith("(budget).")
 
 
 def test_the_ceiling_is_said_only_where_there_is_no_more() -> None:
-    plan = {"policy": "optimal", "bound": "ceiling"}
-    words = "Visited at the maximum rate, every 6 hours (ceiling)."
+    plan = {"policy": "optimal", "limited_by": "max_rate"}
+    words = "Visited at the maximum rate, every 6 hours (max_rate)."
     assert reasons(facts(plan, worth=Worth(30, None, 14.5)))[0] == words
     assert words not in reasons(facts(plan))
     hourly = reasons(facts(plan, worth=Worth(30, None, 14.5), least=1.0))[0]
-    assert hourly == "Visited at the maximum rate, every hour (ceiling)."
+    assert hourly == "Visited at the maximum rate, every hour (max_rate)."
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_ceiling_is_said_only_where_there_is_no_more() -> None:
     ],
 )  # fmt: skip
 def test_other_policies_have_a_rule(policy: str, words: str) -> None:
-    (sentence,) = reasons(facts({"policy": policy, "bound": "rule"}, most=20.0))
+    (sentence,) = reasons(facts({"policy": policy, "limited_by": "rule"}, most=20.0))
     assert words in sentence
     assert "{" not in sentence
 
@@ -121,7 +121,7 @@ def test_a_learning_phase_is_said_while_it_lasts() -> None:
 
 
 def test_windows_and_caps_hold_visits_back() -> None:
-    site = Site("shop", windows=("Mon-Fri 08:00-18:00",), blackout=("Wed",), at=NOW)
+    site = Site("shop", visiting_hours=("Mon-Fri 08:00-18:00",), blackout=("Wed",), at=NOW)
     *_, window, cap = reasons(facts(site=site, waiting=7))
     assert window == (
         "The site definition limits visits to 40 of 168 hours of the week (window): "

@@ -56,7 +56,7 @@ def first() -> Replan:
 
 def test_a_first_plan_is_written_to_all_and_spends_its_budget(first: Replan) -> None:
     document = first.document
-    assert (first.moved, document["targets"], document["unplanned"]) == (21, 21, 21)
+    assert (first.updated, document["targets"], document["unplanned"]) == (21, 21, 21)
     assert 2.7 < document["totals"]["requests_per_day"] <= 3
     assert (document["policy"], document["objective"]) == ("optimal", "balanced")
     assert (document["budget_per_day"], document["daily_cap"], document["hourly_cap"]) == (3, 5, 0)
@@ -64,7 +64,7 @@ def test_a_first_plan_is_written_to_all_and_spends_its_budget(first: Replan) -> 
     assert 0 < document["totals"]["freshness"] < 1
     assert document["totals"]["daily"]["requests_per_day"] == 21
     assert document["totals"]["load"] == pytest.approx(first.plan.requests_per_day / 21, abs=1e-4)
-    assert sum(document["bounds"].values()) == 21
+    assert sum(document["limited_by"].values()) == 21
     assert document["warnings"] == []
 
 
@@ -75,8 +75,8 @@ def test_a_busy_page_gets_more_and_each_row_says_why(first: Replan) -> None:
     assert busy["rate_low"] <= busy["rate_per_week"] <= busy["rate_high"]
     times = times_of(Schedule(busy["weeks"], tuple(busy["slots"])))
     assert busy["windows"] == [" ".join(time) for time in times]
-    assert silent["group"] in ("G1", "2G1", "4G1")
-    assert (busy["policy"], busy["bound"] in ("price", "ceiling")) == ("optimal", True)
+    assert silent["frequency_class"] in ("G1", "2G1", "4G1")
+    assert (busy["policy"], busy["limited_by"] in ("budget", "max_rate")) == ("optimal", True)
     assert {type(value) for value in busy["slots"]} == {int}
     assert 0 <= silent["freshness"] <= 1
     assert "min_hours" not in busy
@@ -97,16 +97,16 @@ def test_a_second_plan_moves_nothing_and_another_policy_all(first: Replan) -> No
     seen = replace(seen, watched=replace(seen.watched, schedules=first.plan.schedules))
     effect = Effect({"shop": present}, {"p": present})
     again = replanned(seen, PlanOptions(), effect, NOW)
-    assert again.moved == 0
+    assert again.updated == 0
     assert again.document["budget_kept"]
     other = Effect({"shop": present}, {"p": present | {"policy": "groups"}})
-    assert replanned(seen, PlanOptions(), other, NOW).moved == 21
+    assert replanned(seen, PlanOptions(), other, NOW).updated == 21
     learning = {"p": {"until": NOW + timedelta(hours=1)}}
     left_alone = replanned(seen, PlanOptions(), Effect({"shop": present}, learning), NOW)
-    assert (left_alone.moved, left_alone.document["learning"]) == (0, 21)
+    assert (left_alone.updated, left_alone.document["learning"]) == (0, 21)
     assert "sampling phase" in left_alone.document["warnings"][0]
     over = {"p": {"until": NOW}}
-    assert replanned(seen, PlanOptions(), Effect({"shop": present}, over), NOW).moved == 21
+    assert replanned(seen, PlanOptions(), Effect({"shop": present}, over), NOW).updated == 21
 
 
 def test_a_budget_below_the_floor_names_the_least() -> None:
@@ -132,8 +132,8 @@ def test_a_goal_is_reached_and_one_that_cannot_be_is_one_line() -> None:
 def test_other_policies_have_no_price(policy: str) -> None:
     replan = made(pages(5), PlanOptions(policy=policy, budget=2))
     part, when = next(iter(rows_of(replan).values()))
-    assert (part["policy"], part["value"], part["bound"]) == (policy, None, "rule")
-    assert (replan.document["price"] is None, when > NOW) == (True, True)
+    assert (part["policy"], part["marginal_value"], part["limited_by"]) == (policy, None, "rule")
+    assert (replan.document["shadow_price"] is None, when > NOW) == (True, True)
     if policy == "adaptive":
         assert (part["every_hours"], part["min_hours"], part["max_hours"]) == (24, 1, 672)
         assert part["windows"] == ["every 24 hours"]
@@ -143,11 +143,11 @@ def test_adaptive_limits_that_changed_are_written() -> None:
     present = plan_document(policy="adaptive", limits=[], budget_per_day=None)
     effect = Effect({"shop": present}, {"p": present})
     replan = made(pages(3, plan="p", every=24.0), PlanOptions(policy="adaptive"), effect)
-    assert replan.moved == 3
+    assert replan.updated == 3
     (limits,) = replan.document["limits"]
     assert limits == {"spider": "shop", "min_hours": 1, "max_hours": 672}
     same = Effect({"shop": present}, {"p": present | {"limits": [limits]}})
-    assert made(pages(3, plan="p", every=24.0), PlanOptions(policy="adaptive"), same).moved == 0
+    assert made(pages(3, plan="p", every=24.0), PlanOptions(policy="adaptive"), same).updated == 0
 
 
 def test_warnings_say_what_is_not_known() -> None:
@@ -160,7 +160,7 @@ def test_warnings_say_what_is_not_known() -> None:
         "hours",
     ]
     assert guessed["ignored"] == {"future": 2}
-    assert guessed["bounds"] == {"prior": 3}
+    assert guessed["limited_by"] == {"prior": 3}
 
 
 def test_a_site_whose_cap_is_too_low_is_named() -> None:
@@ -174,7 +174,7 @@ def test_a_site_whose_cap_is_too_low_is_named() -> None:
 
 
 def test_fixed_times_in_closed_hours_are_named() -> None:
-    closed = Site("shop", windows=("Mon-Fri 08:00-18:00",), at=NOW)
+    closed = Site("shop", visiting_hours=("Mon-Fri 08:00-18:00",), at=NOW)
     document = made(pages(8), PlanOptions(policy="groups"), NOTHING, closed).document
     assert document["warnings"][-1] == (
         "100% of the visits are planned for closed hours and wait until the site opens"

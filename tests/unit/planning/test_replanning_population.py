@@ -95,7 +95,7 @@ def test_a_stored_weight_that_cannot_be_searched_is_an_error_of_one_line() -> No
 
 def test_a_site_says_when_and_how_often_it_may_be_visited() -> None:
     site = Site(
-        "shop", timezone="Asia/Kolkata", windows=("Mon 08:00-10:00",), cost=2.0, at=NOW,
+        "shop", timezone="Asia/Kolkata", visiting_hours=("Mon 08:00-10:00",), cost=2.0, at=NOW,
         min_interval_hours=3, max_interval_hours=48, requests_per_day=40, requests_per_hour=6,
     )  # fmt: skip
     made = gathered([page(), page("b", spider="blog")], site).population
@@ -129,7 +129,7 @@ def test_no_interval_is_longer_than_the_setting_or_the_longest_cycle() -> None:
         ),
         (Site("shop", timezone="Mars/Base"), "shop: time zone not found: 'Mars/Base'"),
         (
-            Site("shop", windows=("Mon",), blackout=("Mon",)),
+            Site("shop", visiting_hours=("Mon",), blackout=("Mon",)),
             "shop: windows and blackout leave no hour of the week open",
         ),
     ],

@@ -12,7 +12,7 @@ from schedules.calendar import visits_between
 from schedules.evaluation.world import never
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
-from schedules.terms import BOUNDS
+from schedules.terms import LIMITS
 from tests.unit.populations import HOUR, NOW, OFFICE, all_of, changes, gaps, population, watched
 
 UTC = (ZoneInfo("UTC"),)
@@ -30,13 +30,13 @@ def test_a_week_old_page_is_visited_at_even_intervals() -> None:
     often = made.schedules.visits_per_week > 1
     assert often.sum() > 30
     assert (made.schedules.every_hours[often] > 0).all()
-    assert {BOUNDS[code] for code in made.bound[often]} == {"exploration"}
+    assert {LIMITS[code] for code in made.bound[often]} == {"exploration"}
 
 
 def test_a_well_known_page_has_hours_of_its_own() -> None:
     made = planned(population(40, UTC), weeks=3)
     assert not made.schedules.every_hours.any()
-    assert "exploration" not in {BOUNDS[code] for code in made.bound}
+    assert "exploration" not in {LIMITS[code] for code in made.bound}
 
 
 def test_exploring_spends_no_more() -> None:
@@ -62,7 +62,7 @@ def test_a_page_that_was_never_seen_explores_too() -> None:
     some = population(10, UTC)
     made = plan(some, never(10), Terms(budget_per_day=30), NOW)
     assert (made.schedules.every_hours > 0).all()
-    assert {BOUNDS[code] for code in made.bound} == {"prior"}
+    assert {LIMITS[code] for code in made.bound} == {"prior"}
 
 
 def test_closed_hours_are_not_explored() -> None:

@@ -60,11 +60,11 @@ def test_an_even_interval_stays_as_long_as_it_hardly_changes() -> None:
     past = watched(some, changes(some, rates(n)), every=4)
     first = plan(some, past, Terms("harmonic", 100.0), NOW)
     again = plan(some, past, Terms("harmonic", 108.0), NOW, first.schedules)
-    assert not again.moved.any()
+    assert not again.updated.any()
     less = plan(some, past, Terms("harmonic", 95.0), NOW, first.schedules)
     assert less.requests_per_day <= 95 * (1 + 1e-9)
     much = plan(some, past, Terms("harmonic", 250.0), NOW, first.schedules)
-    assert much.moved.mean() > 0.9
+    assert much.updated.mean() > 0.9
     assert much.requests_per_day == pytest.approx(250, rel=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_adaptive_begins_daily_and_goes_on_as_it_is() -> None:
     assert set(made.schedules.every_hours) == {24.0}
     present = Schedules.even(np.linspace(1, 14, 10), np.zeros(10))
     again = plan(some, past, Terms("adaptive", 1.0), NOW, present)
-    assert not again.moved.any()
+    assert not again.updated.any()
 
 
 def test_the_outlook_of_even_and_of_slotted_visits_agree() -> None:

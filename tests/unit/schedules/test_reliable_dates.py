@@ -41,7 +41,7 @@ def test_a_date_is_right_between_the_two_looks_and_not_at_the_second(
 
 
 @pytest.mark.parametrize(
-    ("changes", "lies", "expected"),
+    ("changes", "false_dates", "expected"),
     [
         (days(20, 5), 0, True),
         (days(19, 5), 0, False),
@@ -53,12 +53,12 @@ def test_a_date_is_right_between_the_two_looks_and_not_at_the_second(
         (days(20, 5), 3, False),
     ],
     ids=["enough", "too few", "undated", "nine of ten", "less than nine of ten",
-         "the time of asking", "two lies", "three lies"],
+         "the time of asking", "two false_dates", "three false_dates"],
 )  # fmt: skip
 def test_dates_are_believed_when_they_have_proved_right(
-    changes: list[tuple[float, float, float]], lies: int, expected: bool
+    changes: list[tuple[float, float, float]], false_dates: int, expected: bool
 ) -> None:
-    found = reliable(*visits(*changes), np.array([lies]), np.array([0]), 1)
+    found = reliable(*visits(*changes), np.array([false_dates]), np.array([0]), 1)
     assert found.tolist() == [expected]
 
 

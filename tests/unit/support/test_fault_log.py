@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.knocks.fetches import Blow, fetches
+from tests.faults.fetches import Blow, fetches
 
 KILLED = Blow("worker", 10.0, 10.1, "worker-1")
 AWAY = Blow("Redis", 20.0, 22.0)

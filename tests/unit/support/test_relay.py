@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.knocks.relay import Relay
+from tests.faults.relay import Relay
 
 SHORT_SECONDS = 0.2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.knocks.samples import Held, Sample, trend
+from tests.faults.samples import Held, Sample, trend
 
 
 def samples(memory_mb: list[float], descriptors: list[int]) -> list[Sample]:

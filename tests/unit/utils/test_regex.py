@@ -264,8 +264,8 @@ def test_excluded_pages_are_neither_lists_nor_items() -> None:
 
 def test_an_edit_of_what_is_excluded_reads_the_lists_again() -> None:
     before, after = (wrapper(not_item_pages=x) for x in ("/a", "/b"))
-    assert before.scheme(Kind.LIST) != after.scheme(Kind.LIST)
-    assert before.scheme(Kind.ITEM) == after.scheme(Kind.ITEM)
+    assert before.selector_digest(Kind.LIST) != after.selector_digest(Kind.LIST)
+    assert before.selector_digest(Kind.ITEM) == after.selector_digest(Kind.ITEM)
     assert before.digest != after.digest
 
 

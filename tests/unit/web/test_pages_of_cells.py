@@ -12,10 +12,10 @@ import pytest
 
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_local
-from crawler.web.pages import sources
-from crawler.web.pages.build import RECORD, Done, Record, build
-from crawler.web.pages.render import Cells, address, age
-from crawler.web.pages.serve import PageRequest, answer
+from crawler.web.dashboards import sources
+from crawler.web.dashboards.build import RECORD, Done, Record, build
+from crawler.web.dashboards.render import Cells, address, age
+from crawler.web.dashboards.serve import PageRequest, answer
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 EVIL = '<script>alert("1")</script>'

@@ -1,4 +1,4 @@
-"""Options of `scrapy pages`: definition, validation."""
+"""Options of `scrapy dashboards`: definition, validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
 from crawler.utils.time import seconds
-from crawler.web.pages.sources import BUILT_IN
+from crawler.web.dashboards.sources import BUILT_IN
 
 LOCAL = "127.0.0.1"
 

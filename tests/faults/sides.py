@@ -14,9 +14,9 @@ from pymongo.database import Database
 
 from crawler.config import Config
 from crawler.storage.store import opened
+from tests.faults.servers import Redis
+from tests.faults.worker import Worker, agent
 from tests.integration.harness import HIDDEN
-from tests.knocks.servers import Redis
-from tests.knocks.worker import Worker, agent
 
 Row = dict[str, Any]
 CONCURRENCY = 16

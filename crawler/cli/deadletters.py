@@ -1,4 +1,4 @@
-"""Actions of `scrapy dead`: list, retry and discard dead letters."""
+"""Actions of `scrapy deadletters`: list, retry and discard dead letters."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
     async def change(db: Database) -> list[str]:
         keys = await runs.dead_letter_keys(db, opts.spider, None if opts.all else urls)
         if not keys:
-            raise ConfigError("no matching dead letters. scrapy dead list shows all of them")
+            raise ConfigError("no matching dead letters. scrapy deadletters list shows all of them")
         if drops:
             await runs.drop_dead_letters(db, keys)
         else:

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from crawler.errors import ConfigError
 from crawler.utils.text import count
-from crawler.web.pages.render import CellFacts, Cells, Fact, render
-from crawler.web.pages.sources import STATES, Sources, is_there, remove, write
+from crawler.web.dashboards.render import CellFacts, Cells, Fact, render
+from crawler.web.dashboards.sources import STATES, Sources, is_there, remove, write
 
 RECORD = ".freshet-pages.json"
 

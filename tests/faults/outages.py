@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from tests.knocks.servers import Server
+from tests.faults.servers import Server
 
 FILLER = "filler"
 CHUNK = bytes(1024**2)

@@ -11,7 +11,7 @@ from typing import Any
 
 import bson
 
-from tests.knocks.relay import CHUNK_BYTES, Relay
+from tests.faults.relay import CHUNK_BYTES, Relay
 
 HEADER = struct.Struct("<iiii")
 OP_MSG = 2013

@@ -21,14 +21,14 @@ import psutil
 from pymongo import AsyncMongoClient
 
 from crawler.storage.invariants import check
+from tests.faults.clocks import STEP_SECONDS, WrongClock, can_move, step
+from tests.faults.crowd import Crowd
+from tests.faults.outages import CannotMount, SmallDisk, disk_full, server_stopped
+from tests.faults.relay import Relay
+from tests.faults.servers import Mongo, Redis, Server
+from tests.faults.sides import FreshetSide
+from tests.faults.worker import Worker
 from tests.integration.harness import Row
-from tests.knocks.clocks import STEP_SECONDS, WrongClock, can_move, step
-from tests.knocks.crowd import Crowd
-from tests.knocks.outages import CannotMount, SmallDisk, disk_full, server_stopped
-from tests.knocks.relay import Relay
-from tests.knocks.servers import Mongo, Redis, Server
-from tests.knocks.sides import FreshetSide
-from tests.knocks.worker import Worker
 from tests.site.running import RunningQuick
 
 LEASE_SECONDS = 2.0

@@ -9,9 +9,9 @@ from typing import Any
 
 from pymongo.database import Database
 
-from tests.knocks.fetches import Fetches
-from tests.knocks.sentences import Sentences
-from tests.knocks.worker import Worker
+from tests.faults.fetches import Fetches
+from tests.faults.sentences import Sentences
+from tests.faults.worker import Worker
 from tests.site.quick import Pages
 
 Db = Database[dict[str, Any]]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.knocks.crowd import Crowd
-from tests.knocks.fetches import Blow
-from tests.knocks.servers import Server
+from tests.faults.crowd import Crowd
+from tests.faults.fetches import Blow
+from tests.faults.servers import Server
 from tests.site.running import RunningQuick
 
 WORKER = "worker"

@@ -8,7 +8,7 @@ from typing import Any
 
 from pymongo.database import Database
 
-from tests.knocks.sentences import Sentences
+from tests.faults.sentences import Sentences
 from tests.site.running import RunningServer
 
 Db = Database[dict[str, Any]]
@@ -44,9 +44,9 @@ class Accounts:
     def check(self) -> list[str]:
         """A sentence for each count that does not add up."""
         rows, requests = Counter[str](), Counter[str]()
-        for row in self._db.visits.find({}, {"target": 1, "along": 1}):
+        for row in self._db.visits.find({}, {"target": 1, "shared_fetch": 1}):
             rows[row["target"]] += 1
-            if not row.get("along"):
+            if not row.get("shared_fetch"):
                 target: str = row["target"]
                 requests[self._pages.get(target, target)] += 1
         self.visits, self.requests = rows.total(), requests.total()

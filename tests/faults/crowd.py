@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from tests.knocks.sides import Side
-from tests.knocks.worker import Worker
+from tests.faults.sides import Side
+from tests.faults.worker import Worker
 
 LOOK_SECONDS = 0.05
 # A side whose workers end by themselves again and again is not helped by another.

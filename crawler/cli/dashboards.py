@@ -1,4 +1,4 @@
-"""Actions of `scrapy pages`: write dashboards to files, or serve them on this machine."""
+"""Actions of `scrapy dashboards`: write dashboards to files, or serve them on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crawler.storage import cells
 from crawler.utils.terminal import complain, print_line
 from crawler.utils.text import count
 from crawler.utils.time import Clock
-from crawler.web.pages.options import add_listening, add_places, listening, places
+from crawler.web.dashboards.options import add_listening, add_places, listening, places
 
 COMMAND = "pages"
 
@@ -29,9 +29,9 @@ def serve_options(parser: argparse.ArgumentParser) -> None:
 def run_build(config: Config, opts: argparse.Namespace) -> int:
     """Build the dashboards once; return 1 if one of them failed. Raises FreshetError."""
     # Jinja is slow to import, and --help does not need it.
-    from crawler.web.pages import sources
-    from crawler.web.pages.build import build
-    from crawler.web.pages.render import Cells
+    from crawler.web.dashboards import sources
+    from crawler.web.dashboards.build import build
+    from crawler.web.dashboards.render import Cells
 
     folders = places(config, opts)
     templates = sources.find(folders.templates)
@@ -54,7 +54,7 @@ def run_serve(config: Config, opts: argparse.Namespace) -> None:
     """
     folders, address = places(config, opts), listening(opts)
     # twisted.web and Jinja are slow to import, and --help does not need them.
-    from crawler.web.pages.serve import serve
+    from crawler.web.dashboards.serve import serve
     from crawler.web.server import run_in_reactor
 
     done = run_in_reactor(serve(config, folders, address))

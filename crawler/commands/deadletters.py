@@ -1,4 +1,4 @@
-"""`scrapy dead`: dead letters, which are pages that repeatedly crashed their workers."""
+"""`scrapy deadletters`: dead letters, which are pages that repeatedly crashed their workers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class Command(ActionsCommand):
     """List, retry or discard dead letters."""
 
     actions: ClassVar[Mapping[str, Action]] = {
-        "list": Action("List dead-lettered pages, newest first", "scrapy dead list --json"),
+        "list": Action("List dead-lettered pages, newest first", "scrapy deadletters list --json"),
         "retry": Action(
-            "Make pages due, so that the next crawl visits them", "scrapy dead retry --all"
+            "Make pages due, so that the next crawl visits them", "scrapy deadletters retry --all"
         ),
         "drop": Action(
             "Discard pages, so that they are never visited again",
-            "scrapy dead drop https://shop.example/bad",
+            "scrapy deadletters drop https://shop.example/bad",
         ),
     }
     default_action = "list"
-    example = "scrapy dead list"
+    example = "scrapy deadletters list"
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""
@@ -30,11 +30,11 @@ class Command(ActionsCommand):
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""
-        from crawler.cli import dead
+        from crawler.cli import deadletters
 
         functions: Mapping[str, Functions] = {
-            "list": (dead.list_options, dead.run_list),
-            "retry": (dead.retry_options, dead.run_retry),
-            "drop": (dead.drop_options, dead.run_drop),
+            "list": (deadletters.list_options, deadletters.run_list),
+            "retry": (deadletters.retry_options, deadletters.run_retry),
+            "drop": (deadletters.drop_options, deadletters.run_drop),
         }
         return functions[action]

@@ -1,4 +1,4 @@
-"""Dashboards of cells: `scrapy pages build` writes them, `scrapy pages serve` keeps them current.
+"""Dashboards of cells, written by `scrapy dashboards build` and kept current by `dashboards serve`.
 
 `sources` finds templates and static files; `render` renders a page and records the cells that it
 reads; `build` writes the pages whose cells or templates have changed since the last build; `serve`

@@ -4,7 +4,7 @@
 --       sequence number of this worker's message
 --
 -- Keys of a spider:
--- pass      hash   state of the run: id, state (preparing, open, ending), run, started, preparer,
+-- run      hash   state of the run: id, state (preparing, open, ending), run, started, preparer,
 --                  closer, feeder, feeder_until, fed (number of entries so far), expired (number of
 --                  expired leases so far), beat (last heartbeat), settled (end of the grace period)
 -- tries     hash   entry -> number of leases so far; kept if the run is interrupted
@@ -30,7 +30,7 @@ local lease_ms, expiry_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 local FIRST = 6
 local time = call("TIME")
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local pass, tries = base .. "pass", base .. "tries"
+local run, tries = base .. "run", base .. "tries"
 local NAMES = {
   "pending", "suspects", "leased", "holders", "trying", "bodies", "workers", "members", "counts",
   "shares", "seen", "closed", "asked", "messages",
@@ -47,7 +47,7 @@ end
 local of = keys_of(ARGV[1])
 
 local function is_over()
-  return call("HGET", pass, "id") ~= ARGV[1]
+  return call("HGET", run, "id") ~= ARGV[1]
 end
 
 local function is_alive(name)
@@ -59,17 +59,17 @@ end
 -- expires or is granted in the following grace period, so that all workers can renew theirs.
 local GRACE_MS = 3000
 local function beat()
-  local last = tonumber(call("HGET", pass, "beat") or now)
+  local last = tonumber(call("HGET", run, "beat") or now)
   if now - last > lease_ms / 2 then
-    call("HSET", pass, "settled", now + GRACE_MS)
+    call("HSET", run, "settled", now + GRACE_MS)
   end
-  call("HSET", pass, "beat", now)
+  call("HSET", run, "beat", now)
   call("ZADD", of.workers, now + lease_ms, worker)
   call("SADD", of.members, worker)
 end
 
 local function keep()
-  call("PEXPIRE", pass, expiry_ms)
+  call("PEXPIRE", run, expiry_ms)
   call("PEXPIRE", tries, expiry_ms)
   for _, key in pairs(of) do
     call("PEXPIRE", key, expiry_ms)
@@ -80,14 +80,14 @@ end
 -- feeder calls this every second.
 local FEEDER_MS = 5000
 local function feeds()
-  local feeder = call("HGET", pass, "feeder")
+  local feeder = call("HGET", run, "feeder")
   if feeder ~= worker then
-    local ends = feeder and tonumber(call("HGET", pass, "feeder_until"))
-    if call("HGET", pass, "state") ~= "open" or (ends and ends > now) then
+    local ends = feeder and tonumber(call("HGET", run, "feeder_until"))
+    if call("HGET", run, "state") ~= "open" or (ends and ends > now) then
       return 0
     end
   end
-  call("HSET", pass, "feeder", worker, "feeder_until", now + math.min(lease_ms, FEEDER_MS))
+  call("HSET", run, "feeder", worker, "feeder_until", now + math.min(lease_ms, FEEDER_MS))
   return 1
 end
 
@@ -100,7 +100,7 @@ local function is_stale()
 end
 
 local function is_settled()
-  return now >= tonumber(call("HGET", pass, "settled") or "0")
+  return now >= tonumber(call("HGET", run, "settled") or "0")
 end
 
 -- Return 1 if the entry was leased.
@@ -150,6 +150,6 @@ end
 
 local function status(more)
   return {
-    call("HGET", pass, "state"), feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
+    call("HGET", run, "state"), feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
   }
 end

@@ -1,4 +1,4 @@
-"""`scrapy pages`: dashboards made of cells, as files or served on this machine."""
+"""`scrapy dashboards`: dashboards made of cells, as files or served on this machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Command(ActionsCommand):
     actions: ClassVar[Mapping[str, Action]] = {
         "build": Action(
             "Write the dashboards whose cells or templates changed",
-            "scrapy pages build templates --out /srv/www/cells",
+            "scrapy dashboards build templates --out /srv/www/cells",
         ),
         "serve": Action(
             "Serve dashboards on this machine, and rebuild them when cells change",
-            "scrapy pages serve templates --port 8000",
+            "scrapy dashboards serve templates --port 8000",
         ),
     }
-    example = "scrapy pages build templates --out /srv/www/cells"
+    example = "scrapy dashboards build templates --out /srv/www/cells"
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""
@@ -29,8 +29,8 @@ class Command(ActionsCommand):
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""
-        from crawler.cli import pages
+        from crawler.cli import dashboards
 
         if action == "build":
-            return pages.build_options, pages.run_build
-        return pages.serve_options, pages.run_serve
+            return dashboards.build_options, dashboards.run_build
+        return dashboards.serve_options, dashboards.run_serve

@@ -10,8 +10,8 @@ from statistics import median
 import numpy as np
 import psutil
 
-from tests.knocks.servers import Mongo, Redis
-from tests.knocks.worker import BYTES_IN_MB, Worker
+from tests.faults.servers import Mongo, Redis
+from tests.faults.worker import BYTES_IN_MB, Worker
 
 
 @dataclass(frozen=True, slots=True)

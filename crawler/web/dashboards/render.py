@@ -24,7 +24,7 @@ from jinja2 import (
 from markupsafe import Markup
 
 from crawler.utils.text import HOUR, period, span
-from crawler.web.pages.sources import BUILT_IN
+from crawler.web.dashboards.sources import BUILT_IN
 
 NEVER = "not read yet"
 # The name under which a template's use of all cells is recorded.

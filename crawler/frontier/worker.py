@@ -303,9 +303,10 @@ class Worker:
         while self._pushed:
             await self.queue.push(*self._pushed[0])
             del self._pushed[0]
-        if self._unreported_hosts:
-            await self.queue.close_hosts(self._unreported_hosts)
-            self._unreported_hosts = set()
+        if hosts := set(self._unreported_hosts):
+            await self.queue.close_hosts(hosts)
+            # Others may have been closed meanwhile.
+            self._unreported_hosts -= hosts
         async with self._lock:
             done = list(self._book.done)
             status, leases = await self.queue.work(done, want, self.tries)

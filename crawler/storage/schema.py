@@ -9,117 +9,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from pymongo import ASCENDING, IndexModel, UpdateMany, UpdateOne
+from pymongo import ASCENDING, IndexModel
 from pymongo.errors import CollectionInvalid, OperationFailure
 
 from crawler.errors import NewerDatabase, StorageError
-from crawler.items import SEEN
-from crawler.storage import runs, search, visits
+from crawler.storage import search
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
-from crawler.storage.retry import in_batches_by_size
-from crawler.storage.targets import history_document
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
-VERSION = 7
+VERSION = 1
 ALREADY_THERE = 48
 # The document of `meta` with the version, and during a copy, with the source.
 META: Document = {"_id": "schema"}
 COPYING = "copying"
 # Collections of large documents, which zstd compresses better than the server's default.
 COMPRESSED = ("versions", "pushes", "signatures")
-BATCH = 1000
-# Limit for batches of posts, as one text may have a million characters.
-BATCH_CHARACTERS = 5_000_000
-MINUTE_MS = 60_000
-# The observations of each target, unsorted: twice the time in milliseconds, plus 1 if the target
-# had changed. Visits that were redirected to another target are not observations of this one.
-OBSERVATIONS: list[Document] = [
-    {
-        "$match": {
-            "outcome": {"$in": sorted(SEEN)},
-            "reason": {"$not": {"$regex": "^redirects to "}},
-        }
-    },
-    {
-        "$group": {
-            "_id": {"$concat": ["$spider", " ", "$target"]},
-            "looks": {"$push": {"$add": [{"$multiply": [{"$toLong": "$at"}, 2]}, "$changed"]}},
-        }
-    },
-]
-
-
-async def build_histories(db: Database) -> None:
-    """Migrate to version 2: build the history of each target from its visits.
-
-    The server groups the log by target (on disk if needed) and sends one target after the other, so
-    memory use here is constant. Visits that were aggregated into days are gone: such histories
-    begin with the first remaining visit. Existing histories stay, as a
-    crawl may have extended them.
-    """
-    from schedules.history import History
-
-    # Histories include visits that a crash kept out of the log.
-    for spider in await db.runs.distinct("spider", {"finished": None}):
-        if since := await runs.unfinished_since(db, spider):
-            await visits.recover(db, spider, since)
-    writes: list[UpdateOne] = []
-    # Reads the log in natural order: an index would cause random reads.
-    hint = {"$natural": 1}
-    async for row in await db.visits.aggregate(OBSERVATIONS, allowDiskUse=True, hint=hint):
-        observed = [(value >> 1, bool(value & 1)) for value in sorted(row["looks"])]
-        history = History.begin(observed[0][0] // MINUTE_MS)
-        for at, changed in observed[1:]:
-            history = history.seen(at // MINUTE_MS, changed=changed)
-        lacking: Document = {
-            "_id": row["_id"], "history": {"$exists": False}, "alias_of": {"$exists": False},
-        }  # fmt: skip
-        writes.append(UpdateOne(lacking, {"$set": {"history": history_document(history)}}))
-        if len(writes) == BATCH:
-            await db.targets.bulk_write(writes, ordered=False)
-            writes = []
-    if writes:
-        await db.targets.bulk_write(writes, ordered=False)
-
-
-async def index_posts(db: Database) -> None:
-    """Migrate to version 4: add all posts to the search index, with their search words.
-
-    Comparing them takes hours for many posts, so users start that themselves. The index is built
-    afterwards, for all posts together.
-    """
-    fields = ("title", "text", "fields", "page.fields")
-    n = 0
-    lacking = db.posts.find({"original": {"$exists": False}}, fields)
-    async for posts in in_batches_by_size(
-        lacking, lambda post: len(post.get("text") or ""), BATCH, BATCH_CHARACTERS
-    ):
-        shown: Document = {"original": True}
-        writes: list[UpdateOne | UpdateMany] = []
-        plain: list[str] = []
-        for post in posts:
-            if words := search.words_of(post):
-                writes.append(UpdateOne({"_id": post["_id"]}, {"$set": shown | {"words": words}}))
-            else:
-                plain.append(post["_id"])
-        # Most posts need no extra words, so one update covers them.
-        if plain:
-            writes.append(UpdateMany({"_id": {"$in": plain}}, {"$set": shown}))
-        await db.posts.bulk_write(writes, ordered=False)
-        n += len(posts)
-    if n:
-        message = (
-            "Added %d posts to the search index; run scrapy duplicates rebuild to compare them"
-        )
-        logger.info(message, n)
-
-
-MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
-    2: build_histories,
-    4: index_posts,
-}
+# The function that migrates a database to each version, if stored documents change. Each must be
+# safe to repeat, as a crash may end it halfway.
+MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
 
 _EXISTS: Document = {"$exists": True}
 

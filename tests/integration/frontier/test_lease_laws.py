@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -244,6 +244,33 @@ def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: 
         one.driver.zadd(f"{one.key}first:suspects", {"shop 0": 0})
         assert one.ask(work(one, ann)) == ["shop 0", "shop 1", "shop 2"]
     assert failures == []
+
+
+def test_a_host_that_is_closed_while_another_one_is_reported_is_reported_next(redis: str) -> None:
+    async def work(one: Pass, queue: LeasedQueue, patch: pytest.MonkeyPatch) -> set[str]:
+        worker = Worker(queue, one.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
+        close_hosts = queue.close_hosts
+
+        async def close_slowly(hosts: Iterable[str]) -> None:
+            await close_hosts(hosts)
+            worker.close_host("late.test")
+
+        patch.setattr(queue, "close_hosts", close_slowly)
+        worker.close_host("early.test")
+        worker.begin(nothing_to_feed)
+        waiting = asyncio.ensure_future(worker.next())
+        for _ in range(50):
+            if len(closed := await queue.closed_hosts()) == 2:
+                break
+            await asyncio.sleep(0.1)
+        await worker.leave(patient=False)
+        await waiting
+        return closed
+
+    failures: list[Exception] = []
+    with opened_pass(redis) as one, pytest.MonkeyPatch.context() as patch:
+        hosts = one.ask(work(one, one.enter("ann"), patch))
+    assert (hosts, failures) == ({"early.test", "late.test"}, [])
 
 
 async def nothing_to_feed() -> None:

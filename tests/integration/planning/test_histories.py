@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,14 +12,11 @@ import pytest
 from bson import ObjectId
 from pymongo import AsyncMongoClient
 
-from crawler.config import Config
 from crawler.dedup.scheme import scheme_of
 from crawler.items import Kind
 from crawler.storage import histories, retention, schema
 from crawler.storage.client import Database
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.schema import build_histories
-from crawler.storage.store import Store
 from crawler.storage.targets import new_document
 from schedules.history import CHANGE
 from tests.integration.harness import Db, Freshet, Pages, Row, target
@@ -151,99 +147,6 @@ def test_pruning_visits_leaves_the_history(
     assert after | {"kept_bytes": before["kept_bytes"]} == before
 
 
-# Databases of version 1.
-
-
-def test_a_database_of_version_1_gets_its_histories(stored: tuple[Db, str]) -> None:
-    db, uri = stored
-    put_version_1(db, "plain", ["new", "unchanged", "changed", "not_modified", "changed"])
-    put_version_1(db, "bumpy", ["new", "error", "changed", "blocked", "gone", "unchanged"])
-    put_version_1(db, "silent", ["error", "gone"])
-    put_version_1(db, "rolled up", ["changed", "unchanged", "changed"])
-    put_version_1(db, "never", [])
-    put_version_1(db, "alias", ["new", "unchanged"], alias_of="http://x.test/plain")
-    redirected = {"reason": "redirects to http://x.test/plain"}
-    db.visits.update_one(
-        {"target": "http://x.test/bumpy", "outcome": "unchanged"}, {"$set": redirected}
-    )
-
-    open_store(uri)
-
-    found = {row["url"].rpartition("/")[2]: row for row in db.targets.find()}
-    assert shown(found["plain"]) == (0, 4, [(1, 2), (3, 4)])
-    assert shown(found["bumpy"]) == (0, 2, [(0, 2)])
-    assert shown(found["rolled up"]) == (0, 2, [(1, 2)])
-    assert found["plain"]["history"]["since"] == BEGIN
-    assert found["plain"]["history"]["false_dates"] == 0
-    for name in ("silent", "never", "alias"):
-        assert "history" not in found[name]
-    assert db.meta.find_one({"_id": "schema"})["version"] == schema.VERSION
-    assert "plans" in db.list_collection_names()
-
-
-def put_version_1(db: Db, name: str, outcomes: Iterable[str], **more: object) -> None:
-    """A target as version 1 left it, with an hour between its visits, and its log."""
-    db.meta.replace_one({"_id": "schema"}, {"version": 1}, upsert=True)
-    url = f"http://x.test/{name}"
-    row = new_document("x", url, Kind.ITEM, NOW, BEGIN) | more
-    log = [
-        {
-            "_id": ObjectId(), "spider": "x", "target": url, "at": BEGIN + hour * HOUR,
-            "outcome": outcome, "changed": int(outcome == "changed"), "status": 200,
-        }
-        for hour, outcome in enumerate(outcomes)
-    ]  # fmt: skip
-    if log:
-        last = {key: value for key, value in log[-1].items() if key not in ("spider", "target")}
-        row |= {"last_visit": last, "visited_at": last["at"], "requested": len(log)}
-        db.visits.insert_many(log)
-    db.targets.insert_one(row)
-
-
-def open_store(uri: str) -> None:
-    async def there_and_back() -> None:
-        await (await Store.open(Config.load(mongo_uri=uri))).close()
-
-    asyncio.run(there_and_back())
-
-
-def test_a_visit_that_a_crash_kept_out_of_the_old_log_counts(stored: tuple[Db, str]) -> None:
-    db, uri = stored
-    put_version_1(db, "a", ["new", "unchanged", "changed"])
-    db.visits.delete_one({"outcome": "changed"})
-    db.runs.insert_one({"spider": "x", "started": BEGIN, "finished": None})
-    open_store(uri)
-    assert shown(db.targets.find_one()) == (0, 2, [(1, 2)])
-
-
-def test_a_migration_that_is_repeated_undoes_nothing(stored: tuple[Db, str]) -> None:
-    db, uri = stored
-    put_version_1(db, "a", ["new", "changed"])
-    put_version_1(db, "b", ["new", "changed"])
-    open_store(uri)
-    longer = {"history.until": NOW}
-    db.targets.update_one({"url": "http://x.test/a"}, {"$set": longer})
-    db.targets.update_one({"url": "http://x.test/b"}, {"$unset": {"history": ""}})
-    on(uri, build_histories)
-    assert target(db, "http://x.test/a")["history"]["until"] == NOW
-    assert shown(target(db, "http://x.test/b")) == (0, 1, [(0, 1)])
-
-
-def test_an_old_database_is_crawled_on(
-    stored: tuple[Db, str], freshet: Freshet, pages: Pages, wrapper: Any
-) -> None:
-    db, _ = stored
-    pages.list("list.html", ["item-a.html"])
-    pages.item("item-a.html", "one")
-    freshet.crawl(wrapper())
-    db.targets.update_many({}, {"$unset": {"history": ""}})
-    db.plans.drop()
-    db.meta.update_one({}, {"$set": {"version": 1}})
-    pages.item("item-a.html", "two")
-    freshet.crawl(wrapper(), hours=2)
-    assert shown(target(db, f"{pages.url}/item-a.html"))[2] == [(0, pytest.approx(2, abs=0.1))]
-
-
 # All of it as arrays.
 
 
@@ -306,7 +209,7 @@ def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
     assert [found.spiders[i] for i in found.spider] == ["x", "y", "x", "x"]
     assert [found.kinds[i] for i in found.kind] == ["item", "list", "item", "item"]
     assert (found.categories, found.category.tolist()) == (("tea",), [0, -1, -1, -1])
-    assert (found.plans, found.plan.tolist()) == (("p", str(adaptive["plan"])), [0, 1, -1, -1])
+    assert (found.plans, found.plan.tolist()) == (("p", str(adaptive["id"])), [0, 1, -1, -1])
     assert found.next_visit == pytest.approx([hours(NOW + HOUR)] * 4)
     assert found.visited == pytest.approx(
         [hours(NOW - HOUR)] * 2 + [np.nan, hours(NOW - HOUR)], nan_ok=True

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from bson import ObjectId
-from pymongo import AsyncMongoClient
 
-from crawler.storage import schema, search
+from crawler.storage import search
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import in_json, run
 
@@ -479,61 +476,3 @@ def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint:
 def test_help_has_an_example(freshet: Freshet) -> None:
     said = run(freshet, "search", "--help").out
     assert 'Example: scrapy search "virtual world" game --since 30d' in said
-
-
-# Databases of the version before.
-
-
-def migrate(uri: str) -> None:
-    async def there() -> None:
-        client: AsyncMongoClient[Row]
-        async with AsyncMongoClient(uri, tz_aware=True) as client:
-            await schema.index_posts(client.get_default_database())
-
-    asyncio.run(there())
-
-
-def test_posts_of_an_older_database_are_searched(
-    freshet: Freshet,
-    stored: tuple[Db, str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    db, uri = stored
-    for i in range(5):
-        put(db, f"plain{i}", "The moon")
-    put(db, "chinese", "虚拟世界")
-    put(db, "shop", fields={"maker": "Acme"})
-    put(db, "linked", "short", page={"fields": {"text": "the moon"}})
-    db.posts.update_many({}, {"$unset": {"original": "", "words": ""}})
-    # A crash left it half done; and a verdict that is there stays.
-    db.posts.update_one({"text": "The moon"}, {"$set": {"original": False}})
-    monkeypatch.setattr(schema, "BATCH", 3)
-    with caplog.at_level(logging.INFO):
-        migrate(uri)
-        migrate(uri)
-    assert [record.getMessage() for record in caplog.records] == [
-        "Added 7 posts to the search index; run scrapy duplicates rebuild to compare them"
-    ]
-    rows = {row["url"].rpartition("/")[2]: row for row in db.posts.find()}
-    assert {name: row["original"] for name, row in rows.items()} == {
-        name: name != "plain0" for name in rows
-    }
-    assert {name: row["words"] for name, row in rows.items() if "words" in row} == {
-        "chinese": "虚拟 拟世 世界", "shop": "acme", "linked": "the moon",
-    }  # fmt: skip
-
-
-def test_an_empty_database_has_nothing_to_migrate(
-    stored: tuple[Db, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        migrate(stored[1])
-    assert caplog.records == []
-
-
-def test_a_database_of_version_3_is_brought_up_by_itself(freshet: Freshet, database: Db) -> None:
-    put(database, "chinese", "虚拟世界", original=True)
-    database.posts.update_many({}, {"$unset": {"original": "", "words": ""}})
-    database.meta.insert_one({"_id": "schema", "version": 3})  # type: ignore[dict-item]
-    assert names(freshet, "拟世") == ["chinese"]

@@ -1,0 +1,119 @@
+"""Data of an older version are migrated when the database is opened, data of a newer one refused.
+
+No released version has other data than the present one, so the migration here is an example.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+from crawler.config import Config
+from crawler.errors import NewerDatabase
+from crawler.items import Kind
+from crawler.storage import schema
+from crawler.storage.client import Database
+from crawler.storage.store import Store
+from crawler.storage.targets import new_document
+from tests.integration.harness import Db
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+class PowerCut(Exception):
+    """Ends a migration halfway."""
+
+
+class AddTitles:
+    """An example: give each target without a title its URL as title; a crash may end it halfway."""
+
+    def __init__(self) -> None:
+        self.calls = self.crash_after = 0
+
+    async def __call__(self, db: Database) -> None:
+        self.calls += 1
+        done = 0
+        async for row in db.targets.find({"title": {"$exists": False}}):
+            if done == self.crash_after and self.calls == 1:
+                raise PowerCut
+            await db.targets.update_one({"_id": row["_id"]}, {"$set": {"title": row["url"]}})
+            done += 1
+
+
+@pytest.fixture
+def migration(monkeypatch: pytest.MonkeyPatch) -> AddTitles:
+    """Return the example; it is a version later than this one's data, and does not crash."""
+    example = AddTitles()
+    example.crash_after = 100
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setitem(schema.MIGRATIONS, schema.VERSION, example)
+    return example
+
+
+def put_targets(db: Db, n: int) -> None:
+    """Store n targets as the version before the example left them."""
+    db.meta.insert_one({"_id": "schema", "version": schema.VERSION - 1})  # type: ignore[dict-item]
+    urls = [f"http://x.test/{i}" for i in range(n)]
+    db.targets.insert_many([new_document("x", url, Kind.ITEM, NOW, NOW) for url in urls])
+
+
+def open_store(uri: str) -> None:
+    async def open_and_close() -> None:
+        await (await Store.open(Config.load(mongo_uri=uri))).close()
+
+    asyncio.run(open_and_close())
+
+
+def titles(db: Db) -> list[object]:
+    return [row.get("title") for row in db.targets.find().sort("_id")]
+
+
+def test_a_database_of_the_version_before_is_migrated_once(
+    stored: tuple[Db, str], migration: AddTitles, caplog: pytest.LogCaptureFixture
+) -> None:
+    db, uri = stored
+    put_targets(db, 3)
+    with caplog.at_level(logging.INFO):
+        open_store(uri)
+        open_store(uri)
+    assert titles(db) == [f"http://x.test/{i}" for i in range(3)]
+    assert migration.calls == 1
+    message = f"Migrating database {db.name!r} to data version {schema.VERSION}"
+    assert [record.getMessage() for record in caplog.records].count(message) == 1
+    assert db.meta.find_one({"_id": "schema"})["version"] == schema.VERSION
+    assert "plans" in db.list_collection_names(), "collections of the new version are created"
+
+
+def test_a_migration_that_crashed_is_repeated(stored: tuple[Db, str], migration: AddTitles) -> None:
+    db, uri = stored
+    put_targets(db, 4)
+    migration.crash_after = 2
+    with pytest.raises(PowerCut):
+        open_store(uri)
+    assert titles(db).count(None) == 2
+    assert db.meta.find_one({"_id": "schema"})["version"] == schema.VERSION - 1
+    open_store(uri)
+    assert None not in titles(db)
+    assert db.meta.find_one({"_id": "schema"})["version"] == schema.VERSION
+
+
+def test_a_new_database_is_not_migrated(stored: tuple[Db, str], migration: AddTitles) -> None:
+    db, uri = stored
+    open_store(uri)
+    assert migration.calls == 0
+    assert db.meta.find_one({"_id": "schema"})["version"] == schema.VERSION
+
+
+def test_a_database_of_a_later_version_is_refused_and_left_as_it_is(
+    stored: tuple[Db, str],
+) -> None:
+    db, uri = stored
+    later = {"_id": "schema", "version": schema.VERSION + 1}
+    db.meta.insert_one(later)  # type: ignore[arg-type]
+    with pytest.raises(NewerDatabase, match=f"data version {schema.VERSION + 1}"):
+        open_store(uri)
+    assert db.list_collection_names() == ["meta"]
+    assert db.meta.find_one() == later

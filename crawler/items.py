@@ -371,7 +371,7 @@ class Fetched:
     compared:       fields in which duplicates are compared, if the site definition lists them;
                     empty: no comparison
     markup:         fields that contain HTML: their text is compared and searched
-    along:          shared fetch: the page was fetched for another cell
+    shared_fetch:   a cell: the page was fetched for another cell
     link_counts:    counts of the page's links, if links were extracted
     empty_fields:   fields of the site definition that the page lacks; None if no fields were
                     extracted

@@ -513,9 +513,9 @@ class CellReader:
         stored = await session.patience.read(
             lambda: cells.targets_of(session.db, session.spider, names)
         )
-        taken = session.in_flight | session.along
+        taken = session.in_flight | session.shared_fetches
         free = [other for other in stored if other.key not in taken]
-        session.take_along(target, free)
+        session.take_with(target, free)
         return free
 
     async def _read(self, response: Response, target: Target) -> Fetched:

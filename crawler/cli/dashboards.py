@@ -12,7 +12,7 @@ from crawler.utils.text import count
 from crawler.utils.time import Clock
 from crawler.web.dashboards.options import add_listening, add_places, listening, places
 
-COMMAND = "pages"
+COMMAND = "dashboards"
 
 
 def build_options(parser: argparse.ArgumentParser) -> None:

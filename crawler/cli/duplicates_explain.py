@@ -322,7 +322,7 @@ async def _compared_posts(
             cluster = row.get("cluster")
             side = replace(
                 side,
-                scheme=row["scheme"],
+                scheme=row["signature_scheme"],
                 stored=Sketch.decode(row["sketch"]),
                 at=row["at"],
                 cluster=cluster,

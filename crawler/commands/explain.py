@@ -118,10 +118,10 @@ def _lines(explanation: Document) -> dict[str, str]:
         "observed": _observed(explanation["history"], zone, events[:-1]),
     }
     if feed and feed["format"]:
-        size = f"{feed['window']} posts{'' if feed['full'] else ' or more'}"
+        size = f"{feed['feed_size']} posts{'' if feed['full'] else ' or more'}"
         lines |= {"title": feed["title"]} if feed["title"] else {}
         lines["document"] = f"{feed['format']}, {size}"
-        lines["collected"] = f"{feed['posts']:,} posts, about {feed['missed']:,.0f} missed"
+        lines["collected"] = f"{feed['posts']:,} posts, about {feed['missed_posts']:,.0f} missed"
         error = feed["error"] or "; ".join(feed["problems"] or ())
         lines |= {"error": error} if error else {}
     elif feed and feed["error"]:
@@ -154,7 +154,7 @@ def _observed(history: Document, zone: ZoneInfo, event: str) -> str:
         return "never"
     since = _time(history["since"], zone)
     changes = count(history["changes"], event)
-    text = f"{count(history['looks'], 'time')} since {since}: {changes}"
+    text = f"{count(history['observations'], 'time')} since {since}: {changes}"
     if (last := history["last_change"]) is not None:
         after, by = _time(last["after"], zone), _time(last["by"], zone)
         is_exact = last["after"] == last["by"]
@@ -169,7 +169,7 @@ def _plan_line(explanation: Document, plan: dict[str, Any]) -> str:
     frequency = times if plan.get("every_hours") or not per_week else f"{often(per_week)} ({times})"
     planned_at = explanation["planned_at"]
     at = f", planned {planned_at:%Y-%m-%d %H:%M} UTC" if planned_at else ""
-    return f"{plan.get('group')}: {frequency}, policy {plan.get('policy')}{at}"
+    return f"{plan.get('frequency_class')}: {frequency}, policy {plan.get('policy')}{at}"
 
 
 def _local_and_utc(moment: datetime, zone: ZoneInfo) -> str:

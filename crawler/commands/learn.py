@@ -160,9 +160,9 @@ def _summary(done: Document) -> Iterator[str]:
         )
     turns = ""
     if done["rotations"] != 1:
-        turns = f", {-(-done['pages'] // done['turns']):,} at a time"
+        turns = f", {-(-done['pages'] // done['rotations']):,} at a time"
         if done["learning"]:
-            turns += f" (turn {done['turn'] + 1} of {done['turns']})"
+            turns += f" (turn {done['rotation'] + 1} of {done['rotations']})"
     yield (
         f"{done['pages']:,} pages{turns}, polled every {done['every']}, "
         f"at most {done['budget_per_day']:,g} requests a day"

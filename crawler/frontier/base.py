@@ -88,7 +88,7 @@ class Frontier:
     async def begin(self, run: ObjectId, started: datetime) -> None:
         """Announce that the run is prepared, so that all processes start."""
 
-    def take_along(self, target: Target, others: Iterable[Target]) -> None:
+    def take_with(self, target: Target, others: Iterable[Target]) -> None:
         """Note that the page of a target is also read for `others` (shared fetch)."""
 
     async def may_fetch(self, host: str) -> bool:

@@ -21,7 +21,7 @@ class LocalFrontier(Frontier):
         async for target in self._candidates():
             while len(session.in_flight) >= session.config.in_flight and session.error is None:
                 await session.until_released(session.releases)
-            if target.key in session.along:
+            if target.key in session.shared_fetches:
                 continue
             while session.error is None:
                 releases = session.releases

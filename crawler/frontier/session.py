@@ -57,7 +57,7 @@ class Session:
     frontier:  source of the targets
     lease:     lease on the runs of this spider; a process without it must not write
     in_flight: keys of targets that are handed out but not stored yet
-    along:     keys of cells that are read from the page of another cell
+    shared_fetches: keys of cells that are read from the page of another cell
     prepares:  whether this process prepares the run
     sums_up:   whether this process sums up the run
     counts:    counts of the run; only of this process until it has left the run
@@ -92,7 +92,7 @@ class Session:
         )
         self.traps = Traps(wrapper)
         self.in_flight: set[str] = set()
-        self.along: set[str] = set()
+        self.shared_fetches: set[str] = set()
         self.releases = 0
         self.counts: Counter[str] = Counter()
         self.own: Counter[str] = Counter()
@@ -161,12 +161,12 @@ class Session:
         """Note that a target is handed to the spider."""
         self.in_flight.add(target.key)
 
-    def take_along(self, target: Target, others: list[Target]) -> None:
+    def take_with(self, target: Target, others: list[Target]) -> None:
         """Note that the page of a cell is also read for other cells, which need no own request."""
         for other in others:
-            self.along.add(other.key)
+            self.shared_fetches.add(other.key)
             self.take(other)
-        self.frontier.take_along(target, others)
+        self.frontier.take_with(target, others)
 
     def release(self, target: Target, visit: Visit | None = None) -> None:
         """Release a target after its visit; visit: the stored visit, if there is one."""

@@ -228,7 +228,7 @@ class SharedFrontier(Frontier):
         self._worker.push((entry, fingerprint(request), request.priority, text))
         return True
 
-    def take_along(self, target: Target, others: Iterable[Target]) -> None:
+    def take_with(self, target: Target, others: Iterable[Target]) -> None:
         """Assign other cells to the entry of a cell whose page they share."""
         self._worker.assign_with(target.key, [other.key for other in others])
 

@@ -174,7 +174,7 @@ def command_line_settings(settings: BaseSettings) -> list[str]:
     return [word for name in ours for word in ("-s", f"{name}={settings[name]}")]
 
 
-async def run_chores(
+async def run_periodic_jobs(
     todo: list[PeriodicJob],
     options: list[str],
     counts: Counter[str],

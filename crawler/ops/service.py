@@ -44,7 +44,7 @@ from crawler.ops.schedule import (
     command_line_settings,
     decide,
     periodic_jobs,
-    run_chores,
+    run_periodic_jobs,
 )
 from crawler.ops.summary import figures
 from crawler.storage import due
@@ -285,7 +285,7 @@ class Service:
         prunes = self.options.prunes
         todo = periodic_jobs(self.store.config, cadence, since, self._now(), prunes=prunes)
         options = command_line_settings(self.settings)
-        doing = run_chores(todo, options, self.report.periodic_jobs, self._chore_waits)
+        doing = run_periodic_jobs(todo, options, self.report.periodic_jobs, self._job_waits)
         maintenance = asyncio.create_task(doing)
         while not self._is_stopping:
             self._wake.clear()
@@ -305,7 +305,7 @@ class Service:
         at = await self._patience.read(last)
         return max(0.0, (now - at).total_seconds()) if at else 0.0
 
-    async def _chore_waits(self, job: PeriodicJob) -> float:
+    async def _job_waits(self, job: PeriodicJob) -> float:
         """Return the seconds a job still has to wait; 0 if this machine is to run it now.
 
         Only one of several machines runs a job.

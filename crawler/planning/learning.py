@@ -160,7 +160,7 @@ def _notes(phase: Phase, missed: int, site: Site) -> Iterator[str]:
             f"{missed} of the kinds and categories have no page in the sample; "
             f"--sample {phase.pages + missed} would include all of them, in turns"
         )
-    hours = (phase.until - phase.at) / HOUR / phase.turns
+    hours = (phase.until - phase.at) / HOUR / phase.rotations
     if hours < WEEK_HOURS:
         polled = span(hours * HOUR_SECONDS)
         yield f"each page is polled for {polled}, which does not cover all hours of the week"
@@ -185,7 +185,7 @@ async def progress(db: Database, phase: Phase, now: datetime) -> Document:
     """Return the progress of a phase."""
     rows = [row async for row in sampling_phases.polls(db, phase, now)]
     due = 0.0
-    for turn in range(phase.turns):
+    for turn in range(phase.rotations):
         since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
         pages = sum(row["rotation"] == turn for row in rows)
         due += pages * max(0.0, (until - since) / HOUR) / phase.every_hours

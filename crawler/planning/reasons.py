@@ -236,12 +236,12 @@ def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:
         else:
             yield (
                 f"The feed held at most {count(window, 'post')}, and none dropped out so far: the "
-                f"plan assumes that it holds {facts.target.get('window')}."
+                f"plan assumes that it holds {facts.target.get('feed_size')}."
             )
     if gaps := feed.get("gaps"):
         yield (
             f"At {count(gaps, 'visit')}, all posts of the previous visit were gone: about "
-            f"{feed.get('missed', 0):,.0f} posts were missed."
+            f"{feed.get('missed_posts', 0):,.0f} posts were missed."
         )
     push, bounds = feed.get("push") or {}, feed.get("bounds") or {}
     if is_proven(push, facts.now):

@@ -43,7 +43,7 @@ class Phase:
     """A sampling phase of one spider.
 
     weeks, every_hours, requests_per_day, sample: as requested; sample None: as many as possible
-    pages: number of pages, in `turns` groups of equal size that take turns
+    pages: number of pages, in `rotations` groups of equal size that take turns
     """
 
     id: ObjectId
@@ -55,7 +55,7 @@ class Phase:
     requests_per_day: float
     sample: int | None
     pages: int
-    turns: int
+    rotations: int
 
     @classmethod
     def of(cls, document: Document) -> Self:
@@ -81,11 +81,11 @@ class Phase:
     def turn_at(self, now: datetime) -> int:
         """Return the turn at a time."""
         passed = (now - self.at) / (self.until - self.at)
-        return min(max(int(passed * self.turns), 0), self.turns - 1)
+        return min(max(int(passed * self.rotations), 0), self.rotations - 1)
 
     def turn_begins(self, turn: int) -> datetime:
         """Return when a turn begins; for the turn after the last, when the phase ends."""
-        return self.at + (self.until - self.at) * turn / self.turns
+        return self.at + (self.until - self.at) * turn / self.rotations
 
     def poll_after(self, phase_hours: float, moment: datetime) -> datetime:
         """Return the next poll of a page after a time."""
@@ -189,7 +189,7 @@ async def requests_per_day(db: Database, spiders: Sequence[str], now: datetime) 
 
 async def polls(db: Database, phase: Phase, now: datetime) -> AsyncIterator[Document]:
     """Yield each page with `url`, `kind`, `categories`, `turn`, `polls` and `changes`."""
-    for turn in range(phase.turns):
+    for turn in range(phase.rotations):
         pages = await _pages(db, phase, turn)
         since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
         counts = await _counts(db, phase.spider, pages, since, until)

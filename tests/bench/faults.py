@@ -1,57 +1,80 @@
-"""`make bench ARGS="--faults 200"`: runs of one and three workers on changing pages, with faults.
+"""`make bench ARGS=--faults`: runs whose workers and servers are killed, stopped and disconnected.
 
-After each run the invariants of `scrapy doctor --deep` are checked; where one is broken, what the
-workers said is kept, and the database.
+After each run the database is compared with the site's own log. The same faults are injected into
+scrapy-redis, for comparison.
 """
 
 from __future__ import annotations
 
-import random
-import shutil
 import tempfile
-from collections import Counter
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.faulty_runs import MONGO, REDIS, STOPPED, Asked, FaultyRuns, Line, Scenario
 from tests.faults.ending import orderly
-from tests.faults.faults import FAULTS, Faults, prepared
+from tests.faults.servers import Mongo
+from tests.faults.striking import WORKER
+from tests.site.running import RunningQuick
 
-ITEMS = 400
-FAULTS_A_RUN = 8
-WORKERS = (1, 3)
-KEPT = Path(".benchmarks/faults")
-
-
-def run(faults: int, seed: int) -> int:
-    """Inject so many faults; 1 if an invariant is broken."""
-    chance, injected, broken, known = random.Random(seed), Counter[str](), 0, set[str]()
-    print(f"seed {seed}", flush=True)
-    with orderly():
-        while injected.total() < faults:
-            for workers in WORKERS:
-                done, said = _one(workers, chance.randrange(10**6))
-                known.update(done.kinds)
-                injected, broken = injected + done.found, broken + bool(said)
-                total = injected.total()
-                print(f"{total} faults, {workers} workers: {said or 'all hold'}", flush=True)
-    for kind in FAULTS:
-        print(f"{injected[kind]:5} {kind}{'' if kind in known else ': cannot be injected here'}")
-    print(f"Invariants are broken after {broken} runs." if broken else "All invariants hold.")
-    return int(broken > 0)
+PAGES, DELAY_MS = 4000, 150
+KILLED = (WORKER, REDIS, MONGO)
+# How a server can be away: it stands still, or the way to it is closed, or swallows all.
+WAYS = (STOPPED, "refusing", "swallowing")
 
 
-def _one(workers: int, seed: int) -> tuple[Faults, list[str]]:
-    with tempfile.TemporaryDirectory(prefix="ff-") as name:
-        with prepared(Path(name), ITEMS, workers, seed) as faults:
-            kinds = faults.chance.choices(faults.kinds, k=FAULTS_A_RUN)
-            if said := faults.run(kinds, workers):
-                _keep(Path(name), faults, seed)
-        return faults, said
+def run(asked: Asked) -> int:
+    """Make all runs; return 1 if an invariant is violated."""
+    with (
+        orderly(),
+        tempfile.TemporaryDirectory(prefix="fk-") as name,
+        RunningQuick(asked.pages, "--delay-ms", str(DELAY_MS)) as site,
+        Mongo(Path(name) / "m") as mongo,
+    ):
+        print(f"seed {asked.seed}; {asked.pages:,} items, {DELAY_MS} ms an answer; data in {name}")
+        runs = FaultyRuns(asked, Path(name), site, mongo)
+        todo = [(one, False) for one in scenarios(asked, redis=asked.redis)]
+        todo += [(one, True) for one in scenarios(asked, redis=True) if one.kills]
+        lines = []
+        for scenario, plain in todo:
+            lines.append(runs.line(scenario, plain=plain))
+            print(lines[-1], flush=True)
+    _show(lines)
+    broken = [f"{one.scenario}: {said}" for one in lines for said in one.broken]
+    print("\n".join(broken) or "No invariant is violated.")
+    return 1 if broken else 0
 
 
-def _keep(folder: Path, faults: Faults, seed: int) -> None:
-    """Keep the logs of workers, and the database."""
-    faults.servers["MongoDB"].stop()
-    kept = KEPT / str(seed)
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.sock", "redis", "data-*"))
-    print(f"kept in {kept}", flush=True)
+def scenarios(asked: Asked, *, redis: bool) -> list[Scenario]:
+    """Return the runs to make. redis: whether it is used."""
+    kills = {name: n for name, n in asked.kills.items() if n and (redis or name != REDIS)}
+    found = [Scenario(f"{n} kills, {name}", {name: n}) for name, n in kills.items()]
+    if len(kills) > 1:
+        found.append(Scenario("all of these", kills))
+    if asked.outage_seconds:
+        seconds = f"{asked.outage_seconds:g} s"
+        servers = (MONGO, REDIS) if redis else (MONGO,)
+        found += [
+            Scenario(f"{name} {way}, {seconds}", away=name, way=way)
+            for way in WAYS
+            for name in servers
+        ]
+    return found
+
+
+def _show(lines: list[Line]) -> None:
+    table = Table(
+        "", "pass", "blows", "seconds", "answers", "cut", "again: in hand", "away", "other",
+        "longest s", "stored", "lost", "a blow", "double", "broken",
+    )  # fmt: skip
+    for one in lines:
+        found = one.found
+        table.add_row(
+            one.side, one.scenario, str(one.blows), f"{one.seconds:.0f}",
+            *map(str, (found.answered, found.cut, found.in_flight, found.while_away)),
+            str(len(found.unexplained)), f"{found.longest_seconds:.2f}", str(one.stored),
+            str(one.lost), f"{one.lost / one.blows:.1f}" if one.blows else "-", str(one.doubled),
+            str(len(one.broken)),
+        )  # fmt: skip
+    Console(width=150).print(table)

@@ -1,4 +1,4 @@
-"""Options of the benchmarks with several workers: --workers, --faults and --hour."""
+"""Options of the benchmarks with several workers, such as --workers, --faults and --hour."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import faults, hour, knocks, workers
-from tests.bench.knockpasses import Asked
+from tests.bench import faults, hour, random_faults, workers
+from tests.bench.faulty_runs import Asked
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     say = parser.add_argument_group("several workers").add_argument
     say("--faults", action="store_true", help="workers, Redis and MongoDB are killed or away")
     say(
-        "--faults", type=int, metavar="N", help="N faults on pages that change: do invariants hold?"
+        "--random-faults",
+        type=int,
+        metavar="N",
+        help="N faults on pages that change: do invariants hold?",
     )
     say("--hour", action="store_true", help="the service for an hour: memory, descriptors, counts")
     say(
@@ -32,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     say("--outage", type=float, default=60, help="with --faults: seconds that a server is away")
     say(
         "--seed", type=int,
-        help="with --faults and --faults: of the moments (default: a new one); with --experiment: "
+        help="with --faults, --random-faults: of the times (default: new); with --experiment: "
         "of all that is random (default: 1)",
     )  # fmt: skip
     say("--compare", action="store_true", help="with --faults: near-duplicates are looked for")
@@ -43,8 +46,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def benches(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
     """The benchmarks, by the names of their options; the last is an option of the others too."""
     return {
-        "knocks": lambda: _knocks(options),
-        "faults": lambda: faults.run(options.faults, _seed(options)),
+        "faults": lambda: _faults(options),
+        "random_faults": lambda: random_faults.run(options.random_faults, _seed(options)),
         "hour": lambda: _hour(options),
         "workers": lambda: _workers(options),
     }
@@ -54,16 +57,16 @@ def _seed(options: argparse.Namespace) -> int:
     return random.randrange(10**6) if options.seed is None else int(options.seed)
 
 
-def _knocks(options: argparse.Namespace) -> int:
+def _faults(options: argparse.Namespace) -> int:
     kills = (options.kills, options.redis_kills, options.mongo_kills)
     # Whatever the default is: longer than the outage that is asked for.
     env = {"FRESHET_COMMIT_RETRY_SECONDS": str(max(30, 5 * options.outage))}
-    return knocks.run(
+    return faults.run(
         Asked(
             workers=int(options.workers or 2),
-            kills=dict(zip(knocks.KILLED, kills, strict=True)),
+            kills=dict(zip(faults.KILLED, kills, strict=True)),
             outage_seconds=options.outage,
-            pages=options.pages or knocks.PAGES,
+            pages=options.pages or faults.PAGES,
             redis=not options.no_redis,
             seed=_seed(options),
             env=env | ({"FRESHET_DUPLICATES": "characters"} if options.compare else {}),

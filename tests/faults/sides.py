@@ -46,7 +46,7 @@ stock = "p.stock"
 sku = "span.sku"
 description = "div.description"
 """
-NAME = "knocks"
+NAME = "faults"
 PLAIN_SETTINGS = "tests.bench.plainredis.settings"
 REDIS_ITEMS, MONGO_ITEMS = "shop:items", "items"
 

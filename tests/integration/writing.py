@@ -123,7 +123,7 @@ async def taken(store: Store, seconds: float) -> Lease:
 
 def visit(target: Target, text: str | None, at: datetime) -> Visit:
     """A visit that found this text; None: an error. A list page links to the items it names."""
-    fetched = Fetched(target, at, WRAPPER.scheme(target.kind), 200)
+    fetched = Fetched(target, at, WRAPPER.selector_digest(target.kind), 200)
     if text is None:
         fetched.outcome, fetched.reason, fetched.status = Outcome.ERROR, "status 500", 500
     elif target.kind is Kind.LIST:

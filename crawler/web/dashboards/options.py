@@ -58,7 +58,7 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
 
 def places(config: Config, opts: argparse.Namespace) -> Places:
     """Validate the folders; raises ConfigError."""
-    out = Path(opts.out or config.data_dir / "pages").absolute()
+    out = Path(opts.out or config.data_dir / "dashboards").absolute()
     if opts.templates is None:
         return Places(None, out)
     templates = Path(opts.templates).absolute()

@@ -38,7 +38,7 @@ from crawler.web.server import (
     url_of,
 )
 
-COMMAND = "pages"
+COMMAND = "dashboards"
 CHECK_SECONDS = 1.0
 INDEX = "index.html"
 ALWAYS = {

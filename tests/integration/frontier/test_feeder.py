@@ -52,7 +52,7 @@ class Pass:
         self.db, self.chance = db, chance
         self.config = Config.load(in_flight=50)
         self.in_flight: set[str] = set()
-        self.shared_fetch: set[str] = set()
+        self.shared_fetches: set[str] = set()
         self.allowance = Unbounded()
         self.due_at_start = TARGETS
         self.handed_out: Counter[str] = Counter()

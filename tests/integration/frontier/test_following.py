@@ -89,9 +89,9 @@ def plan(db: Db, *names: str, **own: object) -> None:
 
 def plan_with_three_of_worth(db: Db) -> None:
     """All have a plan; a visit is worth much of 9, less of 7, still less of 2."""
-    plan(db, *NAMES, worth=0.1)
+    plan(db, *NAMES, last_value=0.1)
     for i in (7, 2, 9):
-        plan(db, NAMES[i], worth=float(i))
+        plan(db, NAMES[i], last_value=float(i))
 
 
 def cap(db: Db, *spiders: str, **caps: int) -> None:
@@ -211,8 +211,8 @@ def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_fir
 def test_who_has_had_least_goes_before_the_most_valuable(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
-    plan(crawled, *NAMES, worth=1.0)
-    plan(crawled, NAMES[2], worth=0.1)
+    plan(crawled, *NAMES, last_value=1.0)
+    plan(crawled, NAMES[2], last_value=0.1)
     had = {"$set": {"requested": 20, "missed_visits": 80}}
     crawled.targets.update_one({"url": {"$regex": f"{NAMES[2]}$"}}, had)
     cap(crawled, daily_cap=1)
@@ -221,7 +221,7 @@ def test_who_has_had_least_goes_before_the_most_valuable(
 
 
 def test_another_policy_may_be_asked_for(crawl: Crawl, crawled: Db, pages: Pages) -> None:
-    plan(crawled, *NAMES, worth=1.0)
+    plan(crawled, *NAMES, last_value=1.0)
     long_ago = {"$set": {"visited_at": MONDAY - 9 * HOUR}}
     crawled.targets.update_one({"url": {"$regex": f"{NAMES[4]}$"}}, long_ago)
     cap(crawled, daily_cap=1)
@@ -242,8 +242,8 @@ def test_of_a_host_that_is_capped_the_most_valuable_go(
 def test_the_most_valuable_go_first_where_the_pass_is_to_end_before_all(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
-    plan(crawled, *NAMES, worth=0.1)
-    plan(crawled, NAMES[8], worth=8.0)
+    plan(crawled, *NAMES, last_value=0.1)
+    plan(crawled, NAMES[8], last_value=8.0)
     one_by_one = ("-s", "CONCURRENT_REQUESTS=1", "-s", "FRESHET_IN_FLIGHT=1")
     crawl(25.5, "-s", "CLOSESPIDER_PAGECOUNT=1", *one_by_one)
     assert next(iter(asked(pages))) == "/item-8.html"

@@ -229,7 +229,7 @@ def test_the_service_tells_by_http(freshet: Freshet, database: Db, pages: Pages)
         assert found["freshet_runs_ended_total", "failed", name] == 0
         assert found["freshet_refresh_failures_total", name] == 0
     assert found["freshet_refresh_failures_total", str(broken)] >= 1
-    assert found["freshet_refresh_jobs_total", "prune", "done"] == 0
+    assert found["freshet_refresh_jobs_total", "done", "prune"] == 0
     assert found["freshet_process_resident_memory_bytes",] > 1e6
     assert found["freshet_reactor_lag_seconds_count",] >= 0
 

@@ -261,7 +261,7 @@ def test_a_budget_that_becomes_too_small_is_one_line(bare: Freshet, trace: Path)
     files = ("--changes", trace / "changes.csv")
     result = run(bare, "simulate", "pages", *files, *SPAN, "--budget", 0.5)
     assert (result.code, result.out) == (1, "")
-    assert "targets every 28 days need 0." in result.complaint
+    assert "targets visited every 28 days need 0." in result.complaint
 
 
 def test_pages_that_have_all_ended_have_no_figures(bare: Freshet, trace: Path) -> None:

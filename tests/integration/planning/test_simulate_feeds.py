@@ -286,7 +286,7 @@ def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: P
 
 
 def test_fewer_visits_than_the_longest_interval_takes_are_noted(bare: Freshet, trace: Path) -> None:
-    note = "3 visits or more are needed to visit each feed every 24 weeks"
+    note = "plans visit each feed at least every 24 weeks, which takes 3 visits"
     assert note in run(bare, *words(trace, "--visits", 2)).out
     assert note not in run(bare, *words(trace, "--visits", 3)).out
     assert note not in run(bare, *words(trace, "--visits", 2, "--policy", "uniform")).out
@@ -351,7 +351,7 @@ def test_a_trace_without_posts_of_its_feeds_is_one_line(bare: Freshet, trace: Pa
     write(trace / "posts.csv", ("feed_id", "posted_at_utc"), [("x", "2024-01-03T00:00:00Z")])
     result = run(bare, *words(trace, "--visits", 40))
     assert result.complaint == (
-        "scrapy simulate: no feed that is listed with a window has any post"
+        "scrapy simulate: no posts found of any listed feed with a known size"
     )
 
 
@@ -404,16 +404,16 @@ def test_a_policy_that_spends_too_much_is_a_mistake_of_ours() -> None:
 # The own past.
 
 
-def feed(url: str, posts: Iterable[datetime], window: int = 5, **own: object) -> Row:
+def feed(url: str, posts: Iterable[datetime], feed_size: int = 5, **own: object) -> Row:
     """A feed that was polled every 20 minutes for three weeks."""
-    return page(url, posts, spider="feeds", kind=Kind.FEED, feed_size=window, **own)
+    return page(url, posts, spider="feeds", kind=Kind.FEED, feed_size=feed_size, **own)
 
 
 def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
     command = ("simulate", "feeds", "--visits", "7x", "--policy", "uniform", "--history")
     nothing = run(freshet, *command)
     assert nothing.complaint == (
-        "scrapy simulate: no feed has been read yet (scrapy crawl reads them)"
+        "scrapy simulate: no feed has been read yet. Run scrapy crawl first."
     )
     daily = [feed(f"https://feeds.example/{n}", spread(n, 9)) for n in (0, 3, 21)]
     unread = feed("https://feeds.example/new", (), feed_size=0)

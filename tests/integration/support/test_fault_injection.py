@@ -1,4 +1,4 @@
-"""What the knocks are made of: servers that come back, and laws that notice what is wrong."""
+"""Fault injection: servers that come back, and invariants that notice errors."""
 
 from __future__ import annotations
 

@@ -144,13 +144,13 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
         (("serve", "--bind", "0.0.0.0"), "--bind 0.0.0.0: not a loopback address"),
         (("serve", "--bind", "public.example"), "not a loopback address"),
         (("serve", "--port", "65536"), "--port: '65536' is not a port number"),
-        (("serve", "--for", "x"), "--for: 'x' is no time"),
+        (("serve", "--for", "x"), "--for: invalid duration: 'x'"),
     ],
 )
 def test_the_users_mistakes_are_one_line(
     freshet: Freshet, templates: Path, words: tuple[str, ...], complaint: str
 ) -> None:
-    done = run(freshet, "pages", *(word.replace("{t}", str(templates)) for word in words))
+    done = run(freshet, "dashboards", *(word.replace("{t}", str(templates)) for word in words))
     assert done.code == 1
     assert complaint in done.complaint
     assert not (templates.parent / "data/pages").exists()

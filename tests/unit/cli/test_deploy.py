@@ -20,7 +20,7 @@ from crawler.errors import ConfigError
 from crawler.ops import options
 from crawler.ops.doctor_sites import SETTINGS
 from crawler.ops.jobs import with_files
-from crawler.ops.schedule import SERVICE, WORKER, chores, unit
+from crawler.ops.schedule import SERVICE, WORKER, periodic_jobs, unit
 from crawler.ops.service import REST_SECONDS
 from crawler.storage.client import with_database
 
@@ -184,11 +184,11 @@ def test_names_of_folders_stand_for_their_wrappers(tmp_path: Path) -> None:
     assert list(with_files(["books", folder, "x.toml"])) == ["books", *files, "x.toml"]
 
 
-def test_chores_are_left_to_others() -> None:
+def test_periodic_jobs_are_left_to_others() -> None:
     config = Config.load()
-    assert [one.name for one in chores(config, 60, 0, 0)] == ["replan", "prune"]
-    assert [one.name for one in chores(config, 60, 0, 0, prunes=False)] == ["replan"]
-    assert chores(config, 0, 0, 0, prunes=False) == []
+    assert [one.name for one in periodic_jobs(config, 60, 0, 0)] == ["replan", "prune"]
+    assert [one.name for one in periodic_jobs(config, 60, 0, 0, prunes=False)] == ["replan"]
+    assert periodic_jobs(config, 0, 0, 0, prunes=False) == []
 
 
 @pytest.mark.parametrize("template", [SERVICE, WORKER])

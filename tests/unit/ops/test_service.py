@@ -143,7 +143,7 @@ def test_a_replan_is_due_a_time_after_the_last_one() -> None:
     assert [job.name for job in periodic_jobs(config, 0, 0, NOW)] == ["prune"]
 
 
-def test_a_chore_that_failed_is_run_again_within_the_hour() -> None:
+def test_a_job_that_failed_is_run_again_within_the_hour() -> None:
     job = PeriodicJob("replan", ["replan"], 86_400, NOW)
     job.ran(NOW, well=False)
     assert job.next_at == NOW + 3600
@@ -156,7 +156,7 @@ def test_prune_leaves_to_the_settings_what_they_say() -> None:
     assert prune.words == ["prune"]
 
 
-def test_chores_are_told_what_the_service_was_told() -> None:
+def test_periodic_jobs_are_told_what_the_service_was_told() -> None:
     settings = Settings({"FRESHET_CONTACT": "settings.py", "BOT_NAME": "x"})
     settings.set("FRESHET_BUDGET", "5", priority="cmdline")
     settings.set("LOG_LEVEL", "DEBUG", priority="cmdline")

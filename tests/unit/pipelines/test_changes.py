@@ -57,7 +57,7 @@ def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: f
 
 
 @pytest.mark.parametrize(
-    ("selector_digest", "raw", "outcome", "reason"),
+    ("digest", "raw", "outcome", "reason"),
     [
         ("s2", "r1", Outcome.UNCHANGED, "the site definition was edited"),
         ("s2", "r2", Outcome.CHANGED, None),
@@ -66,9 +66,9 @@ def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: f
     ids=["edited, same page", "edited, other page", "not edited"],
 )
 def test_an_edit_of_the_wrapper_is_no_change_of_the_page(
-    scheme: str, raw: str, outcome: Outcome, reason: str | None
+    digest: str, raw: str, outcome: Outcome, reason: str | None
 ) -> None:
-    decided = visit(fetched(known(), content_hash="h2", selector_digest=scheme, raw_hash=raw))
+    decided = visit(fetched(known(), content_hash="h2", selector_digest=digest, raw_hash=raw))
     assert (decided.outcome, decided.reason) == (outcome, reason)
 
 

@@ -73,7 +73,7 @@ def test_at_a_first_look_every_post_is_new() -> None:
     assert (collected.edited, collected.missed_posts) == ((), 0)
     assert outcome_of(found, collected) is Outcome.NEW
     after = collected.monitor
-    assert (after.window, after.full, after.posts, len(after.ids)) == (2, False, 2, 16)
+    assert (after.feed_size, after.full, after.posts, len(after.ids)) == (2, False, 2, 16)
 
 
 def test_a_known_post_with_another_text_is_edited_and_keeps_its_key() -> None:
@@ -104,13 +104,13 @@ def test_the_window_grows_until_posts_leave_and_follows_the_document_then() -> N
 
     young = look(Monitor(), "b", "a")
     grown = look(young, "c", "b", "a")
-    assert [(m.window, m.full) for m in (young, grown)] == [(2, False), (3, False)]
+    assert [(m.feed_size, m.full) for m in (young, grown)] == [(2, False), (3, False)]
     assert planned_feed_size(grown) == 10, "there may be room for more"
     rolled = look(grown, "d", "c", "b")
-    assert (rolled.window, rolled.full, planned_feed_size(rolled)) == (3, True, 3)
+    assert (rolled.feed_size, rolled.full, planned_feed_size(rolled)) == (3, True, 3)
     shrunk = look(rolled, "e", "d")
-    assert shrunk.window == 2
-    assert look(shrunk).window == 2, "an empty document tells nothing"
+    assert shrunk.feed_size == 2
+    assert look(shrunk).feed_size == 2, "an empty document tells nothing"
 
 
 def test_posts_are_lost_when_no_post_of_the_last_document_is_left() -> None:

@@ -1,4 +1,4 @@
-"""The passes of `make bench ARGS=--faults`: each with a database and a Redis of its own."""
+"""The runs of `make bench ARGS=--faults`: each with a database and a Redis of its own."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Line:
         return f"{self.side}, {self.scenario}: {counts}; broken: {self.broken or 'nothing'}"
 
 
-class Knocks:
+class FaultyRuns:
     """Passes over one site and on one mongod, each with a database and a Redis of its own."""
 
     def __init__(self, asked: Asked, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
@@ -120,7 +120,7 @@ class Knocks:
                 went = striker.outage(scenario.away, way, OUTAGE_SHARE, seconds)
             has_ended = crowd.finish(LONGEST_SECONDS)
         found = fetches(self._site.requests(), striker.blows)
-        broken = [] if went else ["the pass stood still, or ended before the last knock"]
+        broken = [] if went else ["the run stalled, or ended before the last fault"]
         broken += [] if has_ended else [f"not all ended within {LONGEST_SECONDS:g} s"]
         broken += self._laws(uri, found, crowd)
         return self._line(FRESHET, scenario, side, striker, began, broken)

@@ -94,7 +94,7 @@ def serving(freshet: Freshet, cells: Db, templates: Path, tmp_path: Path) -> Ite
 
 def test_the_built_in_page_shows_all_cells(freshet: Freshet, cells: Db, tmp_path: Path) -> None:
     done = in_json(freshet, "dashboards", "build")
-    out = tmp_path / "data/pages"
+    out = tmp_path / "data/dashboards"
     assert done == {"pages": {"index.html": "written"}, "out": str(out)}
     page = (out / "index.html").read_text(encoding="utf-8")
     assert "1.25 EUR" in page
@@ -153,7 +153,7 @@ def test_the_users_mistakes_are_one_line(
     done = run(freshet, "dashboards", *(word.replace("{t}", str(templates)) for word in words))
     assert done.code == 1
     assert complaint in done.complaint
-    assert not (templates.parent / "data/pages").exists()
+    assert not (templates.parent / "data/dashboards").exists()
 
 
 def test_a_taken_port_is_one_line(serving: Serve, freshet: Freshet, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_only_this_machine_is_answered(serving: Serve) -> None:
 
 def test_it_ends_after_its_time_and_at_ctrl_c(freshet: Freshet, cells: Db) -> None:
     done = freshet("dashboards", "serve", "--port", 0, "--for", "0.02m")
-    assert (done.code, done.complaint.endswith("/data/pages")) == (0, True)
+    assert (done.code, done.complaint.endswith("/data/dashboards")) == (0, True)
     assert re.match(r"1 page written in \d+ seconds? -> ", done.out)
     with Serve(freshet) as serve:
         serve.process.send_signal(signal.SIGINT)

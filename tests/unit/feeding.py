@@ -1,4 +1,4 @@
-"""Small feed documents, as the tests of their reading write them."""
+"""Small feed documents for the tests of feed parsing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMESPACES = " ".join(
 
 
 def rss(*items: str, channel: str = "", head: str = '<?xml version="1.0"?>') -> str:
-    """An RSS 2.0 document of these items."""
+    """Return an RSS 2.0 document with these items."""
     return (
         f'{head}<rss version="2.0" {NAMESPACES}><channel><title>A blog</title>'
         f"<link>https://a.example/blog/</link>{channel}{''.join(items)}</channel></rss>"
@@ -34,7 +34,7 @@ def rss(*items: str, channel: str = "", head: str = '<?xml version="1.0"?>') -> 
 
 
 def item(inside: str = "", *, n: int = 1) -> str:
-    """The nth item of a feed; `inside` is added to its title, link and guid."""
+    """Return item `n` of a feed; `inside` is added after its title, link, and guid."""
     return (
         f"<item><title>Post {n}</title><link>https://a.example/blog/{n}</link>"
         f"<guid>tag:{n}</guid>{inside}</item>"
@@ -42,7 +42,7 @@ def item(inside: str = "", *, n: int = 1) -> str:
 
 
 def atom(*entries: str, feed: str = "", attributes: str = "") -> str:
-    """An Atom 1.0 document of these entries."""
+    """Return an Atom 1.0 document with these entries."""
     return (
         f'<feed xmlns="http://www.w3.org/2005/Atom" {attributes}><title>A blog</title>'
         f'<link href="https://a.example/blog/"/>{feed}{"".join(entries)}</feed>'
@@ -50,19 +50,19 @@ def atom(*entries: str, feed: str = "", attributes: str = "") -> str:
 
 
 def json_feed(*items: dict[str, Any], **feed: Any) -> str:
-    """A JSON Feed 1.1 of these items."""
+    """Return a JSON Feed 1.1 document with these items."""
     version = "https://jsonfeed.org/version/1.1"
     return json.dumps({"version": version, "title": "A blog", "items": items, **feed})
 
 
 def reading(document: str | bytes, content_type: str | None = None) -> FeedDocument:
-    """The document, read at NOW."""
+    """Parse a document as if it were fetched at NOW."""
     body = document.encode() if isinstance(document, str) else document
     return read(body, FEED_URL, content_type, NOW)
 
 
 def only(document: str | bytes) -> Entry:
-    """The one entry of a document that has no problem."""
+    """Return the only entry of a document, which must have no problems."""
     found = reading(document)
     assert found.problems == ()
     (entry,) = found.entries

@@ -1,4 +1,4 @@
-"""Responses, wrappers and fetches for the tests, with as little as they need."""
+"""Minimal responses, site definitions, and fetches for tests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
 def page(body: str | bytes, url: str = SITE, **headers: str) -> HtmlResponse:
-    """An HTML response; a `str` is sent as UTF-8 and declared so."""
+    """Return an HTML response; a `str` body is sent as UTF-8 with that encoding declared."""
     if isinstance(body, str):
         return HtmlResponse(url, body=body.encode(), encoding="utf-8", headers=headers)
     return HtmlResponse(url, body=body, headers=headers)
 
 
 def wrapper(**keys: Any) -> Wrapper:
-    """A wrapper of a small shop, with other keys."""
+    """Return the site definition of a small shop; `keys` override its defaults."""
     usual = {
         "name": "shop",
         "start_urls": SITE,
@@ -33,10 +33,10 @@ def wrapper(**keys: Any) -> Wrapper:
 
 
 def target(kind: Kind = Kind.ITEM, **known: Any) -> Target:
-    """A target of the shop."""
+    """Return a target of the shop."""
     return Target("shop", f"{SITE}item/1", kind, **known)
 
 
 def fetched(of: Target | None = None, **seen: Any) -> Fetched:
-    """A fetch at noon."""
+    """Return a fetch at noon."""
     return Fetched(of or target(), NOON, **({"selector_digest": "s1", "status": 200} | seen))

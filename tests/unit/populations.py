@@ -1,4 +1,4 @@
-"""Targets made up for the planner's tests: sites in zones with and without daylight saving."""
+"""Generated targets for the planner tests: sites in zones with and without daylight saving time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schedules.history import Floats, Histories, Times
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 
-# A Monday. In the five weeks before, clocks jumped in New York, Berlin, St. John's and Lord Howe.
+# A Monday. In the five weeks before, clocks changed in New York, Berlin, St. John's and Lord Howe.
 NOW = datetime(2026, 4, 6, tzinfo=UTC).timestamp() / 3600
 ZONES = tuple(
     ZoneInfo(name)
@@ -31,7 +31,7 @@ OFFICE: Floats = np.where((HOUR // 24 < 5) & (HOUR % 24 >= 8) & (HOUR % 24 < 18)
 def population(
     n: int, zones: tuple[ZoneInfo, ...] = ZONES, seed: int = 0, **own: Any
 ) -> Population:
-    """Some targets, dealt out to one site a zone; each site is a group. own: other fields."""
+    """Return targets of one site per zone; each site is a group. `own` overrides fields."""
     s, rng = len(zones), np.random.default_rng(seed)
     site = np.arange(n) % s
     distinct = tuple(dict.fromkeys(zones))
@@ -47,7 +47,7 @@ def population(
 
 
 def mixed(n: int, seed: int = 0) -> Population:
-    """As `population`, with closed hours, weights, costs and intervals that can all be kept."""
+    """Return a population with closed hours, weights, costs, and feasible intervals."""
     rng = np.random.default_rng(seed)
     some = population(n, seed=seed)
     opened = np.ones((some.sites, WEEK_HOURS), np.bool_)
@@ -64,14 +64,14 @@ def mixed(n: int, seed: int = 0) -> Population:
 
 
 def rates(n: int, seed: int = 0) -> Floats:
-    """(n,) changes a week, most of them few."""
+    """Return (n,) changes per week; most of the rates are low."""
     return np.random.default_rng(seed).gamma(0.7, 6.0, n) + 0.02
 
 
 def changes(
     some: Population, rate: Floats, profile: Floats = UNIFORM, weeks: float = 5, seed: int = 0
 ) -> Times:
-    """Changes of all targets in the weeks before NOW, at chance. profile: (168,) or (n, 168)."""
+    """Return random changes in the weeks before NOW; `profile` has the shape (168,) or (n, 168)."""
     rng = np.random.default_rng(seed)
     profile = np.broadcast_to(profile, (len(some), WEEK_HOURS))
     hours = np.arange(int(NOW - weeks * WEEK_HOURS), int(NOW))
@@ -85,18 +85,18 @@ def changes(
 
 
 def watched(some: Population, happened: Times, every: float = 4, weeks: float = 5) -> Histories:
-    """What visits at even intervals in the weeks before NOW saw of these changes."""
+    """Return the histories observed by evenly spaced visits in the weeks before NOW."""
     n = len(some)
     return seen(never(n), polls(n, NOW - weeks * WEEK_HOURS, NOW, every), happened)
 
 
 def gaps(schedule: Schedule) -> Floats:
-    """Hours between a visit and the next, for each visit of a cycle."""
+    """Return the hours between consecutive visits of a cycle."""
     if schedule.every_hours:
         return np.array([schedule.every_hours])
     return np.diff([*schedule.slots, schedule.slots[0] + schedule.weeks * WEEK_HOURS]).astype(float)
 
 
 def all_of(schedules: Schedules) -> list[Schedule]:
-    """The schedules one by one."""
+    """Return the schedules as a list."""
     return [schedules[i] for i in range(len(schedules))]

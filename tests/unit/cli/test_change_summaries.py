@@ -1,4 +1,4 @@
-"""The line of `scrapy changes` that says what changed."""
+"""The summary lines printed by `scrapy changes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts of text."""
+"""Text charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Usage of commands: nothing unknown, nothing missing, nothing left over."""
+"""Command usage: unknown, missing, and unused arguments are rejected."""
 
 from __future__ import annotations
 

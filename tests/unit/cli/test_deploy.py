@@ -1,4 +1,4 @@
-"""What the Dockerfile, compose.yaml and the units of systemd say is there and can be run."""
+"""The Dockerfile, compose.yaml, and systemd units refer to existing files, commands, and options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECONDS = {"s": 1, "m": 60}
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Of the Dockerfile: names and what follows them, without comments."""
+    """Return the Dockerfile's instructions as (name, arguments), without comments."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     whole = "\n".join(lines).replace("\\\n", " ")
@@ -58,14 +58,14 @@ def seconds(text: str) -> int:
 
 
 def words_of(command: str | list[str]) -> list[str]:
-    """A command's words as compose gives them, where no variable is set."""
+    """Return the words of a command as Compose expands them when no variable is set."""
     if isinstance(command, list):
         return command
     return shlex.split(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", command))
 
 
 def order(words: list[str]) -> options.Order:
-    """What `scrapy refresh run` makes of the words of a command."""
+    """Return the options that `scrapy refresh run` parses from the words of a command."""
     assert words[:2] == ["refresh", "run"]
     parser = argparse.ArgumentParser()
     parser.add_argument("-L")  # Scrapy's
@@ -209,7 +209,7 @@ def test_units(template: str, tmp_path: Path) -> None:
     assert set(said["RestrictAddressFamilies"].split()) >= {"AF_INET", "AF_INET6", "AF_UNIX"}
     places = [f"-{ROOT}", f"-{tmp_path}/of data", f"-{tmp_path}/metrics", "-%C/freshet"]
     assert shlex.split(said["ReadWritePaths"]) == places
-    # The manager of a user's services may not drop capabilities, and would not start these.
+    # A systemd user manager cannot drop capabilities and would fail to start these units.
     for name in ("CapabilityBoundingSet", "ProtectKernelModules", "PrivateDevices"):
         assert name not in said
     (run,) = (line for line in text.splitlines() if line.startswith("ExecStart="))

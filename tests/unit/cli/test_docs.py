@@ -1,4 +1,4 @@
-"""The documentation builds, describes everything there is, and its links lead somewhere."""
+"""The documentation builds, covers every feature, and has no broken links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted(DOCS.rglob("*.md")))]
-# A cell of a table ends at a bar that is not escaped.
+# Unescaped bars separate the cells of a table.
 CELLS = re.compile(r"(?<!\\)\|")
 
 
@@ -78,7 +78,7 @@ def test_pictures_are_small_and_shown_somewhere(picture: Path) -> None:
     assert picture.stat().st_size < 60_000
     pages = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
     assert any(f"pictures/{picture.name})" in page for page in pages)
-    # GitHub shows no picture that loads something from elsewhere.
+    # GitHub does not render SVG images that load external resources.
     assert not re.search(r"(?:src|href|url)\W+https?:", picture.read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Lines of `scrapy duplicates check`: what is read of them, what is refused, what is written."""
+"""Input lines of `scrapy duplicates check`: parsing, rejection, and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scrapy genspider -t wrapper` writes a spider that works."""
+"""`scrapy genspider -t wrapper` writes a working spider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spiders.wrapper import Arguments, WrapperSpider
 
 
 def genspider(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """The command, writing into a folder."""
+    """Run `scrapy genspider` in a folder."""
     environment = os.environ | {
         "PYTHONPATH": str(PROJECT), "SCRAPY_SETTINGS_MODULE": "crawler.settings",
     }  # fmt: skip
@@ -29,7 +29,7 @@ def genspider(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> type[WrapperSpider]:
-    """The class of a generated spider."""
+    """Return the class of a generated spider."""
     folder = tmp_path_factory.mktemp("generated")
     genspider(folder, "-t", "wrapper", "tea-shop", "tea.example")
     spec = importlib.util.spec_from_file_location("tea_shop", folder / "tea_shop.py")
@@ -44,7 +44,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> type[WrapperSpider]:
 
 @pytest.fixture(scope="module")
 def wrapper(generated: type[WrapperSpider]) -> Wrapper:
-    """The wrapper of the generated spider."""
+    """Return the site definition of the generated spider."""
     return generated.read_wrapper(Arguments())
 
 

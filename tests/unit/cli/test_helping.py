@@ -1,4 +1,4 @@
-"""The help of commands has headings where headings are, however wide the terminal is."""
+"""Help output keeps its headings at every terminal width."""
 
 from __future__ import annotations
 

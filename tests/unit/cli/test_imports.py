@@ -1,4 +1,4 @@
-"""Imports point down: the contracts in pyproject.toml hold, and every module has its layer."""
+"""Imports follow the layers: the contracts in pyproject.toml hold, and every module has a layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LINES, MAX_LOOSE, MAX_PACKAGES = 700, 8, 12
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Check the contracts of the project in `folder`, in a process and without a cache."""
+    """Check the import contracts of the project in `folder`, in a subprocess without a cache."""
     command = [sys.executable, "-c", RUN, "--no-cache"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -29,7 +29,7 @@ def layers() -> list[str]:
 
 
 def modules() -> list[str]:
-    """Names of what must have a layer: the packages, for crawler each of its parts."""
+    """Return the modules that must belong to a layer: all packages, and each part of `crawler`."""
     parts = [
         f"crawler.{path.stem}"
         for path in (ROOT / "crawler").iterdir()
@@ -51,7 +51,7 @@ def test_every_module_has_one_layer() -> None:
 
 
 def test_the_house_stays_small() -> None:
-    """No module grows past what can be read at a time, and `crawler/` has few loose modules."""
+    """Check that modules stay short and that `crawler/` has few top-level modules."""
     sources = [path for package in LAYERED for path in (ROOT / package).rglob("*.py")]
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources}
     assert [path for path, lines in lengths.items() if lines > MAX_LINES] == []

@@ -1,4 +1,4 @@
-"""Two texts side by side: their sentences, what stands for what, and which words differ."""
+"""Side-by-side comparison of two texts: sentences, their alignment, and the words that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the add-on tells Scrapy, and that the user has the last word."""
+"""The add-on changes Scrapy's settings, and user settings take precedence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crawler.config import Config
 
 
 def with_addon(priority: str = "project", **given: object) -> Settings:
-    """Scrapy's settings with these of a project, and then the add-on."""
+    """Return Scrapy's settings after applying a project's settings and then the add-on."""
     settings = Settings()
     settings.setdict(given, priority=priority)
     FreshetAddon().update_settings(settings)

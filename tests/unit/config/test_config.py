@@ -1,4 +1,4 @@
-"""The knobs: defaults, environment, `.env`, Scrapy settings, and what a bad value says."""
+"""Configuration: defaults, environment, `.env`, Scrapy settings, and errors for invalid values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from schedules.terms import POLICIES
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No knob is set from outside."""
+    """Remove all Freshet settings from the environment."""
     for name in list(os.environ):
         if name.startswith("FRESHET_") or name == "MONGO_URI":
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Boilerplate: learned from posts that have something of their own, then not compared any more."""
+"""Boilerplate: learned from posts with text of their own, then excluded from the comparison."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CJK = [chr(point) for point in range(0x4E00, 0x4E00 + 3000)]
 
 
 def framed(seed: int, words: int = 12) -> str:
-    """A post in a frame that is most of it, on one line."""
+    """Return a one-line post that consists mostly of boilerplate."""
     menu, footer = text(1, 60), text(2, 40)
     return f"{menu} {text(1000 + seed, words)} {footer}"
 
 
 def framed_cjk(seed: int) -> str:
-    """The same in Chinese, where no spaces are."""
+    """Return a Chinese post, which has no spaces, that consists mostly of boilerplate."""
     random, own = Random(1), Random(1000 + seed)
     menu = "".join(random.choices(CJK, k=120))
     return menu[:80] + "".join(own.choices(CJK, k=24)) + menu[80:]
@@ -113,7 +113,7 @@ def test_a_copy_of_all_is_found_at_a_source_without_that_boilerplate() -> None:
         copy = sketch(edited(words, 2, seed))
         copies += copy.similarity(sketch(words, table)) >= THRESHOLD
         others += copy.similarity(another) >= THRESHOLD
-    # An estimate from 128 values: of a different post a tenth of the text may look like ours.
+    # The estimate uses 128 values, so up to 10 % of a different post can look like our text.
     assert copies >= 98
     assert others <= 10
 
@@ -157,14 +157,14 @@ def test_posts_from_before_are_pending_once() -> None:
 
 
 def test_what_two_workers_learn_at_the_same_moment_comes_together() -> None:
-    """The second one adds its posts to what the first one has stored."""
+    """Check that the second worker adds its posts to those the first worker stored."""
     late = Table("feed")
     late.learn("late", given(framed(71)))
     stored = taught([framed(1), framed(2)])
     stored.take_over(late)
     assert set(stored.pending) == set(stored.posts) == {"p0", "p1", "late"}
     assert stored.common.size > 50
-    # What became common elsewhere, after the late one's post was compared without it.
+    # Boilerplate that other workers learned after the late worker compared its post.
     stored = taught([framed(seed) for seed in range(5)])
     before = stored.version
     stored.pending.clear()
@@ -214,7 +214,7 @@ def test_a_tally_counts_as_a_dictionary_does() -> None:
         assert taught is not None
         its = set(taught.marks.tolist())
         assert 10 < len(its) == taught.marks.size <= 40
-        # The smallest hashes, so that posts with the same passage keep the same marks of it.
+        # The smallest hashes are kept, so posts that share a passage keep the same hashes of it.
         assert its == {mark for mark in post.marks.hashes.tolist() if mark <= max(its)}
         for mark in its:
             counts[mark] = counts.get(mark, 0) + 1

@@ -1,4 +1,4 @@
-"""Which text of a post is compared, and when it was written."""
+"""Text, date, and bands that a post is compared by."""
 
 from __future__ import annotations
 

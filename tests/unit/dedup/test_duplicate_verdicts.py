@@ -1,4 +1,4 @@
-"""What two posts are to each other, in words: what their texts say, and what is stored of them."""
+"""Verdicts on two posts: how similar their texts are, and what is stored about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = text(1)
 
 
 def side(key: str, words: str, scheme: Scheme = SCHEME, **stored: Any) -> ComparedPost:
-    """A post that is stored as it is."""
+    """Return a post whose stored sketch is up to date, unless `stored` overrides it."""
     sketch = scheme.sketch(words)
     known = {"scheme": scheme.name, "stored": sketch, "at": NOON} | stored
     return ComparedPost(key, words, sketch, **known)

@@ -1,4 +1,4 @@
-"""The paper's experiment: its formulas, the copies, the posts, and what counts as found."""
+"""The paper's experiment: its formulas, copies, posts, and detection criteria."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CHINESE = "今天的天气很好我们去公园"
 
 
 def silent(_: str) -> None:
-    """Nobody watches."""
+    """Discard progress messages."""
 
 
-# What the paper prints.
+# Numbers printed in the paper.
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_the_formulas_are_trees_times_height() -> None:
     million = math.log2(1_000_000)
     assert SCHEMES["B6D1"].worst_reads(1_000_000) == pytest.approx(0.75 * million)
     assert SCHEMES["R15D2"].worst_reads(1_000_000) == pytest.approx(2.14 * million, rel=0.002)
-    # The printed 2.34 (log2 D + 3.9) is of pages of 85 1/3 entries.
+    # The printed 2.34 (log2 D + 3.9) assumes pages of 85 1/3 entries.
     assert SCHEMES["R1D3"].worst_reads(1_000_000) == pytest.approx(2.34 * (million + 3.9), rel=1e-3)
 
 
 def test_the_printed_page_reads_are_of_ten_trees_in_both_schemes_of_pairs() -> None:
     assert SCHEMES["R15D2"].trees_read == pytest.approx(10.2, abs=0.05)
     assert SCHEMES["R1D3"].trees_read == pytest.approx(10.2, abs=0.05)
-    # More than the six that B6D1 has.
+    # More than the six trees of B6D1.
     assert SCHEMES["B6D1"].trees_read == pytest.approx(9.1, abs=0.05)
 
 
-# Copies.
+# Copies
 
 
 @pytest.mark.parametrize("edits", [1, 3, 5])
@@ -116,7 +116,7 @@ def test_copies_know_what_they_are_of() -> None:
     assert copies(sample, (2, 2), REPLACE, Random(1)) == [first, second]
 
 
-# Posts.
+# Posts
 
 
 def lines(*posts: object) -> bytes:
@@ -174,7 +174,7 @@ def test_made_posts_have_10_to_800_words_of_zipfs_law() -> None:
     assert most / second == pytest.approx(2, rel=0.15)
 
 
-# The experiment.
+# The experiment
 
 
 def test_keys_of_all_posts_and_some_of_the_posts_themselves() -> None:
@@ -216,7 +216,7 @@ def test_a_post_shorter_than_a_shingle_has_no_signature() -> None:
 
 
 class Three(Synthetic):
-    """A post, the same again with a word added, and another."""
+    """Three posts: a post, the same post with one word added, and a different post."""
 
     def _text(self, number: int) -> str:
         same = " ".join(f"word{i}" for i in range(40))
@@ -259,7 +259,7 @@ def test_how_alike_texts_are_is_exact() -> None:
     assert alikeness("", "") == 0
 
 
-# The options.
+# Options
 
 
 def read(*words: str) -> argparse.Namespace:

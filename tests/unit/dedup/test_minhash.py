@@ -1,4 +1,4 @@
-"""Signatures are datasketch's own, and one byte a value tells as much as four."""
+"""Signatures equal datasketch's, and one byte per value is as accurate as four."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def values(text: str, width: int = 5) -> signature.Values:
 
 
 def shingles(text: str, width: int = 5) -> list[bytes]:
-    """As a user of datasketch makes them."""
+    """Return shingles as a datasketch user would build them."""
     normal = normal_text(text)
     return [
         normal[at : at + width].encode("utf-8", "surrogatepass")
@@ -47,7 +47,7 @@ def shingles(text: str, width: int = 5) -> list[bytes]:
 
 
 def theirs(text: str, width: int = 5) -> MinHash:
-    """What datasketch makes of the text, with its own permutations."""
+    """Return datasketch's MinHash of the text, with datasketch's own permutations."""
     made = MinHash(num_perm=VALUES, hashfunc=shingle_hash)
     made.update_batch(shingles(text, width))
     return made
@@ -112,7 +112,7 @@ def test_it_is_found_in_an_index_of_datasketch() -> None:
 
 
 def pairs(jaccard: float, size: int = 500, count: int = 400) -> list[tuple[signature.Values, ...]]:
-    """Values of pairs of random sets; together `size` hashes, of which this share is in both."""
+    """Return the values of random pairs of sets; each pair has `size` hashes and this Jaccard."""
     random = np.random.default_rng(7)
     shared = round(size * jaccard)
     own = (size - shared) // 2

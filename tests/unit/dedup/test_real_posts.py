@@ -1,7 +1,7 @@
-"""12,300 real posts through an index in memory: what is found, and what is found wrongly.
+"""12,300 real posts through an in-memory index: true and false matches.
 
-Needs a folder with them in `posts.jsonl.xz`, named by the variable NEAR_DUP; their texts belong to
-their publishers and are not part of this project.
+Requires a folder that contains `posts.jsonl.xz`. Set the variable NEAR_DUP to the folder's path.
+The texts belong to their publishers and are not part of this project.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.soak,
 ]
 THRESHOLD = 0.7
-# Of the estimate; its standard error is .04.
+# Tolerance of the estimate; its standard error is 0.04.
 TOLERANCE = 0.03
 MUCH = 0.8
 SEEDS = [1, 2, 3]
@@ -40,7 +40,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Found:
-    """A post that was taken for a duplicate, and the earlier one that it was found by."""
+    """A post flagged as a duplicate, and the earlier post that it matched."""
 
     post: int
     by: int
@@ -59,15 +59,15 @@ def sketches() -> tuple[Sketch | None, ...]:
 
 @cache
 def order(seed: int) -> tuple[int, ...]:
-    """Numbers of the posts as they arrive."""
+    """Return the numbers of the posts in their order of arrival."""
     return tuple(Random(seed).sample(range(len(posts())), len(posts())))
 
 
 @cache
 def flagged(seed: int) -> tuple[Found, ...]:
-    """Each post claims its bands; those that are taken lead to posts that may be like it.
+    """Let each post claim its bands, and compare it with the owners of bands that are taken.
 
-    A duplicate keeps what was free of its bands, so that copies of copies are found.
+    A duplicate keeps the bands that were free, so that copies of copies are found.
     """
     owners: dict[int, int] = {}
     found = []
@@ -89,7 +89,7 @@ def likeness(one: int, other: int) -> float:
 
 
 def exactly_alike(one: int, other: int) -> float:
-    """Exact Jaccard, by the shape that shows more of it."""
+    """Return the exact Jaccard similarity, using the shape with the higher value."""
     a, b = sketches()[one], sketches()[other]
     shared = a.parts.keys() & b.parts.keys() if a and b else set()
     return max(
@@ -97,12 +97,12 @@ def exactly_alike(one: int, other: int) -> float:
     )
 
 
-# All pairs, by counting the shingles that each post shares with each other one.
+# Exact similarities of all pairs, from the number of shingles that two posts share.
 
 
 @cache
 def pairs() -> dict[tuple[int, int], float]:
-    """The exact Jaccard of all pairs of posts that have much in common, by 5 characters or by 3."""
+    """Return the exact Jaccard of all similar pairs, with shingles of 5 or of 3 characters."""
     found: dict[tuple[int, int], float] = {}
     for shape in (CHARACTERS_SHAPE, CJK_SHAPE):
         sets = [shingles(post, shape) for post in range(len(posts()))]
@@ -121,7 +121,7 @@ def shingles(post: int, shape: Shape) -> Values:
 
 
 def pairs_of(sets: list[Values], least: float) -> dict[tuple[int, int], float]:
-    """The Jaccard of all pairs of sets where it is `least` or more; the greater number first."""
+    """Return all pairs of sets with a Jaccard of `least` or more; the larger number comes first."""
     sizes = np.array([one.size for one in sets])
     _, shingle = np.unique(np.concatenate(sets), return_inverse=True)
     by_shingle = np.argsort(shingle, kind="stable")
@@ -141,7 +141,7 @@ def sharing(
     sizes: Numbers,
     least: float,
 ) -> list[tuple[int, int, float]]:
-    """Pairs of sets and their Jaccard; a set's shingles and a shingle's sets are in runs."""
+    """Return pairs of sets and their Jaccard; shingles are grouped by set, sets by shingle."""
     found = [(0, 0, 0.0) for _ in range(0)]
     shared = np.zeros(sizes.size, np.int64)
     for post in range(sizes.size):
@@ -161,7 +161,7 @@ def sharing(
 
 
 def with_an_earlier_one(seed: int, least: float) -> set[int]:
-    """The posts that come after one that is as like as that."""
+    """Return the posts that arrive after a post with at least this similarity."""
     place = {post: n for n, post in enumerate(order(seed))}
     return {max(pair, key=place.__getitem__) for pair, exact in pairs().items() if exact >= least}
 
@@ -187,7 +187,7 @@ def test_what_is_found_is_alike(seed: int) -> None:
 
 
 def test_the_pairs_are_all_that_there_are() -> None:
-    """Of some posts, against each with each."""
+    """Compare with brute force over all pairs of the first 200 posts."""
     sets = [shingles(post, CHARACTERS_SHAPE) for post in range(200)]
     plain = [set(one.tolist()) for one in sets]
     each = {

@@ -1,4 +1,4 @@
-"""Sketches: what a text is compared by, found by and stored as."""
+"""Sketches: comparison, lookup, and storage of texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def keys(made: Sketch) -> set[int]:
 
 
 def finds(one: str, other: str, threshold: float = THRESHOLD) -> bool:
-    """Whether each text is found by the other, and is enough like it."""
+    """Return True if each text finds the other and their similarity reaches the threshold."""
     a, b = sketch(one), sketch(other)
     return not keys(a).isdisjoint(keys(b)) and a.similarity(b) >= threshold
 
@@ -54,14 +54,14 @@ def words(count: int, seed: int = 0) -> str:
 
 
 def mixed(han: int, seed: int = 0) -> str:
-    """100 characters without the spaces, `han` of them Chinese: the others are words of two."""
+    """Return 100 characters, not counting spaces: `han` Chinese ones and words of two letters."""
     writer = Writer(seed)
     letters = writer.random.choices("abcdefghijklmnopqrstuvwxyz", k=100 - han)
     pairs = ["".join(letters[n : n + 2]) for n in range(0, len(letters), 2)]
     return writer.chinese(han) + " " + " ".join(pairs)
 
 
-# The normal form
+# Normal form
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_text_and_its_look_alike_are_one() -> None:
     assert sketch(shouted).encode() == sketch(text).encode()
 
 
-# Which shingles
+# Choice of shingles
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_all_others_have_shingles_of_five(text: str) -> None:
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("before", "after"), [(38, 40), (39, 41), (59, 61), (60, 62), (49, 51)])
 def test_an_edit_across_a_border_of_shingles_is_found(before: int, after: int, seed: int) -> None:
-    """A word of two letters becomes two Chinese characters."""
+    """Replace a word of two letters with two Chinese characters."""
     text = mixed(before, seed)
     edited = text[:before] + Writer(seed + 100).chinese(after - before) + text[before:-3]
     assert shapes(edited) == shapes(mixed(after))
     assert finds(text, edited)
 
 
-# Which bands
+# Choice of bands
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_different_posts_are_not_alike() -> None:
     assert not any(keys(a) & keys(b) for a, b in combinations(made, 2))
 
 
-# As stored
+# Stored form
 
 STORED = [
     words(100),
@@ -261,7 +261,7 @@ def test_what_is_no_stored_sketch_is_refused(stored: bytes) -> None:
 
 
 def keys_by_shape() -> dict[tuple[Shape, object], Keys]:
-    """All keys of some hundred texts, by shape and banding."""
+    """Return all keys of a few hundred texts, by shape and banding."""
     found: dict[tuple[Shape, object], list[Keys]] = {}
     for seed in range(60):
         for count in (2, 20, 100):
@@ -287,12 +287,12 @@ def test_keys_fit_in_47_bits_and_are_of_one_shape_only() -> None:
     }
     together = np.concatenate(list(found.values()))
     assert 0 <= together.min() < together.max() < 2**KEY_BITS
-    # All bits are in use, so that keys are spread over the whole index.
+    # All bits are used, so that the keys spread over the whole index.
     assert together.max() > 0.99 * 2**KEY_BITS
     assert np.unique(together).size == together.size
 
 
-# By words, and as the paper does
+# Shingles of words, and supershingles as in the paper
 
 
 def test_words_are_shingled_by_five_and_a_cjk_character_is_one() -> None:
@@ -355,7 +355,7 @@ def test_a_scheme_has_a_name_with_its_version_and_a_threshold(name: str) -> None
     assert scheme.threshold == (1 / 3 if name == "supershingles" else 0.6)
 
 
-# Exactly
+# Exact matches
 
 
 def plain_jaccard(one: str, other: str, width: int) -> float:

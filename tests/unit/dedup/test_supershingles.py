@@ -1,4 +1,4 @@
-"""The paper's features: six of fourteen minima each, duplicates where two agree at their place."""
+"""The paper's features: six groups of 14 minima; two features that agree mean a duplicate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sketch(text: str) -> Sketch:
 
 
 def features(text: str) -> list[int]:
-    """Six numbers."""
+    """Return the six features of a text."""
     found: list[int] = sketch(text).parts[SUPERSHINGLES].view(np.int64).tolist()
     return found
 
@@ -50,8 +50,8 @@ def test_each_feature_is_of_fourteen_of_84_minima() -> None:
     minima = values_of(hashes, 84)
     usual = features_of(hashes).view(np.int64)
     for place in range(84):
-        # Without the shingle that is the least in one permutation, its feature is another one;
-        # others change only where that shingle is the least too.
+        # Removing the shingle with the smallest value in one permutation changes that feature;
+        # other features change only if that shingle is their minimum too.
         less = hashes[values_of_each(hashes)[place] != minima[place]]
         changed = np.flatnonzero(values_of(less, 84) != minima) // 14
         assert set(np.flatnonzero(features_of(less).view(np.int64) != usual)) == set(changed)
@@ -59,7 +59,7 @@ def test_each_feature_is_of_fourteen_of_84_minima() -> None:
 
 
 def values_of_each(hashes: np.ndarray) -> np.ndarray:
-    """(84, n) what each permutation makes of each shingle."""
+    """Return the (84, n) values of each shingle in each permutation."""
     return np.stack([values_of(hashes[i : i + 1], 84) for i in range(hashes.size)], axis=1)
 
 
@@ -109,7 +109,7 @@ def test_a_text_shorter_than_a_shingle_is_known_by_its_exact_words() -> None:
 
 
 def test_what_is_stored_stays_what_it_is() -> None:
-    """A change here needs a new version of the scheme, and makes users rebuild their index."""
+    """Pin the stored values: a change requires a new scheme version and a rebuilt index."""
     text = of_words(100, seed=1)
     assert features(text)[:2] == [-4458218482218336599, -6999137484204539417]
     assert sketch(text).bands.tolist()[:2] == [6256179857659, 7073567624580]

@@ -1,4 +1,4 @@
-"""How cells are described, and what is wrong with some descriptions."""
+"""Definitions of cells, and the errors of invalid definitions."""
 
 from __future__ import annotations
 

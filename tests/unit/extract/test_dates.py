@@ -1,4 +1,4 @@
-"""Dates on pages: in the site's zone, never relative to the day they are read."""
+"""Dates on pages: in the site's time zone, and never relative to the time of the visit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.pages import page
 
 
 def at(*parts: int) -> datetime:
-    """A moment in UTC."""
+    """Return a UTC datetime."""
     return datetime(*parts, tzinfo=UTC)  # type: ignore[arg-type,misc]
 
 

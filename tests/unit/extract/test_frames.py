@@ -1,7 +1,8 @@
-"""Different posts in the page frame of one site: alike as pages, not alike as posts.
+"""Different posts in the same page template: similar as pages, not similar as posts.
 
-Real pages need a folder with them in `pages.jsonl.xz`, named by the variable EXTRACTION; their
-texts belong to their publishers and are not part of this project.
+The tests with real pages require a folder that contains `pages.jsonl.xz`. Set the variable
+EXTRACTION to the folder's path. The texts belong to their publishers and are not part of this
+project.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ needs_pages = pytest.mark.skipif(
 )
 THRESHOLD = 0.7
 POSTS = 16
-# Of the characters of a main text.
+# Share of the characters of a main text.
 NEARLY_ALL = 0.98
 SHORT, LONGER = (10, 50), (50, 150)
 
 
 def frames() -> dict[str, str]:
-    """Pages with all but their posts; {title} and {post} stand in their places."""
+    """Return page templates with the placeholders {title} and {post}."""
     writer = Writer(0)
     menu, popular = (
         "".join(f"<li><a href='/{n}'>{writer.title()}</a></li>" for n in range(12)) for _ in "ab"
@@ -78,7 +79,7 @@ def frames() -> dict[str, str]:
 
 
 def post_of(seed: int, words: tuple[int, int]) -> str:
-    """Paragraphs of a post with so many words, in HTML."""
+    """Return a post of `words` (minimum and maximum) words, as HTML paragraphs."""
     writer = Writer(seed)
     said = writer.text(writer.random.randint(*words))
     half = said.find(". ", len(said) // 2) + 1
@@ -102,7 +103,7 @@ def similarity(one: str | None, other: str | None) -> float:
 
 
 def flagged(texts: list[str | None]) -> float:
-    """The share of pairs that are taken for duplicates."""
+    """Return the share of pairs that are flagged as duplicates."""
     alike = [similarity(one, other) >= THRESHOLD for one, other in combinations(texts, 2)]
     return sum(alike) / len(alike)
 
@@ -121,7 +122,7 @@ def whole(body: str) -> str | None:
 def test_whole_pages_of_different_posts_are_alike(
     name: str, words: tuple[int, int], share: float
 ) -> None:
-    """Why texts are extracted first."""
+    """Show why the main text must be extracted before posts are compared."""
     assert flagged([whole(body) for body in pages_of(frames()[name], words)]) > share
 
 
@@ -151,12 +152,12 @@ def test_a_post_is_extracted_with_all_its_words(name: str, words: tuple[int, int
             assert part in (extracted(body) or "")
 
 
-# Real frames
+# Real templates
 
 
 @cache
 def real_frames() -> tuple[str, ...]:
-    """Real pages with {post} in the place of their main text, where that is in one element."""
+    """Return real pages with {post} in place of the main text, if a single element contains it."""
     with lzma.open(Path(str(EXTRACTION)) / "pages.jsonl.xz", "rt") as lines:
         rows = [json.loads(line) for line in lines]
     made = (emptied(row["html"], row["truth_html"]) for row in rows if row.get("truth_html"))
@@ -179,7 +180,7 @@ def emptied(body: str, truth: str) -> str | None:
 
 
 def holder_of(element: html.HtmlElement, parts: list[str]) -> html.HtmlElement | None:
-    """The smallest element with nearly all of the main text; None where there is none."""
+    """Return the smallest element that contains nearly all of the main text, or None."""
     if held(element, parts) < NEARLY_ALL:
         return None
     children = (holder_of(child, parts) for child in element if isinstance(child.tag, str))
@@ -187,13 +188,13 @@ def holder_of(element: html.HtmlElement, parts: list[str]) -> html.HtmlElement |
 
 
 def held(element: html.HtmlElement, parts: list[str]) -> float:
-    """The share of the parts' characters that are in an element."""
+    """Return the share of the parts' characters that an element contains."""
     said = squeeze(element.text_content())
     return sum(len(part) for part in parts if part in said) / max(1, sum(map(len, parts)))
 
 
 def real_pairs(words: tuple[int, int]) -> Iterator[tuple[str, str]]:
-    """Two different posts in each real frame."""
+    """Yield two different posts in each real template."""
     for n, frame in enumerate(real_frames()):
         one, other = (frame.replace("{post}", post_of(2 * n + i, words)) for i in (1, 2))
         yield one, other
@@ -220,5 +221,5 @@ def test_whole_real_pages_of_different_posts_are_alike(
 def test_posts_extracted_from_real_pages_are_not_alike(
     words: tuple[int, int], share: float
 ) -> None:
-    """But for short ones in frames that have whole articles beside the post, or no post."""
+    """Allow short posts in templates with whole articles next to the post, or without a post."""
     assert flagged_real(words, extracted) <= share

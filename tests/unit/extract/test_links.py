@@ -1,4 +1,4 @@
-"""Wanted links on HTML pages, and the category of the page they are on."""
+"""Wanted links on HTML pages, and the category of a page."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LONGEST = 200
 def wanted(
     response: TextResponse, shop: Wrapper, category: str | None, counts: LinkCounts | None = None
 ) -> tuple[Link, ...]:
-    """The wanted links on a page; all are counted in `counts`."""
+    """Return the wanted links on a page, and count all links in `counts`."""
     return wanted_links(response, shop, category, LONGEST, counts or LinkCounts())
 
 
 def urls_on(body: str, **keys: Any) -> list[str]:
-    """The wanted URLs on a page."""
+    """Return the wanted URLs on a page."""
     return [link.url for link in wanted(page(body), wrapper(**keys), None)]
 
 
@@ -113,7 +113,7 @@ LINKS = """
 
 
 def counted(body: str, kept: int = 20, **keys: Any) -> LinkCounts:
-    """The counts of a page's links."""
+    """Return the link counts of a page."""
     counts = LinkCounts(kept)
     wanted(page(body), wrapper(**keys), None, counts)
     return counts

@@ -1,4 +1,4 @@
-"""What a list page says of each item."""
+"""Fields of items, read from list pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a response is before anyone reads it."""
+"""Outcomes of responses that are decided before parsing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of the search index, queries as they are typed, passages around hits."""
+"""Full-text search: index words, parsing of queries, and passages around matches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crawler.search import (
 )
 from crawler.utils.terminal import printable
 
-# What stands in a text, and what the index does not find there by itself.
+# Texts, and the words in them that the index alone does not find.
 UNFOUND = {
     "plain English, “quoted” — and it’s done": None,
     "München, Москва, naïve, İ aside": "i̇",
@@ -143,7 +143,7 @@ def test_whole_words_match_in_any_form(given: str, text: str, *, is_hit: bool) -
 
 
 def shown(text: str, *given: str, columns: int = 40) -> str:
-    """A passage with its hits in brackets."""
+    """Return a passage with its matches in brackets."""
     found = passage([text], Query.of(given).terms, columns)
     return _bracketed(found.text, found.marks)
 

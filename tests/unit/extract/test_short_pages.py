@@ -1,4 +1,4 @@
-"""Short posts of pages that mark none."""
+"""Short posts on pages without markup for them."""
 
 from __future__ import annotations
 

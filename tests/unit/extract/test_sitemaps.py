@@ -1,4 +1,4 @@
-"""Sitemaps as list pages: entries, indexes, compression, and what is broken in the wild."""
+"""Sitemaps as list pages: entries, indexes, compression, and common errors."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ NAMESPACE = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
 
 
 def urlset(*entries: str) -> bytes:
-    """A sitemap with these entries."""
+    """Return a sitemap with these entries."""
     urls = "".join(f"<url>{entry}</url>" for entry in entries)
     return f'<?xml version="1.0" encoding="UTF-8"?><urlset {NAMESPACE}>{urls}</urlset>'.encode()
 
 
 def index(*locations: str) -> bytes:
-    """A sitemap index with these sitemaps."""
+    """Return a sitemap index of these sitemaps."""
     maps = "".join(f"<sitemap><loc>{loc}</loc></sitemap>" for loc in locations)
     return f"<sitemapindex {NAMESPACE}>{maps}</sitemapindex>".encode()
 
 
 def links(body: bytes) -> tuple[Link, ...]:
-    """The wanted links of a sitemap."""
+    """Return the wanted links in a sitemap."""
     sitemap = sitemap_of(body, LIMIT)
     assert sitemap is not None
     return sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), LONGEST, LinkCounts())
 
 
 def urls(body: bytes) -> list[str]:
-    """The wanted URLs of a sitemap."""
+    """Return the wanted URLs in a sitemap."""
     return [link.url for link in links(body)]
 
 

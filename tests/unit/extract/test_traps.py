@@ -1,4 +1,4 @@
-"""Which links become targets, and which are left out as those of a site without end."""
+"""Spider traps: links that become targets, and links that are skipped on endless sites."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.unit.pages import SITE, wrapper
 
 
 def traps(**keys: object) -> Traps:
-    """The caps of a shop."""
+    """Return the link caps of a shop."""
     return Traps(wrapper(**keys).completed(Config.load()))
 
 
 def items(of: Traps, *paths: str) -> list[Link]:
-    """Links to items of the shop."""
+    """Return links to items of the shop."""
     urls = [f"{SITE}{path}" for path in paths]
     return [Link(url, Kind.ITEM, pattern=of.wrapper.match(url).pattern) for url in urls]
 

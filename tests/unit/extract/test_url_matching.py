@@ -1,4 +1,4 @@
-"""What a URL is to a wrapper: a list page, an item, or none of its business."""
+"""Classification of URLs by a site definition: list page, item, or neither."""
 
 from __future__ import annotations
 

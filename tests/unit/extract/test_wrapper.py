@@ -1,4 +1,4 @@
-"""The wrapper model: what it takes, and what its errors say."""
+"""The model of site definitions: accepted keys and error messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST = {"name": "shop", "start_urls": SITE, "item_pages": "/item/"}
 
 
 def error_of(keys: dict[str, Any], source: str = "shop.toml") -> str:
-    """What a wrapper of these keys is refused with."""
+    """Return the error message for a site definition with these keys."""
     with pytest.raises(WrapperError) as caught:
         Wrapper.of(keys, source)
     assert "\n" not in str(caught.value)
@@ -279,7 +279,7 @@ def test_wrappers_whose_open_hours_were_asked_for_still_compare() -> None:
 
 
 class Shop(WrapperSpider):
-    """The shop as a class."""
+    """The shop as a spider class."""
 
     name = "shop"
     start_urls = ["https://shop.example/"]

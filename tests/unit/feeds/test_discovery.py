@@ -1,4 +1,4 @@
-"""Which feeds a web page names."""
+"""Discovery of the feeds that a web page links to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RSS = 'rel="alternate" type="application/rss+xml"'
 
 
 def found(body: str, url: str = PAGE) -> Candidates:
-    """What a page with this body names."""
+    """Return the feed candidates on a page with this body."""
     return candidates(HtmlResponse(url, body=body.encode(), encoding="utf-8"))
 
 

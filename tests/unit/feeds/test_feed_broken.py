@@ -1,4 +1,4 @@
-"""Broken and hostile documents: what can be read of them, and that they end."""
+"""Malformed and malicious feeds: parsing recovers what it can and always ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNDECLARED = rss(UMLAUT, head="")
 
 
 def told(document: str | bytes, content_type: str | None = None) -> tuple[list[str], str]:
-    """The texts and the problems of a document."""
+    """Return the texts and the problems of a document."""
     found = reading(document, content_type)
     texts = [
         entry.content.get("main_text", entry.content.get("title", "")) for entry in found.entries
@@ -190,7 +190,7 @@ HOSTILE = {
     "a long number": json_feed().replace("[]", f"[{'1' * HALF}]"),
     "deep JSON": '{"a":' * (HALF // 5),
 }
-# Each takes about one second; ten are a hang.
+# Parsing takes about one second; ten seconds mean a hang.
 MOST_SECONDS = 10
 
 

@@ -1,4 +1,4 @@
-"""Dates of posts: read in many forms, believed where they can be true."""
+"""Dates of posts: parsed in many formats, accepted only if plausible."""
 
 from __future__ import annotations
 

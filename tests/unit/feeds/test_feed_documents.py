@@ -1,8 +1,8 @@
-"""525 real feed documents and those of other readers' tests, many of them malformed.
+"""525 real feeds and test feeds of other parsers, many of them malformed.
 
-Needs a folder with them in `feeds.tar.xz` and feedparser's own reading of each in `index.csv`,
-named by the variable REAL_FEEDS; their texts belong to their publishers and are not part of this
-project.
+Requires a folder that contains the feeds in `feeds.tar.xz` and feedparser's results in `index.csv`.
+Set the variable REAL_FEEDS to the folder's path. The texts belong to their publishers and are not
+part of this project.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ REAL_FEEDS = os.environ.get("REAL_FEEDS")
 pytestmark = pytest.mark.skipif(
     not REAL_FEEDS, reason="REAL_FEEDS names no folder with the 525 feed documents"
 )
-# What the problems say where the document's encoding or its XML is wrong.
+# Parts of problem messages about a wrong encoding or malformed XML.
 WRONG = ("malformed XML", "no encoding declared", "unknown encoding", "character")
 LEFT_OUT = ("are the same", "left out")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A document, and what feedparser says of it; found: ours, or why it is no feed."""
+    """A document with feedparser's results; `found` is our result, or why it is not a feed."""
 
     name: str
     body: bytes
@@ -107,7 +107,7 @@ def test_what_feedparser_finds_malformed_is_told_and_nothing_else() -> None:
 
 
 def test_a_document_that_is_cut_off_gives_the_first_posts_of_the_whole_one() -> None:
-    """Each real document of some length, cut in the middle."""
+    """Cut each long real document in the middle."""
     for case, whole in feeds():
         if len(case.body) < 5_000 or case.malformed or _is_special(whole):
             continue
@@ -121,5 +121,5 @@ def test_a_document_that_is_cut_off_gives_the_first_posts_of_the_whole_one() -> 
 
 
 def _is_special(document: FeedDocument) -> bool:
-    """Its ids or its dates depend on all of its posts."""
+    """Return True if the document's ids or dates depend on all of its posts."""
     return any("share the id" in problem or "dates" in problem for problem in document.problems)

@@ -1,4 +1,4 @@
-"""Ids of posts: the same ones from fetch to fetch, whatever comes and goes around a post."""
+"""Post ids: stable across fetches while other posts appear and disappear."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_one_guid_for_all_posts_loses_none_and_that_is_told() -> None:
 def test_one_guid_and_one_link_for_all_posts_lose_none(link: str | None) -> None:
     found = ids(*(post(n, guid="same", link=link) for n in (1, 2, 3)))
     assert len(set(found)) == 3
-    # The same ones in another order and in other company.
+    # The ids stay the same in another order and next to other posts.
     assert set(ids(*(post(n, guid="same", link=link) for n in (4, 3, 2)))) & set(found) == set(
         found[1:]
     )

@@ -1,4 +1,4 @@
-"""Feed documents of every format, and what is none."""
+"""Feed documents in every format, and documents that are not feeds."""
 
 from __future__ import annotations
 

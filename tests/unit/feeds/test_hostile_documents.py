@@ -1,4 +1,4 @@
-"""Sitemaps, feeds, lists of feeds and JSON that are made to harm their reader."""
+"""Malicious sitemaps, feeds, feed lists, and JSON documents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENTRY = f"<url><loc>{SITE}item/1</loc></url>"
 
 
 def on_map(markup: str, before: str = "") -> list[str]:
-    """The wanted URLs of a sitemap."""
+    """Return the wanted URLs in a sitemap."""
     body = f'{before}<urlset xmlns="{NAMESPACE}">{markup}</urlset>'.encode()
     found = sitemap_of(body, 1 << 24)
     assert found is not None
@@ -53,7 +53,7 @@ def test_what_stands_before_a_flood_in_a_sitemap_is_read(more: str) -> None:
 
 
 def feed(markup: str, before: str = "") -> FeedDocument:
-    """An RSS feed with this in it."""
+    """Parse an RSS feed that contains this markup."""
     item = "<item><guid>1</guid><title>One</title></item>"
     body = f"{before}<rss version='2.0'><channel>{item}{markup}</channel></rss>"
     return read(body.encode(), SITE, None, NOON)
@@ -85,7 +85,7 @@ def test_a_flood_in_a_feed_does_not_hide_its_posts(more: str) -> None:
 
 
 def opml(markup: str, before: str = "") -> FeedList:
-    """What an OPML document with this in it lists."""
+    """Parse an OPML document that contains this markup."""
     body = f"{before}<opml><body><outline text='One' xmlUrl='{SITE}feed'/>{markup}</body></opml>"
     return read_list(io.BytesIO(body.encode()), "feeds.opml", Config.load())
 

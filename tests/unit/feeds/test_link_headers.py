@@ -1,4 +1,4 @@
-"""Link headers: hubs and topic, out of whatever a server sends."""
+"""Link headers: hubs and topic, parsed from valid and invalid headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of feeds: OPML and plain text, whole and broken, and what is refused of them."""
+"""Feed lists: OPML and plain text, valid and malformed, and rejected entries."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FEED = '<outline text="A" xmlUrl="https://a.example/feed"/>'
 
 
 def read(text: str | bytes, **knobs: object) -> FeedList:
-    """What a file with this content lists."""
+    """Parse a feed list with this content."""
     body = text.encode() if isinstance(text, str) else text
     return read_list(io.BytesIO(body), NAME, Config.load(**knobs))
 
 
 def outlines(inner: str) -> FeedList:
-    """What an OPML document with these outlines lists."""
+    """Parse an OPML document with these outlines."""
     return read(f'<?xml version="1.0"?><opml version="2.0"><body>{inner}</body></opml>')
 
 

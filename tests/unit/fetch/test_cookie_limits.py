@@ -1,4 +1,4 @@
-"""Cookies that a site sets without end."""
+"""Limits on the cookies of a site."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def visited(middleware: FewCookiesMiddleware, url: str, *cookies: str) -> Cookie
 
 
 def sent(middleware: FewCookiesMiddleware, url: str) -> list[bytes]:
-    """The cookies that go with the next request."""
+    """Return the cookies sent with the next request."""
     request = Request(url)
     middleware.process_request(request)
     return (request.headers.get("Cookie") or b"").split(b"; ")

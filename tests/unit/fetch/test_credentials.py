@@ -1,4 +1,4 @@
-"""Where the headers and cookies of a site may go."""
+"""Destinations to which a site's headers and cookies may be sent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_allowed_domains_are_own_by_https_only_if_a_start_url_is() -> None:
 def sent(
     wrapper: Wrapper, cookies: CookiesMiddleware, url: str
 ) -> tuple[bytes | None, bytes | None]:
-    """What a request for a page carries: the key and the cookies."""
+    """Return the key and the cookies that a request for a page sends."""
     request = Request(url, meta={"target": Target("x", url, Kind.ITEM)})
     CredentialsMiddleware(wrapper).process_request(request)
     cookies.process_request(request)

@@ -1,4 +1,4 @@
-"""Large bodies are let into memory one after the other."""
+"""Large bodies are admitted into memory one at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 10 * LARGE_BYTES
 
 
 def run(behavior: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """A test as pytest calls it, of what happens in an event loop."""
+    """Turn a coroutine function into a test that pytest can call."""
 
     @wraps(behavior)
     def test() -> None:
@@ -30,7 +30,7 @@ def run(behavior: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 
 async def settled(task: asyncio.Task[list[str]]) -> bool:
-    """Whether a body has been admitted once all that was to happen has happened."""
+    """Let pending callbacks run, and return True if the body was admitted."""
     for _ in range(5):
         await asyncio.sleep(0)
     return task.done()
@@ -142,7 +142,7 @@ def test_a_body_that_the_disk_does_not_take_costs_its_page(full_disk: Callable[[
 
 @pytest.fixture
 def full_disk() -> Iterator[Callable[[], None]]:
-    """Lets this process write no file of more than a few bytes, until the test has ended."""
+    """Yield a function that limits this process to files of a few bytes until the test ends."""
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))

@@ -1,4 +1,4 @@
-"""Which addresses may be asked, and what a user has named."""
+"""Private addresses: their forms, and the hosts that the user allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may lead a crawl into private networks."""
+"""Private networks: the requests that may reach them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry-After: when a host wants to be asked again."""
+"""Retry-After: the time before which a host must not be requested again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = timedelta(days=30)
 
 
 def read(value: bytes) -> datetime | None:
-    """What a response with this Retry-After says at noon."""
+    """Parse the Retry-After header of a response received at noon."""
     return retry_after(Response("http://a.example", headers={"Retry-After": value}), NOON)
 
 

@@ -1,4 +1,4 @@
-"""What of a robots.txt is read, and which of its rules are ours."""
+"""Parsing of robots.txt, and selection of the rules that apply to Freshet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Each place that reads text from outside ends soon, whatever the text is.
+"""Every parser of external text finishes quickly, whatever the text.
 
-docs/explanation/security.md lists the places. A place runs in a process of its own, as code in C
-that never ends could not be interrupted in this one.
+docs/explanation/security.md lists the parsers. Each parser runs in a subprocess, because C code in
+an endless loop could not be interrupted in this process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/explanation/security.md"
-# Of the processor; the worst but heavy pages take 3 s, and what is quadratic takes minutes.
+# CPU time; the worst pages except heavy ones take 3 s, and quadratic parsing takes minutes.
 MAX_SECONDS, MAX_MB = 15, 2048
 SIZE = 300_000
 HALF = SIZE // 2
@@ -70,7 +70,7 @@ WORST = {
 
 
 def response(text: str) -> HtmlResponse:
-    """A page as small as those that are read in the crawl's own process."""
+    """Return a page that is small enough to be parsed in the crawl's own process."""
     body = text.encode("utf-8", "surrogatepass")[: SIZE - 100]
     return HtmlResponse(SITE, body=b"<body><p>" + body, encoding="utf-8")
 
@@ -162,7 +162,7 @@ OF_PAGES = {"crawler/extract/main_text.py", "crawler/feeds/discovery.py"}
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
-    """What each process would load for itself."""
+    """Load the libraries that each subprocess would otherwise import itself."""
     load()
     of_fields("May 1, 2024")
     of_sketches("word")
@@ -190,6 +190,6 @@ def test_the_worst_texts_end_soon(place: str, kind: str) -> None:
     except RecursionError:
         assert kind == "deep JSON"
     except LimitExceeded:
-        # A crawl reads it in a process of its own, which is ended as this one was.
+        # A crawl parses heavy pages in a subprocess, which is stopped like this one.
         assert place in OF_PAGES
         assert is_heavy(response(text))

@@ -1,4 +1,4 @@
-"""What a host may still be asked for in a pass."""
+"""Limits per host during a run: caps, holds, and repeated refusals."""
 
 from __future__ import annotations
 

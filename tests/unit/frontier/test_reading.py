@@ -1,4 +1,4 @@
-"""A spider turns each response into a fetch, whatever the response is."""
+"""Spiders turn every response into a fetch."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Shop(WrapperSpider):
 
 
 def spider(of: type[WrapperSpider] = Shop, **settings: Any) -> WrapperSpider:
-    """A spider with a session that was not opened: nothing is stored here."""
+    """Return a spider whose session is not open, so that nothing is stored."""
     return of.from_crawler(get_crawler(of, settings))
 
 
 def response(
     body: str | bytes = "<h1>Tea</h1>", url: str = ITEM, status: int = 200, **kwargs: Any
 ) -> HtmlResponse:
-    """A response to the request for a URL, in UTF-8."""
+    """Return a UTF-8 response to the request for a URL."""
     raw = body.encode() if isinstance(body, str) else body
     return HtmlResponse(url, status=status, body=raw, encoding="utf-8", **kwargs)
 
 
 def read(answer: Response, of: WrapperSpider | None = None, **known: Any) -> Fetched:
-    """What the spider makes of a response to the request for a target."""
+    """Return the fetch that the spider builds from a response to the request for a target."""
     crawling = of or spider()
     url = known.pop("url", answer.url)
     kind = known.pop("kind", Kind.LIST if "/category/" in url else Kind.ITEM)
@@ -173,7 +173,7 @@ def test_a_request_that_was_not_sent_is_no_visit() -> None:
 
 
 def failure(error: Exception) -> Failure:
-    """A failed download of the item."""
+    """Return a failed download of the item."""
     failed = Failure(error)
     failed.request = spider().request(Target("shop", ITEM, Kind.ITEM))  # type: ignore[attr-defined]
     return failed
@@ -184,7 +184,7 @@ KNOWN = Validators('"1"', "Wed, 01 May 2024 12:00:00 GMT")
 
 
 def asked(target: Target, **meta: Any) -> Request:
-    """The request for a target as it goes out."""
+    """Return the request for a target as it is sent."""
     crawling = spider()
     request = crawling.request(target)
     request.meta.update(meta)
@@ -193,7 +193,7 @@ def asked(target: Target, **meta: Any) -> Request:
 
 
 def known(**changed: Any) -> Target:
-    """An item that was read with the present wrapper."""
+    """Return an item that was read with the current site definition."""
     usual = {"validators": KNOWN, "content_hash": "h1", "selector_digest": SCHEME}
     return Target("shop", ITEM, Kind.ITEM, **(usual | changed))
 

@@ -1,4 +1,4 @@
-"""The sentences of a run that matched or found nothing."""
+"""Warnings after a run in which nothing matched or nothing was found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as JSON: what goes out comes back, and nothing that comes in can run."""
+"""Requests as JSON: lossless round trips, and no code execution on input."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_text_is_json() -> None:
         '{"a": "\udcff"}',
         '{"$pairs": 7}',
         '{"$pairs": [[[], 1]]}',
-        # A pattern that went back would take the square of this.
+        # A backtracking pattern would take quadratic time here.
         '"\\' * (MAX_BYTES // 2),
         '{"a": ' + '"\\"' * (MAX_BYTES // 4),
     ],

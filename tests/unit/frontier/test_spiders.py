@@ -1,4 +1,4 @@
-"""The spiders that come with the project, and the one that needs no Python."""
+"""The bundled spiders, including the one that is configured without Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUOTES = "https://quotes.toscrape.com/"
 
 
 def read(spider: type[WrapperSpider], **given: str) -> Wrapper:
-    """The wrapper of a spider with these arguments."""
+    """Return the site definition of a spider with these arguments."""
     return spider.read_wrapper(spider.read_arguments(dict(given)))
 
 

@@ -1,4 +1,4 @@
-"""The doctor's judgements: what follows from what was found."""
+"""Findings of the doctor: the status for each result of a check."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def statuses(findings: list[Finding]) -> list[Status]:
 
 
 def worst(findings: list[Finding]) -> Finding:
-    """The one finding that is not fine."""
+    """Return the only finding that is not OK."""
     (found,) = (one for one in findings if one.status is not OK)
     return found
 
@@ -98,7 +98,7 @@ def test_in_the_project_folder_all_is_well() -> None:
 
 
 def test_within_a_package_its_modules_hide_libraries() -> None:
-    """`python -m scrapy` in crawler/ would import crawler/redis for the library."""
+    """Check the case of `python -m scrapy` in crawler/, which would import crawler/redis."""
     found = worst(doctor.judge_folder(PROJECT / "crawler", [""]))
     assert found.status is FAILED
     assert str(PROJECT / "crawler") in found.found
@@ -115,7 +115,7 @@ def test_a_folder_that_was_removed() -> None:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Installs a distribution `greedy` with one package."""
+    """Return a function that installs the distribution `greedy` with one package."""
 
     def put(package: str) -> Path:
         init = tmp_path / package / "__init__.py"
@@ -142,7 +142,7 @@ def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str],
 def test_a_package_that_hides_them(
     install: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the `scrapy` script has it: installed packages before the project."""
+    """Put installed packages before the project on sys.path, like the `scrapy` script does."""
     install("schedules")
     first = sys.path[-1]
     monkeypatch.setattr(sys, "path", [first, *sys.path[:-1]])
@@ -187,7 +187,7 @@ def test_clocks(ahead_seconds: float, status: Status) -> None:
     found = doctor_servers.judge_clock("MongoDB", ahead_seconds, 600)
     assert found.status is status
     assert ("behind" in found.found) == (ahead_seconds < -1)
-    # No times of Redis's are compared with others.
+    # Freshet does not compare times of the Redis server with other times.
     assert doctor_servers.judge_clock("Valkey", ahead_seconds).status is (
         OK if status is OK else WARNING
     )

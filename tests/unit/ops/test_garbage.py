@@ -1,4 +1,4 @@
-"""What a crawl has loaded is not looked through for garbage again and again."""
+"""The garbage collector does not scan the objects loaded by a crawl again."""
 
 from __future__ import annotations
 

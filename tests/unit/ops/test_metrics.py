@@ -1,4 +1,4 @@
-"""Metrics: files that go on where others ended, addresses, answers, and what the docs say."""
+"""Metrics: files that continue after a restart, addresses, responses, and their documentation."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from crawler.web.metrics import MetricsSource, answer
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"\bfreshet_\w+")
-# Prometheus has base units, see its naming conventions.
+# Prometheus requires base units; see its naming conventions.
 OTHER_UNITS = {"milliseconds", "minutes", "hours", "days", "kilobytes", "megabytes", "percent"}
 
 
 def parsed(text: bytes) -> dict[str, Metric]:
-    """Families by name as Prometheus's own parser reads them."""
+    """Return metric families by name, parsed with Prometheus's own parser."""
     families = list(text_string_to_metric_families(text.decode()))
     assert len({family.name for family in families}) == len(families)
     return {family.name: family for family in families}
 
 
 def values(family: Metric, suffix: str = "") -> dict[tuple[tuple[str, str], ...], float]:
-    """The value of each series; suffix: of those of a histogram or a counter."""
+    """Return the value of each series; `suffix` selects series of a histogram or a counter."""
     wanted = [one for one in family.samples if one.name == family.name + suffix]
     found = {tuple(sorted(one.labels.items())): one.value for one in wanted}
     assert len(found) == len(wanted), "no series stands twice"
@@ -60,7 +60,7 @@ def values(family: Metric, suffix: str = "") -> dict[tuple[tuple[str, str], ...]
 
 
 class Process:
-    """A process that measures and writes its file, as a crawl does."""
+    """A process that records metrics and writes its file, like a crawl does."""
 
     def __init__(self, folder: Path, name: str = "shop") -> None:
         registry = ProcessMetrics().registry
@@ -269,7 +269,7 @@ def test_queues_are_told_where_they_are_known() -> None:
 
 
 def sample(**columns: Iterable[float]) -> Sample:
-    """A sample of one spider; what is not given is not known."""
+    """Return a sample of one spider; columns that are not given are unknown."""
     size = len(list(next(iter(columns.values()))))
     unknown = {name: np.full(size, np.nan) for name in (*NUMBERS, "hours") if name != "seen"}
     given = {name: np.array(list(column)) for name, column in columns.items()}

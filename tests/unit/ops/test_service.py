@@ -1,4 +1,4 @@
-"""The service's decisions: whose pass begins, who rests how long, when periodic_jobs are due."""
+"""Decisions of the service: the next run, pauses between runs, and due periodic jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fetch means for its target: outcome, sizes, state, next visit."""
+"""Effects of a fetch on its target: outcome, sizes, state, and next visit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ RULES = Rules(
 
 
 def known(**state: object) -> Target:
-    """An item that was seen before."""
+    """Return an item that was fetched before."""
     return target(
         **({"content_hash": "h1", "raw_hash": "r1", "selector_digest": "s1", "size": 100} | state)
     )
 
 
 def visit(page: Fetched) -> Visit:
-    """What is decided about a fetch."""
+    """Return the visit that is decided for a fetch."""
     return decide(page, RULES)
 
 
 def hours(moment: datetime) -> float:
-    """Hours from the fetch."""
+    """Return the hours since the fetch."""
     return (moment - NOON) / timedelta(hours=1)
 
 

@@ -14,13 +14,13 @@ from tests.unit.pages import SITE, fetched, target
 
 
 def item(**content: Any) -> Fetched:
-    """An item page with this content, as it leaves the pipeline."""
+    """Return an item page with this content after the content pipeline."""
     page: Fetched = ContentPipeline().process_item(fetched(content=content))
     return page
 
 
 def listing(*links: Link) -> str | None:
-    """Hash of a list page with these links."""
+    """Return the hash of a list page with these links."""
     page = ContentPipeline().process_item(fetched(target(Kind.LIST), links=links))
     assert isinstance(page, Fetched)
     return page.content_hash

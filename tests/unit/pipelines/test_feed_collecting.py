@@ -1,4 +1,4 @@
-"""What a feed's document means: new, edited and lost posts, its window, its past."""
+"""Effects of a feed document: new, edited, and missed posts, feed size, and history."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_posts_are_lost_when_no_post_of_the_last_document_is_left() -> None:
 
 def test_how_many_were_lost_follows_from_the_rate_and_the_hours_that_no_document_covers() -> None:
     last = NOW - 10 * HOUR
-    # Ten posts in ten days; now two in the last two hours, and nothing of the eight hours before.
+    # Ten posts in ten days; now two in the last two hours, and none in the eight hours before.
     seen = seen_until(last, *(last - i * 24 * HOUR for i in range(10)))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
     found = fetched(entry("y", NOW - HOUR), entry("x", NOW - 2 * HOUR), seen=seen)

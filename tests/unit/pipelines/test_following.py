@@ -1,4 +1,4 @@
-"""What a look at a page means for its past and for its next visit."""
+"""Effects of an observation on a page's history and on its next visit."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ WATCHED = History(AT - 600, AT - 60)
 
 
 def known(**state: object) -> Target:
-    """An item that was seen before."""
+    """Return an item that was fetched before."""
     usual = {"content_hash": "h1", "raw_hash": "r1", "selector_digest": "s1", "history": WATCHED}
     return target(**(usual | state))
 
 
 def look(before: str | None, now: str | None, outcome: Outcome = Outcome.CHANGED) -> Fetched:
-    """A fetch with one Last-Modified before and another, or the same, now."""
+    """Return a fetch with the previous and the current Last-Modified header."""
     content = "h1" if outcome is Outcome.UNCHANGED else "h2"
     of = known(validators=Validators(last_modified=before), false_dates=4)
     return fetched(of, content_hash=content, validators=Validators(last_modified=now))
 
 
-# The past.
+# History
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_new_date_on_the_old_content_is_a_lie(
     assert decide(page, RULES).false_dates == 4 + lied
 
 
-# The next visit.
+# The next visit
 
 
 def next_visit(plan: Planned | None, zone: str = "UTC", **page: object) -> Visit:
@@ -130,7 +130,7 @@ def hours(moment: datetime) -> float:
     return (moment - NOON) / HOUR
 
 
-# NOON is a Wednesday, hour 60 of the week.
+# NOON is on a Wednesday, in hour 60 of the week.
 @pytest.mark.parametrize(
     ("plan", "zone", "due"),
     [
@@ -196,7 +196,7 @@ def test_an_adaptive_interval_never_shrinks_to_nothing() -> None:
     assert next_visit(plan, content_hash="h2").next_visit == NOON + timedelta(minutes=1)
 
 
-# How it stands in the document.
+# The stored form
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Names of fields and keys, whatever a page calls them."""
+"""Names of fields and keys, including names that pages choose."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_names_at_any_depth_are_made_storable() -> None:
 
 
 def filled(**seen: Any) -> Fetched:
-    """A fetch after the content pipeline."""
+    """Return a fetch after the content pipeline."""
     page: Fetched = ContentPipeline().process_item(fetched(**seen))
     return page
 

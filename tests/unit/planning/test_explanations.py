@@ -1,4 +1,4 @@
-"""Why a page is visited when it is, in sentences."""
+"""Explanations of a page's visit times, in sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def facts(plan: dict[str, Any] | None = None, **own: Any) -> Facts:
 
 
 def target(**own: Any) -> Facts:
-    """Facts of a target without a plan."""
+    """Return the facts of a target without a plan."""
     return replace(facts(), target={"visited_at": NOW, **own})
 
 

@@ -1,4 +1,4 @@
-"""Traces of feeds: what is read, what is left out, what is refused and with which words."""
+"""Traces of feeds: accepted rows, skipped rows, and error messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC).timestamp() / 3600
 
 
 def trace_of(folder: Path, posts: str | bytes = POSTS, feeds: str | bytes = FEEDS) -> FeedTrace:
-    """The trace of files with these contents."""
+    """Return the trace in files with these contents."""
     for name, content in (("posts.csv", posts), ("feeds.csv", feeds)):
         data = content.encode() if isinstance(content, str) else content
         (folder / name).write_bytes(data)
@@ -40,7 +40,7 @@ def trace_of(folder: Path, posts: str | bytes = POSTS, feeds: str | bytes = FEED
 
 
 def error_of(folder: Path, posts: str | bytes = POSTS, feeds: str | bytes = FEEDS) -> str:
-    """What files with these contents are refused with, without their folder."""
+    """Return the error message for files with these contents, without the path of their folder."""
     with pytest.raises(TraceError) as caught:
         trace_of(folder, posts, feeds)
     assert "\n" not in str(caught.value)
@@ -48,7 +48,7 @@ def error_of(folder: Path, posts: str | bytes = POSTS, feeds: str | bytes = FEED
 
 
 def hours_of(trace: FeedTrace, feed: str) -> list[float]:
-    """A feed's posts in hours of the new year."""
+    """Return the times of a feed's posts in hours since New Year."""
     i = trace.ids.index(feed)
     of_feed = slice(trace.posts.first[i], trace.posts.first[i + 1])
     return [float(at) - NEW_YEAR for at in trace.posts.at[of_feed]]
@@ -87,7 +87,7 @@ def test_files_may_be_gzip_and_elsewhere(tmp_path: Path) -> None:
 
 
 def with_post(row: str) -> str:
-    """The posts with another second one."""
+    """Return the posts with the second row replaced."""
     rows = POSTS.splitlines()
     rows[2] = row
     return "\n".join(rows)

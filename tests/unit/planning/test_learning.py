@@ -1,4 +1,4 @@
-"""What is asked of a learning phase: mistakes are one line, before anything is opened."""
+"""Options of a sampling phase: an invalid option gives a one-line error before any connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replan plans: pages and feeds apart, and what has to be said where both are watched."""
+"""Scope of a replan: pages or feeds, and the error if a spider has both."""
 
 from __future__ import annotations
 

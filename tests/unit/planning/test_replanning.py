@@ -1,4 +1,4 @@
-"""A replan without a database: what is asked and what is known become a plan and its rows."""
+"""Replanning without a database: options and histories become a plan and its rows."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.unit.watching import (
 
 
 def daily(found: set[int]) -> tuple[tuple[float, float, float], ...]:
-    """Changes that the daily visits of these days ago found; no dates."""
+    """Return changes found by the daily visits of the given days ago, without dates."""
     return tuple((DAY * (day + 1), DAY * day, np.nan) for day in sorted(found, reverse=True))
 
 
-# Plans.
+# Plans
 
 
 def made(
@@ -49,7 +49,7 @@ def rows_of(replan: Replan) -> dict[str, tuple[Document, datetime]]:
 
 @pytest.fixture(scope="module")
 def first() -> Replan:
-    """Twenty silent pages and one that changed daily, without a plan so far."""
+    """Return the first plan of twenty unchanging pages and one page that changed daily."""
     seen = [*pages(20), page("busy", changes=daily(set(range(1, 20))))]
     return made(seen, PlanOptions(budget=3))
 
@@ -183,11 +183,11 @@ def test_fixed_times_in_closed_hours_are_named() -> None:
     assert not any("wait until" in words for words in document["warnings"])
 
 
-# Next visits.
+# Next visits
 
 
 def next_of(seen: Pages, schedule: Schedule, *sites: Site, now: float = NOW_HOURS) -> list[float]:
-    """Hours from now to the next visits of targets that all get this schedule."""
+    """Return the hours until the next visits of targets that all have this schedule."""
     n = len(seen)
     schedules = Schedules(
         np.full(n, schedule.weeks, np.uint8),

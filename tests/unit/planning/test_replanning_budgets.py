@@ -1,4 +1,4 @@
-"""What is asked of a replan, and what it may spend."""
+"""Options of a replan, and the budgets that they allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replan knows of its targets: keys, neighbours, weights, and the terms of their sites."""
+"""Inputs of a replan: keys, neighbors, weights, and site limits of its targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crawler.storage.histories import TextColumn
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW, Pages, gathered, page, watched
 
-# Keys and groups.
+# Keys and groups
 
 
 def test_a_target_has_the_same_key_in_every_run_whatever_stands_beside_it() -> None:
@@ -49,11 +49,11 @@ def test_neighbors_are_those_of_spider_category_and_kind() -> None:
     assert made.parent[made.group].tolist() == made.site.tolist() == [0, 0, 0, 0, 0, 1, 0]
 
 
-# Weights.
+# Weights
 
 
 def weights_of(seen: Pages, *rules: tuple[str, float], **categories: list[str]) -> list[float]:
-    """The weights of targets; categories: the paths in each."""
+    """Return the weights of targets; `categories` maps each category to its paths."""
 
     async def in_category(spider: str, category: str) -> Any:
         urls = [f"{spider} https://shop.example/{path}" for path in categories.get(category, [])]
@@ -78,7 +78,7 @@ def test_a_pattern_is_looked_for_in_the_url_alone() -> None:
 
 
 def test_no_url_makes_the_search_for_weights_long() -> None:
-    """A search that backtracks would not come back."""
+    """Check that matching takes linear time; a backtracking search would never end."""
     seen = [page("item/" + "a" * 1900 + "!"), page("-a" * 900), page("ä/item/1")]
     endless = [r"(\w+/?)+/none$", r".*-.*-.*-.*-.*\.html$", "((a{0,7}){0,7}){0,7}x$"]
     rules = [(pattern, 9.0) for pattern in endless]
@@ -90,7 +90,7 @@ def test_a_stored_weight_that_cannot_be_searched_is_an_error_of_one_line() -> No
         weights_of([page("item/1")], ("/(?!a)", 2))
 
 
-# Sites.
+# Sites
 
 
 def test_a_site_says_when_and_how_often_it_may_be_visited() -> None:

@@ -1,4 +1,4 @@
-"""The times of many schedules in words."""
+"""Descriptions of the visit times of many schedules."""
 
 from __future__ import annotations
 

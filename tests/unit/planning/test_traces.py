@@ -1,4 +1,4 @@
-"""Traces and files of visits: what is read, what is refused and with which words."""
+"""Traces and visit files: accepted rows, and error messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC).timestamp() / 3600
 
 
 def trace_of(folder: Path, changes: str | bytes = CHANGES, pages: str | bytes = PAGES) -> Trace:
-    """The trace of files with these contents."""
+    """Return the trace in files with these contents."""
     for name, content in (("changes.csv", changes), ("pages.csv", pages)):
         data = content.encode() if isinstance(content, str) else content
         (folder / name).write_bytes(data)
@@ -47,7 +47,7 @@ def trace_of(folder: Path, changes: str | bytes = CHANGES, pages: str | bytes = 
 
 
 def error_of(folder: Path, changes: str | bytes = CHANGES, pages: str | bytes = PAGES) -> str:
-    """What files with these contents are refused with, without their folder."""
+    """Return the error message for files with these contents, without the path of their folder."""
     with pytest.raises(TraceError) as caught:
         trace_of(folder, changes, pages)
     assert "\n" not in str(caught.value)
@@ -55,7 +55,7 @@ def error_of(folder: Path, changes: str | bytes = CHANGES, pages: str | bytes = 
 
 
 def hours_of(trace: Trace, page: str) -> list[float]:
-    """A page's changes in hours of the new year."""
+    """Return the times of a page's changes in hours since New Year."""
     i = trace.ids.index(page)
     of_page = slice(trace.changes.first[i], trace.changes.first[i + 1])
     return [float(at) - NEW_YEAR for at in trace.changes.at[of_page]]
@@ -127,7 +127,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 
 
 def changed(number: int, row: str) -> str:
-    """The changes with another row of this number."""
+    """Return the changes with row `number` replaced."""
     rows = CHANGES.splitlines()
     rows[number - 1] = row
     return "\n".join(rows)
@@ -262,7 +262,7 @@ def test_visits_that_cannot_be_written_are_an_error_of_one_line(tmp_path: Path) 
             write_visits(path, ["a", "b", "c"], VISITS)
 
 
-# Freshness, age in days, delay and delay of all in hours, share lost; visits daily at noon.
+# Freshness, age in days, delay and delay of all in hours, share lost; daily visits at noon.
 REFEREE_BY_PAGE = (
     0.9159682570970326, 0.025504040578783214, 8.022701023391813, 10.214238749018453,
     0.47813604240282687,

@@ -1,4 +1,4 @@
-"""One profile for all laws: no deadline, as a busy machine is no broken law."""
+"""A Hypothesis profile for all invariants, without a deadline because the machine may be busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replan reads, made up: targets of spiders as `storage.histories` gives them."""
+"""Generated input of a replan: targets of spiders as `storage.histories` returns them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Pages = list[dict[str, Any]]
 
 
 def page(path: str = "item/1", **own: Any) -> dict[str, Any]:
-    """A target; times in hours before now, changes as (after, by, said) in such hours."""
+    """Return a target; times are in hours before now, changes are (after, by, stated)."""
     usual = {
         "spider": "shop", "kind": "item", "category": None, "plan": None, "next": -20.0,
         "visited": 1.0, "since": 21 * DAY, "until": 1.0, "changes": (), "false_dates": 0,
@@ -36,12 +36,12 @@ def page(path: str = "item/1", **own: Any) -> dict[str, Any]:
 
 
 def pages(n: int, **own: Any) -> Pages:
-    """So many targets that are alike."""
+    """Return `n` similar targets."""
     return [page(f"item/{i}", **own) for i in range(n)]
 
 
 def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
-    """Targets as they are read."""
+    """Return the targets in the form in which they are read."""
 
     def names(key: str) -> tuple[tuple[str, ...], Any]:
         column = NameColumn()
@@ -75,7 +75,7 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
 def gathered(
     pages: Sequence[dict[str, Any]], *found: Site, config: Config | None = None, ahead: int = 0
 ) -> Gathered:
-    """All that a plan is made of. found: sites that are not as usual."""
+    """Return the input of a plan; `found` lists the sites that differ from the default."""
     config = config or Config.load(mongo_uri=None)
     seen = watched(pages, ahead)
     known = {one.name: one for one in found}
@@ -89,7 +89,7 @@ def gathered(
 
 
 def plan_document(**own: Any) -> Document:
-    """A plan of yesterday, as it is stored."""
+    """Return a plan of yesterday as it is stored."""
     usual = {
         "_id": ObjectId(), "at": NOW - timedelta(days=1), "spiders": ["shop"], "policy": "optimal",
         "budget_per_day": 5.0, "budget_from": "asked", "totals": {"requests_per_day": 4.5},
@@ -98,5 +98,5 @@ def plan_document(**own: Any) -> Document:
 
 
 def in_effect(one: Document) -> Effect:
-    """Only this plan is in effect."""
+    """Return the state in which only this plan is in effect."""
     return Effect({"shop": one}, {str(one["_id"]): one})

@@ -1,4 +1,4 @@
-"""Laws of sketches for any text, and the kernels against the same in plain Python."""
+"""Invariants of sketches for any text, and the kernels compared with plain Python."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from crawler.dedup.scheme import NAMES, scheme_of
 from crawler.dedup.signature import by_characters, by_words, jaccard, permutations
 from crawler.dedup.sketch import CHARACTERS_SHAPE, KEY_BITS, Sketch
 
-# Lone surrogates too; and a small alphabet, so that texts have something in common.
+# Any text, including lone surrogates; and a small alphabet, so that texts have shared parts.
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
 FEW = st.text("ab 你好", max_size=60)
 MARKS = st.text("aAßİﬁ\u0345\u0301\u200d\ufe0f\u1100\u1161\u11a8，… \n\ud800", max_size=12)
 TEXTS = ANY | FEW | MARKS
 LONGER = st.text("abcdefghijklmnopqrst 你好世界", min_size=60, max_size=400)
-# Of 128 values five standard errors are .22 at worst.
+# With 128 values, five standard errors are at most 0.22.
 FURTHEST = 0.25
 
 
 def sketches(text: str) -> list[Sketch]:
-    """A text's sketch by each scheme; none for an empty text."""
+    """Return a text's sketch in each scheme; an empty text has none."""
     made = (scheme_of(name, 0.7).sketch(text) for name in NAMES)
     return [sketch for sketch in made if sketch is not None]
 
 
-# The normal form
+# Normal form
 
 
 @given(TEXTS)
@@ -95,7 +95,7 @@ def test_a_stored_sketch_has_the_bands_of_the_text(text: str) -> None:
 
 @given(LONGER, LONGER, st.integers(0, 400))
 def test_an_estimate_is_near_the_exact_similarity(one: str, other: str, shared: int) -> None:
-    """Of two texts that begin alike."""
+    """Compare two texts with the same beginning."""
     other = one[:shared] + other[shared:]
     a, b = by_characters(one), by_characters(other)
     assert a is not None
@@ -118,14 +118,14 @@ def test_by_words_spaces_between_cjk_characters_do_not_count(text: str) -> None:
     assert one.encode() == other.encode()
 
 
-# The kernels
+# Kernels
 
 BITS32, BITS64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 CJK = [
     (0x3040, 0x312F), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xAC00, 0xD7AF),
     (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
 ]  # fmt: skip
-# The first and last of each range, and what stands beside them.
+# The first and the last character of each range, and the characters next to them.
 EDGES = "".join(chr(end + off) for ends in CJK for end in ends for off in (-1, 0, 1))
 POINTS = st.text("ab  🦀é" + EDGES, max_size=40) | st.text("a ", max_size=80) | ANY
 
@@ -135,7 +135,7 @@ def is_cjk(character: str) -> bool:
 
 
 def words_of(text: str) -> list[str]:
-    """The words; a CJK character is one."""
+    """Return the words of a text; each CJK character is a word."""
     apart = "".join(f" {one} " if is_cjk(one) else one for one in text)
     return [word for word in apart.split(" ") if word]
 

@@ -1,4 +1,4 @@
-"""Laws of reading fields."""
+"""Invariants of parsing fields."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_date_with_an_offset_is_that_moment_in_every_zone(
 
 @given(st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1)), ZONES)
 def test_a_date_without_an_offset_is_local(local: datetime, zone: ZoneInfo) -> None:
-    first = local.replace(tzinfo=zone, fold=0)  # of two moments when clocks go back
+    first = local.replace(tzinfo=zone, fold=0)  # the earlier time when clocks go back
     assert read_date(local.isoformat(), zone) == first.astimezone(UTC)
 
 

@@ -1,4 +1,4 @@
-"""Laws of the search, for any text and any query."""
+"""Invariants of search, for any text and any query."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_query_is_an_operator(given: list[str], every: bool) -> None:
 
 
 def words_of_look_up(look_up: str) -> list[str]:
-    """What is left where nothing but letters and blanks counts."""
+    """Return the words of a lookup, separated by anything except letters, marks, and numbers."""
     kept = (x if unicodedata.category(x)[0] in "LMN" else " " for x in look_up)
     return "".join(kept).split()
 

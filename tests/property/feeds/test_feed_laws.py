@@ -1,4 +1,4 @@
-"""Laws of reading feed documents, whatever is done to them."""
+"""Invariants of parsing feed documents, including damaged ones."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ ENCODINGS = st.sampled_from(
     ["utf-8", "utf-16", "utf-32", "latin-1", "cp1251", "shift_jis", "utf-8-sig"]
 )
 TYPES = st.sampled_from([None, "text/xml", "text/html; charset=iso-8859-1", "a/b; charset=utf-16"])
-# A document takes a hundredth of a second, the first odd date one, for dateparser's languages. Time
-# of this process, as the machine may be busy.
+# A document takes 0.01 s; the first unusual date takes longer, as dateparser loads its languages.
+# This is CPU time of the process, because the machine may be busy.
 MOST_SECONDS = 5
 
 
 @st.composite
 def broken(draw: st.DrawFn) -> bytes:
-    """A small document after some of what happens to documents."""
+    """Draw a small document with random damage."""
     text = draw(st.sampled_from(SEEDS))
     body = text.encode(draw(ENCODINGS), "replace")
     for _ in range(draw(st.integers(0, 5))):
@@ -77,7 +77,7 @@ def outcome(body: bytes, content_type: str | None = None) -> FeedDocument | str:
 
 
 def check(found: FeedDocument | str) -> None:
-    """What holds of everything that is read."""
+    """Check the invariants of every parsed document."""
     if isinstance(found, str):
         assert found
         assert "\n" not in found
@@ -119,7 +119,7 @@ WORDS = st.sampled_from(["a", "b", "c"])
 
 @st.composite
 def posts(draw: st.DrawFn) -> str:
-    """A post; names are few, so that some are shared."""
+    """Draw a post; there are few names, so that posts share some."""
     guid, link, title = (draw(st.none() | WORDS) for _ in range(3))
     parts = [
         f"<guid isPermaLink='false'>{guid}</guid>" if guid else "",
@@ -135,7 +135,7 @@ def ids_of(items: list[str]) -> list[str]:
     return [entry.id for entry in read(rss(*items).encode(), FEED_URL, None, NOW).entries]
 
 
-# Two copies of a post that are dated differently, and another one of the same name.
+# Two copies of a post with different dates, and another post with the same name.
 DATED_TWICE = [
     f"<item><guid isPermaLink='false'>a</guid><link>https://a.example/b</link>"
     f"<description>{text}</description><pubDate>2024-01-0{day}</pubDate></item>"
@@ -165,7 +165,7 @@ NAMED = st.sampled_from([
 
 @given(st.lists(st.integers(0, 999), min_size=4, max_size=20, unique=True), st.data())
 def test_ids_hold_while_a_document_rolls_on(numbers: list[int], data: st.DataObject) -> None:
-    """Of a feed that names its posts, and of one that gives all of them one guid (or one link)."""
+    """Check a feed that names its posts, and a feed that gives all posts one guid or one link."""
     named = data.draw(NAMED)
     start = datetime(2024, 1, 1, tzinfo=UTC)
     items = [

@@ -1,4 +1,4 @@
-"""Laws of OPML: what is written is read again, and whatever is read does no harm."""
+"""Invariants of OPML: written lists are read back, and any input is read safely."""
 
 from __future__ import annotations
 

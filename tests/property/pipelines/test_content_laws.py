@@ -1,4 +1,4 @@
-"""Laws of content: what reaches storage, and what makes a hash."""
+"""Invariants of content: stored values and hashes."""
 
 from __future__ import annotations
 

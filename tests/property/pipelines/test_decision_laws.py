@@ -1,4 +1,4 @@
-"""Laws of decisions: whatever was fetched, a target's next state makes sense."""
+"""Invariants of decisions: a target's next state is consistent after any fetch."""
 
 from __future__ import annotations
 

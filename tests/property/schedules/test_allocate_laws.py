@@ -1,4 +1,4 @@
-"""Laws of buying visits: never over the budget, best first, the same in any order."""
+"""Invariants of allocation: within the budget, highest value first, and independent of order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARES = st.floats(0.0, 1.2)
 
 @st.composite
 def markets(draw: st.DrawFn) -> tuple[Steps, np.ndarray]:
-    """Steps of a few targets, and their keys."""
+    """Draw the steps of a few targets, and their keys."""
     rows = [
         (draw(FIRST), sorted(draw(VALUES), reverse=True)) for _ in range(draw(st.integers(1, 8)))
     ]
@@ -36,7 +36,7 @@ def markets(draw: st.DrawFn) -> tuple[Steps, np.ndarray]:
 
 
 def budget_of(steps: Steps, share: float) -> float:
-    """From the least that must be to somewhat more than all there is."""
+    """Return a budget between the required minimum and somewhat more than the maximum."""
     most = float(steps.visits[steps.first[1:] - 1].sum())
     return least_visits(steps) + share * (most - least_visits(steps))
 
@@ -47,7 +47,7 @@ def bought(steps: Steps, allocation: Allocation) -> Floats:
 
 
 def saved(steps: Steps, allocation: Allocation) -> float:
-    """What all visits bought save together."""
+    """Return the total value of the allocated visits."""
     total = 0.0
     for begin, end in zip(steps.first[:-1], allocation.chosen, strict=True):
         more = np.diff(steps.visits[begin : end + 1].astype(float))
@@ -56,7 +56,7 @@ def saved(steps: Steps, allocation: Allocation) -> float:
 
 
 def in_order(steps: Steps, key: np.ndarray, order: np.ndarray) -> tuple[Steps, np.ndarray]:
-    """The same market with its targets in another order."""
+    """Return the same steps with the targets in another order."""
     counts = np.diff(steps.first)[order]
     place = np.concatenate([np.arange(steps.first[i], steps.first[i + 1]) for i in order])
     first = np.concatenate([[0], np.cumsum(counts)])
@@ -75,7 +75,7 @@ def test_the_budget_is_never_exceeded(market: tuple[Steps, np.ndarray], share: f
 
 @given(markets(), SHARES)
 def test_the_best_is_bought_first(market: tuple[Steps, np.ndarray], share: float) -> None:
-    """What is bought is worth the price at least, what is not at most."""
+    """Allocated steps have a marginal value of at least the price, the others of at most the price."""
     steps, key = market
     allocation = allocate(steps, key, budget_of(steps, share))
     for begin, end, last in zip(steps.first[:-1], steps.first[1:], allocation.chosen, strict=True):
@@ -93,7 +93,7 @@ def test_all_is_sold_to_those_who_can_pay(market: tuple[Steps, np.ndarray]) -> N
 
 @given(markets())
 def test_the_least_budget_buys_the_least(market: tuple[Steps, np.ndarray]) -> None:
-    """And its price is finite: other parts reckon with it."""
+    """The price is finite too, because other modules calculate with it."""
     steps, key = market
     allocation = allocate(steps, key, least_visits(steps))
     assert (allocation.chosen == steps.first[:-1]).all()
@@ -136,13 +136,13 @@ def test_who_has_what_was_bought_keeps_it(market: tuple[Steps, np.ndarray], shar
 def test_values_that_tremble_move_nobody(
     market: tuple[Steps, np.ndarray], share: float, seed: int
 ) -> None:
-    """A change by less than the dead band takes no visit away; what is left over may find use."""
+    """A change within the dead band removes no visit; the remaining budget may add visits."""
     steps, key = market
     budget = budget_of(steps, share)
     allocation = allocate(steps, key, budget)
     assume(np.isfinite(allocation.price))
     present = bought(steps, allocation)
-    # One factor a target, so that its own values go on falling.
+    # One factor per target, so that its values still decrease.
     factor = 1 + 0.04 * np.random.default_rng(seed).uniform(-1, 1, len(key))
     value = steps.value * np.repeat(factor, np.diff(steps.first)).astype(np.float32)
     again = allocate(steps._replace(value=value.astype(np.float32)), key, budget, present)

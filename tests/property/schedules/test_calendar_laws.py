@@ -1,4 +1,4 @@
-"""Laws of visits in time, against a slow reading of each zone's wall clock."""
+"""Invariants of visits in time, compared with a slow walk along each zone's wall clock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 MILLISECOND = timedelta(milliseconds=1)
 
-# A jump of each zone, if it has any: at midnight, of half an hour, of two hours, in Ramadan, of a
-# day, for good, in January; on both sides of the equator; offsets of parts of an hour.
+# A clock change of each zone, if it has any: at midnight, of half an hour, two hours, or a day, for
+# Ramadan, permanent, or in January; in both hemispheres; with offsets of fractions of an hour.
 JUMPS = {
     "America/New_York": datetime(2024, 3, 10, 7),
     "Europe/London": datetime(2024, 10, 27, 1),
@@ -45,7 +45,7 @@ ZONES = st.sampled_from([*JUMPS, "UTC", "Asia/Seoul", "Asia/Kolkata", "Asia/Kath
 
 @st.composite
 def places(draw: st.DrawFn) -> tuple[ZoneInfo, datetime]:
-    """A zone and a moment, in whole milliseconds: often near a jump of its clock."""
+    """Draw a zone and a time in whole milliseconds, often near a clock change."""
     zone = draw(ZONES)
     near = JUMPS.get(zone.key, datetime(2024, 1, 1))
     days = draw(st.sampled_from([0.1, 2, 40, 8000]))
@@ -54,7 +54,7 @@ def places(draw: st.DrawFn) -> tuple[ZoneInfo, datetime]:
 
 
 PLACES = places()
-# Two o'clock is over, though the clock will show it again; three o'clock is not, though it jumped.
+# 2:00 is past, although the clock will show it again; 3:00 is not, although the clock jumped.
 TWICE = datetime(2024, 10, 27, 1, 10, tzinfo=UTC)
 HALF_PAST = datetime(2007, 12, 9, 7, 10, tzinfo=UTC)
 
@@ -93,7 +93,7 @@ def moment(at: float) -> datetime:
 
 
 def reached(zone: ZoneInfo, wall: datetime) -> datetime:
-    """The first instant at which the clock shows a wall time; a jump over it is on a minute."""
+    """Return the first instant at which the clock shows a wall time; jumps are at whole minutes."""
     first = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if first.astimezone(zone).replace(tzinfo=None) == wall:
         return first
@@ -106,7 +106,7 @@ def reached(zone: ZoneInfo, wall: datetime) -> datetime:
 def slow_visits(
     schedule: Schedule, zone: ZoneInfo, start: datetime, end: datetime
 ) -> list[datetime]:
-    """Visits at slots in [start, end), one wall hour after the other."""
+    """Return the visits at slots in [start, end), found by checking each wall-clock hour."""
     cycle = schedule.weeks * 168
     begin = int((start.replace(tzinfo=None) - MONDAY) / HOUR) - 48
     count = int((end - start) / HOUR) + 96

@@ -1,4 +1,4 @@
-"""Laws of the first intervals."""
+"""Invariants of the first intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freshness of this moment: laws that hold for whatever rates are known."""
+"""Invariants of current freshness, for any known rates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ hours = st.floats(0, 2000)
 
 
 def rates(shape: float, mean: float) -> Rates:
-    """What the planner would store of a rate that is distributed like this."""
+    """Return the values that the planner would store for a gamma-distributed rate."""
     known = gamma(shape, scale=mean / shape)
     return Rates(*(np.array([value]) for value in (mean, known.ppf(0.05), known.ppf(0.95))))
 

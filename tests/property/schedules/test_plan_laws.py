@@ -1,4 +1,4 @@
-"""Laws of plans: budgets kept, order and zone of no matter, stable, better with more requests."""
+"""Invariants of plans: budgets, independence of order and zone, stability, effect of more budget."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ few = settings(max_examples=10)
 
 @cache
 def case(seed: int, n: int = 36) -> tuple[Population, Histories]:
-    """Targets with all kinds of limits in six zones, and their pasts; one was never seen."""
+    """Return targets with all kinds of limits in six zones; one of them was never observed."""
     some = mixed(n, seed)
     profile = OFFICE if seed % 2 else np.full(WEEK_HOURS, 1 / WEEK_HOURS)
     past = watched(some, changes(some, rates(n, seed), profile, seed=seed))
@@ -55,13 +55,13 @@ def case(seed: int, n: int = 36) -> tuple[Population, Histories]:
 
 @cache
 def alike(n: int = 120, seed: int = 0) -> tuple[Population, Histories]:
-    """Targets without limits that change in office hours."""
+    """Return targets without limits that change in office hours."""
     some = population(n, seed=seed)
     return some, watched(some, changes(some, rates(n, seed), OFFICE, seed=seed), every=2)
 
 
 def cost(made: Plan, some: Population, aim: Objective) -> float:
-    """What the plan minimises."""
+    """Return the cost that the plan minimizes."""
     return float(some.weight @ (aim.stale * made.stale + aim.age * made.age_days))
 
 
@@ -69,7 +69,7 @@ def cost(made: Plan, some: Population, aim: Objective) -> float:
 @example(1, "optimal", 1.0)
 @settings(max_examples=25)
 def test_no_plan_spends_more_than_its_budget(seed: int, policy: str, share: float) -> None:
-    """Or it says what it needs: slots in open hours may be more than the longest interval asks."""
+    """Or report the minimum: open hours may need more slots than the longest interval does."""
     some, past = case(seed)
     budget = share * least_per_day(some)
     enough = afforded(some, past, policy, budget)
@@ -79,7 +79,7 @@ def test_no_plan_spends_more_than_its_budget(seed: int, policy: str, share: floa
 
 
 def afforded(some: Population, past: Histories, policy: str, budget: float) -> float:
-    """The budget, or what is said to be the least one."""
+    """Return the budget, or the reported minimum budget if that is larger."""
     try:
         plan(some, past, Terms(policy, budget), NOW)
     except BudgetTooSmall as refused:
@@ -167,12 +167,12 @@ def test_replanning_within_limits_moves_almost_nobody(seed: int) -> None:
 def test_more_budget_never_gives_less_freshness(
     seed: int, policy: str, shares: list[float]
 ) -> None:
-    """What a policy is for: even rules may give one target less, their sum is never worse."""
+    """Compare totals: rules for even intervals may give a single target less."""
     some, past = case(seed)
     some = replace(some, weight=np.ones(len(some)), cost=np.ones(len(some)))
     budgets = [share * least_per_day(some) for share in shares]
     low, high = (plan(some, past, Terms(policy, b, aim=FRESHNESS), NOW) for b in budgets)
-    # Slots are polished after they are bought, each for itself.
+    # The local search refines each target's slots separately after the allocation.
     assert high.stale.sum() <= low.stale.sum() * 1.002 + 1e-6
 
 
@@ -243,7 +243,7 @@ def test_the_heavier_of_two_alike_is_never_visited_less(seed: int, policy: str) 
 @given(SEEDS)
 @few
 def test_weights_and_costs_are_relative(seed: int) -> None:
-    """Ten times all weights, or a cost to each weight, change nothing."""
+    """Scaling the weights, or dividing weights by costs, leaves the plan nearly unchanged."""
     some, past = case(seed)
     terms = Terms(budget_per_day=2 * least_per_day(some), daily_cap=2.2 * least_per_day(some))
     one = plan(some, past, terms, NOW)
@@ -251,7 +251,7 @@ def test_weights_and_costs_are_relative(seed: int) -> None:
     ratio = replace(some, weight=some.weight / some.cost, cost=np.ones(len(some)))
     for other in (tenfold, ratio):
         made = plan(other, past, terms, NOW)
-        # Where hours are as good, the guess at the price that the search begins with may decide.
+        # If several hours are equally good, the initial price of the search may decide.
         assert made.stale.sum() == pytest.approx(one.stale.sum(), rel=0.02)
         same = made.schedules.visits_per_week == one.schedules.visits_per_week
         assert same.mean() > 0.9
@@ -259,7 +259,7 @@ def test_weights_and_costs_are_relative(seed: int) -> None:
 
 @pytest.mark.parametrize("east", [-8, 3, 9])
 def test_slots_follow_the_clock_of_the_site(east: int) -> None:
-    """The same changes by the local clock give the same local slots in any zone of whole hours."""
+    """Shift the changes with the clock, and expect the same local slots in zones of whole hours."""
     utc, away = (
         population(24, (ZoneInfo("UTC"),)), population(24, (ZoneInfo(f"Etc/GMT{-east:+d}"),))
     )  # fmt: skip
@@ -280,7 +280,7 @@ def shifted(past: Histories, hours: float) -> Histories:
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns", "Asia/Kathmandu"])
 @pytest.mark.parametrize("minute", [10, 40])
 def test_a_page_is_visited_after_its_change_in_zones_of_half_hours(zone: str, minute: int) -> None:
-    """Daily changes in the tenth hour of the local day, of six pages with a visit a day each."""
+    """Change six pages daily in the tenth local hour, with a budget of one visit a day for each."""
     clock = ZoneInfo(zone)
     some = replace(population(6, (clock,)), walls=walls_of((clock,), NOW - 5000, NOW + 5000))
     offset = datetime(2026, 4, 1, tzinfo=clock).utcoffset() / HOUR
@@ -295,7 +295,7 @@ def test_a_page_is_visited_after_its_change_in_zones_of_half_hours(zone: str, mi
 
 @pytest.mark.parametrize("cap", [1.0, 1.2, 1.5])
 def test_days_are_brought_to_their_cap(cap: float) -> None:
-    """All changes are on workdays, so that all visits would be."""
+    """All changes are on workdays, so all visits would be too."""
     n = 400
     some = population(n, (ZoneInfo("UTC"),))
     past = watched(some, changes(some, rates(n), OFFICE), every=2)
@@ -319,7 +319,7 @@ def test_days_of_one_site_are_brought_to_their_cap() -> None:
 
 
 def loads_by_day(made: Plan, some: Population, rows: np.ndarray | None = None) -> np.ndarray:
-    """(7,) mean requests of each UTC day of the week."""
+    """Return (7,) mean requests of each UTC day of the week."""
     days = np.zeros(7)
     ahead = some.ahead(NOW)
     for i in np.arange(len(some)) if rows is None else rows:

@@ -1,4 +1,4 @@
-"""Invariants of fetching feeds: of the score, of the paper's policies, of standing schedules."""
+"""Invariants of fetching feeds: the score, the paper's policies, and weekly schedules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONGEST = st.sampled_from([24, 100, 168, 400, 672, 1500, 4032])
 
 @dataclass(frozen=True)
 class Walked:
-    """What a document did in the minutes of the walk."""
+    """Results of the minute-by-minute walk through a feed."""
 
     got: int = 0
     missed: int = 0
@@ -45,7 +45,7 @@ class Walked:
 
 
 def walk(posts: list[int], visits: list[int], window: int) -> Walked:
-    """Keep the document of a feed minute by minute, and take from it what is new at each visit."""
+    """Walk through a feed minute by minute, and collect the new posts at each visit."""
     document: list[tuple[int, bool]] = []
     got = delay = missed = 0
     for minute in range(LENGTH + 1):
@@ -149,7 +149,7 @@ def test_a_plan_learns_only_what_its_fetches_have_seen(
 ) -> None:
     known, whole = world(feeds)
     found = replanned_visits("optimal", known, whole, visits, SPAN, 48.0)
-    # What is posted after a feed's last fetch may as well not be.
+    # Posts after a feed's last fetch make no difference.
     last = [
         max(found.at[begin:end], default=SPLIT)
         for begin, end in zip(found.first[:-1], found.first[1:], strict=True)

@@ -1,4 +1,4 @@
-"""Laws of the score: it is what a walk through the window, minute by minute, finds."""
+"""Invariants of the score: equal to a walk through the period, minute by minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schedules.evaluation.score import Figures, Score, score
 from schedules.history import Times
 
-# The walk counts minutes, and begins some before midnight. As hours most are no exact numbers.
+# The walk counts minutes and starts before midnight; most minutes are not exact in hours.
 LENGTH = 40
 MIDNIGHT = 17
 START = 24 * (7 * 2822 + 4) - MIDNIGHT / 60
@@ -25,7 +25,7 @@ MOMENTS = st.lists(st.integers(-5, LENGTH + 5), max_size=12).map(sorted)
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the walk; minutes from the start of the window."""
+    """A page of the walk, in minutes from the start of the period."""
 
     changes: list[int]
     visits: list[int]
@@ -35,7 +35,7 @@ class Page:
 
 @dataclass
 class Walked:
-    """What a walk finds of one page, in minutes."""
+    """Results of the walk for one page, in minutes."""
 
     minutes: int
     visits: list[int]
@@ -52,7 +52,7 @@ PAGES = st.lists(st.builds(Page, MOMENTS, MOMENTS, ENDS, st.integers(0, 3)), max
 
 
 def walk(page: Page) -> Walked:
-    """Look at each minute of the window, and from each change ahead to its visit."""
+    """Check each minute of the period, and follow each change to its visit."""
     end = max(0, LENGTH if page.end is None else min(page.end, LENGTH))
     changes = [at for at in page.changes if 0 < at <= end]
     visits = [at for at in page.visits if 0 <= at <= end] if end else []
@@ -72,7 +72,7 @@ def walk(page: Page) -> Walked:
 
 
 def figures(walked: list[Walked]) -> Figures:
-    """The walk's figures of these pages."""
+    """Return the figures that the walk gives for these pages."""
     changes = sum(len(page.changes) for page in walked)
     return Figures(
         freshness=mean([1 - page.stale / page.minutes for page in walked]),
@@ -84,19 +84,19 @@ def figures(walked: list[Walked]) -> Figures:
 
 
 def mean(values: list[float]) -> float:
-    """The mean of those that are numbers; NaN if none is."""
+    """Return the mean of the values that are not NaN, or NaN if there are none."""
     known = [value for value in values if not math.isnan(value)]
     return fmean(known) if known else math.nan
 
 
 def times(minutes: list[list[int]]) -> Times:
-    """Minutes from the start of the window as hours since 1970."""
+    """Convert minutes from the start of the period to hours since 1970."""
     flat = np.array([at for some in minutes for at in some], np.float64)
     return Times(np.cumsum([0, *map(len, minutes)]), START + flat / 60)
 
 
 def scored(pages: list[Page]) -> Score:
-    """The score of these pages."""
+    """Return the score of these pages."""
     return score(
         times([page.changes for page in pages]),
         times([page.visits for page in pages]),
@@ -180,7 +180,7 @@ def test_one_more_visit_does_no_harm(pages: list[Page], at: int) -> None:
 
 @given(PAGES)
 def test_a_visit_at_each_change_sees_it_at_once(pages: list[Page]) -> None:
-    # The last bits of the two moments may differ, as they do where one is a sum.
+    # The last bits of the two times may differ, as they do if one of them is a sum.
     changes = times([page.changes for page in pages])
     visits = Times(changes.first, np.nextafter(changes.at, 0))
     ends = np.full(len(pages), np.inf)

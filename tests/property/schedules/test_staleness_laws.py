@@ -1,4 +1,4 @@
-"""Laws of the cost of an interval, and of slots put where that cost is least."""
+"""Invariants of the cost of an interval, and of slots placed at the lowest cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FREE = np.zeros(WEEK_HOURS)
 
 @dataclass(frozen=True)
 class Target:
-    """A target by few numbers: the sharper, the fewer hours of the week it changes in."""
+    """A target with few parameters; a higher `sharp` concentrates changes in fewer hours."""
 
     seed: int
     sharp: float
@@ -50,7 +50,7 @@ class Target:
 
     @property
     def parts(self) -> tuple[Floats, Floats, Floats]:
-        """Profile, rates and their weights."""
+        """Return the profile, the rates, and their weights."""
         rng = np.random.default_rng(self.seed)
         profile = rng.gamma(1 / self.sharp, 1.0, WEEK_HOURS) + 1e-4
         weight = rng.random(len(self.rate)) + 0.1
@@ -63,7 +63,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Bound:
-    """Limits by few numbers: closed hours a day from one on, surcharges by chance."""
+    """Limits with few parameters: closed hours a day from `begin` on, and random surcharges."""
 
     seed: int
     closed: int
@@ -85,7 +85,7 @@ TARGETS = st.builds(
     st.sampled_from([0.01, 2.0, 20.0]),
     st.lists(RATES, min_size=1, max_size=3).map(tuple),
 )
-# All of them can be kept: the longest interval is longer than a night.
+# All limits can be met, because the longest interval is longer than a night.
 LIMITS = st.builds(
     Bound,
     st.integers(0, 1000),
@@ -104,7 +104,7 @@ def bounds(draw: st.DrawFn) -> tuple[int, int]:
 
 
 def integrated(target: Target, a: int, n: int) -> tuple[float, float]:
-    """Hours of staleness and days of age from `a` to `n`, by Gauss's rule in each hour."""
+    """Return staleness in hours and age in days from `a` to `n`, by Gaussian quadrature."""
     profile, rate, weight = target.parts
     point, share = np.polynomial.legendre.leggauss(24)
     within, share = (point + 1) / 2, share / 2
@@ -153,7 +153,7 @@ def test_both_ways_of_reckoning_agree(target: Target, aim: Objective, a: int, ho
 
 @given(st.floats(0.005, 300.0), bounds())
 def test_an_even_profile_has_the_known_formula(rate: float, bounds: tuple[int, int]) -> None:
-    """Cho and Garcia-Molina 2003: freshness of an interval is (1 - e^-x) / x."""
+    """Check Cho and Garcia-Molina 2003: the freshness of an interval is (1 - e^-x) / x."""
     a, n = bounds
     x = rate * (n - a) / WEEK_HOURS
     c = curves(np.full(WEEK_HOURS, 1 / WEEK_HOURS), np.array([rate]), np.ones(1))

@@ -1,4 +1,4 @@
-"""Laws of windows: what is written down is read as it was."""
+"""Invariants of visiting hours: parsing reverses formatting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of histories: as arrays they say the same, and nothing of them lies in the future."""
+"""Invariants of histories: arrays are equivalent, and nothing lies in the future."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_arrays(many: list[History]) -> Histories:
 
 
 def up_to(history: History, now: int) -> History | None:
-    """The same, one look at a time."""
+    """Return the history up to `now`, added observation by observation."""
     if history.since > now:
         return None
     cut = History(history.since, min(history.until, now))

@@ -1,4 +1,4 @@
-"""Laws of the size of a difference: it is a distance."""
+"""Invariants of difference sizes: they form a metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of canonical URLs."""
+"""Invariants of canonical URLs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ VALUES = st.text(LETTERS, max_size=6) | st.sampled_from(["%26", "%E9", "a+b", "%
 
 @st.composite
 def urls(draw: st.DrawFn) -> str:
-    """URLs as pages have them: well made in the front, anything in the back."""
+    """Draw URLs as they appear on pages: a well-formed host, and arbitrary characters after it."""
     host = draw(st.sampled_from(["a.example", "A.Example", "bücher.example", "a.example:8080"]))
     path = "/".join(draw(st.lists(PIECES, max_size=4)))
     query = "&".join(f"{n}={v}" for n, v in draw(st.lists(st.tuples(NAMES, VALUES), max_size=4)))
     mark, fragment = draw(st.sampled_from([("", ""), ("#", "part"), ("#", "!/x?a=1")]))
-    # What is white at the end of a URL is not part of it; before a fragment it is.
+    # Whitespace at the end of a URL is not part of the URL, but before a fragment it is.
     bare = re.sub(r"[\x00-\x20\s]+$", "", f"http://{host}/{path}?{query}")
     return f"{bare}{mark}{fragment}"
 

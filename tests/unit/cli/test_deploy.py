@@ -1,4 +1,4 @@
-"""The Dockerfile, compose.yaml, and systemd units refer to existing files, commands, and options."""
+"""The Dockerfile, compose.yaml, and systemd units name existing files, commands, and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples and tables of the minimum missing paper, and what holds for any feeds."""
+"""The examples and tables of the minimum-missing paper, and properties that hold for any feeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schedules.feeds.plan import choices, min_delay, min_missing, missing, uniform, whole
 
-# Figure 5 and figure 8 of the paper.
+# Figures 5 and 8 of the paper.
 RATE = np.array([30.0, 30, 10, 10])
 WINDOW = np.array([15.0, 10, 10, 5])
 ONE = np.ones(4)
@@ -50,7 +50,7 @@ def test_table_3_fetches_and_missing_posts_of_the_three_policies() -> None:
 
 
 def literal(rate: list[int], window: list[int], fetches: int) -> list[int]:
-    """The paper's figure 7 word for word, with the `end if` that is missing in print."""
+    """Implement figure 7 of the paper word for word, with the `end if` that is missing in print."""
     left, chosen = list(rate), []
     while len(chosen) < fetches:
         posts = [min(t, s) for t, s in zip(left, window, strict=True)]

@@ -1,4 +1,4 @@
-"""Visits in time: the days on which the clock jumps, the weeks of a cycle, the hours watched."""
+"""Visits in time: days with clock changes, weeks of a cycle, and visiting hours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MONDAY_NINE = Schedule(slots=(9,))
 
 
 def daily(*hours: int) -> Schedule:
-    """Visits every day at these hours."""
+    """Return a schedule of daily visits at these hours."""
     return Schedule(slots=tuple(24 * day + hour for day in range(7) for hour in hours))
 
 
@@ -37,7 +37,7 @@ def local(visits: list[datetime], zone: ZoneInfo) -> list[str]:
 
 
 def nothing_planned(count: int) -> Schedules:
-    """As many targets without slots and interval."""
+    """Return `count` schedules without slots or intervals."""
     return Schedules(
         np.ones(count, np.uint8), np.zeros(count + 1, np.int64), np.zeros(0, np.uint16),
         np.zeros(count), np.zeros(count),

@@ -1,4 +1,4 @@
-"""What fetches collect and miss, by examples."""
+"""Collected and missed posts, by example."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MONDAY = 24 * (7 * 2822 + 4)
 
 
 def ragged(*feeds: list[float]) -> Times:
-    """Moments of feeds in hours since Monday."""
+    """Return the times of feeds, given in hours since Monday."""
     flat = np.array([hour for feed in feeds for hour in feed], np.float64)
     return Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
 
 
 def found(posts: list[float], visits: list[float], window: int, hours: float = 100) -> Collected:
-    """What becomes of the posts of one feed in the hours from Monday on."""
+    """Return the result for one feed's posts in the hours since Monday."""
     return collected(ragged(posts), ragged(visits), np.array([window]), MONDAY, MONDAY + hours)
 
 

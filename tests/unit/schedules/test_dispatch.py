@@ -1,4 +1,4 @@
-"""Who goes first when not all that is due can go."""
+"""Priority under overload: the order in which due targets are visited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 
 def due(n: int, **columns: list[float]) -> Due:
-    """Targets that are asked for hourly, all alike but for these columns: just due, never late."""
+    """Return targets that are requested hourly and just became due; `columns` override fields."""
     usual = Due(
         requested=np.full(n, 10.0),
         refreshed=np.full(n, 9.0),
@@ -46,7 +46,7 @@ def test_value_is_by_cost() -> None:
 
 
 def test_who_falls_below_the_floor_goes_before_the_valuable() -> None:
-    # The floor is .8 of the equal ratio of .5.
+    # The minimum is 0.8 of the equal ratio of 0.5.
     few = due(3, value=[9, 1, 1], requested=[11] * 3, refreshed=[9, 4, 3.9])
     assert order("value", few) == [2, 0, 1]
     long = due(3, value=[9, 1, 1], waited=[HOUR, 2.4 * HOUR, 2.5 * HOUR])
@@ -68,7 +68,7 @@ def test_nobody_waits_longer_than_the_longest_interval() -> None:
 
 
 def test_the_paper_s_policy_takes_the_lowest_ratio_against_the_expected() -> None:
-    # .9 of .9; .5 of 1; .4 of .5
+    # 0.9 of 0.9, 0.5 of 1, and 0.4 of 0.5
     targets = due(3, refreshed=[9, 5, 4], expected=[0.9, 1, 0.5])
     assert order("expected-ratio", targets) == [1, 2, 0]
 

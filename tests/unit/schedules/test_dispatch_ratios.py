@@ -1,4 +1,4 @@
-"""Expected refresh ratios, loads, fairness, and what a visit gains."""
+"""Expected refresh ratios, loads, fairness, and the marginal value of a visit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ cells = st.lists(st.tuples(positive, positive), min_size=1, max_size=20)
 
 
 def test_the_paper_s_equations_by_hand() -> None:
-    # P_s = 60; P_s / P = 6, 3, 2; shares 6/11, 3/11, 2/11; an hour has 360, 180, 120 requests.
+    # P_s = 60; P_s / P = 6, 3, 2; shares 6/11, 3/11, 2/11; 360, 180, and 120 requests an hour.
     period, cost = np.array([10.0, 20.0, 30.0]), np.array([10.0, 4.0, 6.0])
     executed = 3600 * np.array([6, 3, 2]) / 11
     affordable = executed / cost

@@ -1,4 +1,4 @@
-"""What is learnt from pasts: rates, profiles and mixtures of them."""
+"""Estimates from histories: change rates, weekly profiles, and mixtures of profiles."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def believed(some: Population, past: Histories) -> tuple[Estimate, Rates]:
 
 
 def test_likelihood_is_that_of_a_poisson_process() -> None:
-    """A daily look from a Monday on; spans of a day that changed or did not."""
+    """Observe daily from a Monday on; each span of a day has a change or has none."""
     since = NOW - WEEK_HOURS * 3
     by = since + 24.0 * np.array([1, 4, 5, 12])
     past = Past(since, since + 20 * 24, by - 24, by)
@@ -102,7 +102,7 @@ def test_a_change_is_shared_out_over_the_hours_it_may_have_been_in() -> None:
 
 @pytest.mark.parametrize(("zone", "day"), [("America/New_York", 21), ("Europe/Berlin", 0)])
 def test_a_day_of_23_hours_is_a_day(zone: str, day: int) -> None:
-    """From local midnight to local midnight each hour counts once, the skipped one not at all."""
+    """From local midnight to local midnight, each hour counts once; the skipped hour does not."""
     jump = NOW - 8 * 24 if zone == "Europe/Berlin" else NOW - 29 * 24
     ahead = 1 if zone == "Europe/Berlin" else -5
     past = Past(jump - 100, NOW, np.array([jump - ahead]), np.array([jump - ahead + 23.0]))
@@ -165,7 +165,7 @@ def test_silent_targets_keep_a_rate() -> None:
 
 
 def test_a_new_target_begins_as_its_neighbors() -> None:
-    """As its group where that has members, else as its site."""
+    """A new target starts with the rates of its group, or of its site if the group is empty."""
     n = 300
     some = population(n, (*UTC, *UTC))
     group = np.where(some.site == 0, 0, np.where(np.arange(n) % 4 == 1, 1, 2))
@@ -201,7 +201,7 @@ def test_nothing_known_at_all_is_a_wide_guess() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_profiles_are_even_until_the_data_speak(count: int) -> None:
-    """A few changes of a whole site say little about its hours."""
+    """A few changes of a whole site carry little information about its hours."""
     some = population(5, UTC)
     at = np.sort(np.random.default_rng(count).uniform(NOW - 800, NOW, count))
     first = np.array([0, count, count, count, count, count])
@@ -213,7 +213,7 @@ def test_profiles_are_even_until_the_data_speak(count: int) -> None:
 
 @pytest.mark.parametrize("days", [3, 10, 17, 21])
 def test_days_that_were_seen_more_often_are_no_busier(days: int) -> None:
-    """Ten days of a page that knows no weekday: three of them were seen twice."""
+    """Observe pages without a weekly pattern for ten days, so that three weekdays are seen twice."""
     n = 400
     some = population(n, UTC)
     past = watched(some, changes(some, np.full(n, 12.0)), every=1, weeks=days / 7)
@@ -224,7 +224,7 @@ def test_days_that_were_seen_more_often_are_no_busier(days: int) -> None:
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York", "Europe/Berlin"])
 @pytest.mark.parametrize("days", [0.01, 0.5, 3, 7, 10, 35, 300])
 def test_even_changes_follow_the_hours_of_the_watch(zone: str, days: float) -> None:
-    """As many as the clock shows: in the week of the jump one hour is missing, or comes twice."""
+    """Expected changes follow the clock: in the week of a jump, an hour is missing or repeated."""
     since = int(NOW - 24 * days)
     hours = [
         (EPOCH + timedelta(hours=hour)).astimezone(ZoneInfo(zone))
@@ -235,7 +235,7 @@ def test_even_changes_follow_the_hours_of_the_watch(zone: str, days: float) -> N
     past = Past(since + 0.4, NOW + 0.3, np.empty(0), np.empty(0))
     even = even_counts(past, wall(zone, since, NOW + 1), 5.0)
     assert even.sum() == pytest.approx(5)
-    # The two jumps of a year cancel each other in whole weeks, but for one hour each.
+    # Over whole weeks, the two clock changes of a year cancel out, except for one hour each.
     np.testing.assert_allclose(even, 5 * expected / expected.sum(), rtol=0.03)
 
 

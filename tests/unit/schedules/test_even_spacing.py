@@ -1,4 +1,4 @@
-"""Even intervals: each rule's condition of optimality, the budget spent, the limits kept."""
+"""Even intervals: the optimality condition of each rule, the budget, and the limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_limits_are_kept(rule: str) -> None:
 
 
 def test_freshness_has_one_marginal_gain() -> None:
-    """g(rate / visits) = price * rate / weight, and nothing where that is more than 1."""
+    """Check g(rate / visits) = price * rate / weight; pages where that exceeds 1 get no visits."""
     given = visits("freshness")
     some = given > 1e-6
     assert 10 < some.sum() < 60
@@ -69,7 +69,7 @@ def test_age_has_one_marginal_gain_and_starves_nobody() -> None:
 
 
 def test_harmonic_has_one_marginal_gain() -> None:
-    """Kolobov et al. 2019: the importance of log(1 + visits / rate)."""
+    """Check Kolobov et al. 2019, who maximize the importance-weighted log(1 + visits / rate)."""
     given = visits("harmonic")
     price = WEIGHT * RATE / (given * (given + RATE))
     assert spread_of(price) < 1e-6
@@ -104,6 +104,6 @@ def test_rates_of_nothing_and_of_all_the_time_have_visits(rule: str) -> None:
     given = visits(rule, rate=np.array([0.0, 1e-9, 1e4]), weight=np.ones(3), budget=10.0,
                    least=np.full(3, 0.25), most=np.full(3, 168.0))  # fmt: skip
     assert np.isfinite(given).all()
-    # Freshness is all or nothing for a page that changes without end.
+    # Under `freshness`, pages that change constantly get only their minimum.
     assert given.sum() <= 10
     assert given.sum() == pytest.approx(0.75 if rule == "freshness" else 10)

@@ -1,4 +1,4 @@
-"""Who is hardly known is looked at all round the clock, for the same requests."""
+"""Exploration: little-known targets are visited around the clock, at no extra requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The standing schedules of feeds, by examples."""
+"""Weekly schedules of feeds, by example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MONDAY = 24.0 * (7 * 2822 + 4)
 
 
 def believed(*feeds: list[float]) -> Posting:
-    """Of feeds with posts at these hours of the three weeks since a Monday."""
+    """Return estimates for feeds with posts at these hours of the three weeks since a Monday."""
     flat = np.array([hour for feed in feeds for hour in feed], np.float64)
     posts = Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
     since = np.full(len(feeds), MONDAY)

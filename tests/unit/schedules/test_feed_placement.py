@@ -1,4 +1,4 @@
-"""Where fetches are put, held against all places there are."""
+"""Placement of fetches, compared with brute force over all placements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Feed:
         return Course(mass, lever, t, 0.002)
 
     def room(self, **other: float) -> Room:
-        """The cycle of these hours and one more, the first of the next."""
+        """Return the room for fetches in these hours and in the first hour of the next cycle."""
         least, most = other.get("least", 1.0), other.get("most", FOR_EVER)
         return Room(0, self.hours + 1, ALWAYS, least, most)
 

@@ -1,4 +1,4 @@
-"""Fetches of feeds by policy, by examples and on real feeds."""
+"""Fetches of feeds by policy, by example and on real feeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FETCHES_OF_A_FEED = (1, 2, 3, 5, 10, 20)
 
 
 def two_feeds() -> tuple[Feeds, Times]:
-    """One that posts each hour of a week, one that posted twice; documents of ten posts."""
+    """Return two feeds of ten posts: one posts hourly for a week, the other posted twice."""
     at = np.concatenate([np.arange(1.0, 169), [20.0, 90]])
     key = np.array([3, 4], np.uint64)
     return Feeds(key, np.array([10, 10]), np.ones(2)), Times(np.array([0, 168, 170]), MONDAY + at)
@@ -67,7 +67,7 @@ def test_a_policy_that_is_none_and_moments_in_disorder_are_refused() -> None:
 
 @pytest.mark.parametrize(("before", "since"), [(24, 1), (1, 24)])
 def test_a_busy_feed_posts_as_often_as_it_did_last_week(before: int, since: int) -> None:
-    # Posts an hour for five weeks, and then for one.
+    # Posts an hour: `before` for five weeks, then `since` for one week.
     at = np.concatenate(
         [
             np.arange(NOW - 6 * 168, NOW - 168, 1 / before) + 0.01,
@@ -93,7 +93,7 @@ def test_without_feeds_or_fetches_there_is_no_plan() -> None:
 
 @dataclass(frozen=True)
 class Real:
-    """Real feeds: three weeks to learn from, three to fetch in."""
+    """Real feeds: three weeks of history and three weeks of fetches."""
 
     feeds: Feeds
     posts: Times
@@ -118,7 +118,7 @@ class Real:
         return cls(Feeds(key, window, np.ones(len(rows))), posts, Span(*map(hours, days)))
 
     def totals(self, policy: str) -> list[CollectedTotals]:
-        """What each number of fetches collects."""
+        """Return the collected totals for each number of fetches."""
         found = []
         for m in FETCHES_OF_A_FEED:
             visits = m * len(self.feeds)
@@ -158,7 +158,7 @@ def test_the_papers_policies_on_real_feeds(
 def test_optimal_loses_fewer_posts_and_waits_less(busy: Real) -> None:
     found = dict(zip(FETCHES_OF_A_FEED, busy.totals("optimal"), strict=True))
     papers = dict(zip(FETCHES_OF_A_FEED, busy.totals("min-missing"), strict=True))
-    # With one fetch a feed both miss about as many: a planner without an end keeps all feeds.
+    # With one fetch per feed, both miss about equally many; a planner without an end drops no feed.
     assert found[1].missed_pct < papers[1].missed_pct + 1.5
     for m in FETCHES_OF_A_FEED[1:]:
         assert found[m].missed_pct < papers[m].missed_pct

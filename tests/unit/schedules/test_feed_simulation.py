@@ -1,4 +1,4 @@
-"""Feeds in simulation: the plans of a replan, from what is known and what own fetches saw."""
+"""Simulations of feeds: plans of a replan, from known posts and from simulated fetches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPAN = Span(SPLIT - 21 * 24, SPLIT, STOP)
 
 
 def world(seed: int = 3) -> tuple[Feeds, Times]:
-    """Feeds of all sorts; the last one never posts."""
+    """Return feeds of all kinds; the last feed never posts."""
     rng = np.random.default_rng(seed)
     rows = []
     for per_day in [*rng.lognormal(0, 1, N - 1), 0.0]:
@@ -37,7 +37,7 @@ def world(seed: int = 3) -> tuple[Feeds, Times]:
 
 
 def of_a_replan(feeds: Feeds, posts: Times) -> tuple[Histories, Population]:
-    """What a replan at SPLIT gets: the posts known by then, and the feeds without limits."""
+    """Return the input of a replan at SPLIT: posts known by then, and feeds without limits."""
     owner = np.repeat(np.arange(N), np.diff(posts.first))
     known = (posts.at > SPAN.start) & (posts.at <= SPLIT)
     past = Histories(
@@ -100,7 +100,7 @@ def test_the_plan_of_a_replan_is_what_is_simulated(policy: str) -> None:
     terms, none = Terms(policy, 6 * N / DAYS), Schedules.none(N)
     plan = plan_feeds(population, past, feeds.window, terms, SPLIT, none).schedules
     due = visits_of(plan, population, SPLIT + 1e-6, STOP)
-    # One plan for all of the time.
+    # A single plan for the whole period.
     found = replanned_visits(policy, feeds, posts, 6 * N, SPAN, STOP - SPLIT)
     some = min(due.at.max(), found.at.max())
     assert len(found.at) > 5 * N

@@ -1,4 +1,4 @@
-"""The next visit as long as no plan says otherwise."""
+"""The next visit of targets without a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAILY = Intervals(usual_hours=24, error_hours=1, longest_hours=100)
 
 
 def hours(moment: datetime) -> float:
-    """Hours from now."""
+    """Return the hours from now."""
     return (moment - NOW) / timedelta(hours=1)
 
 

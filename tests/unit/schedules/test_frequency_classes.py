@@ -48,7 +48,7 @@ def codes(*wanted: str) -> np.ndarray:
 
 
 def changes_of(url: str) -> np.ndarray:
-    """(168,) all of a URL's changes on Tuesday, at ten in the morning or the evening."""
+    """Return (168,) changes of a URL, all on Tuesday at 10:00 or at 22:00."""
     hours = np.zeros(168)
     hours[24 + (22 if url in NIGHTLY else 10)] = CHANGES[url]
     return hours
@@ -73,7 +73,7 @@ def by_night_of_paper() -> np.ndarray:
 
 
 def test_the_timetable_of_the_paper() -> None:
-    """Midnight stands in the row of the day that begins, as in the paper."""
+    """Midnight is in the row of the day that begins, as in the paper."""
     changes = np.array([changes_of(url) for url in CHANGES])
     groups = six(group(changes.sum(axis=1) / WEEKS))
     table = defaultdict(set)
@@ -85,14 +85,14 @@ def test_the_timetable_of_the_paper() -> None:
         ("daily", "00:00"): {"u1"},
         ("Mon,Wed,Fri", "00:00"): {"u2", "u3", "u4", "u5", "u10", "u11"},
         ("Sat", "12:00"): NIGHTLY,
-        # The paper shows the 2nd alone, a visit in four weeks; 2G1 means one in two.
+        # The paper shows only the 2nd, one visit in four weeks; 2G1 means one visit in two weeks.
         ("2nd and 4th Sat", "00:00"): {"u13"},
         ("3rd Sat", "00:00"): {"u14"},
     }
 
 
 def test_the_timetable_in_time() -> None:
-    """Four weeks of the paper's URLs, the first of them the first of a cycle."""
+    """Visit the paper's URLs for four weeks, from the first week of a cycle on."""
     changes = np.array([changes_of(url) for url in CHANGES])
     schedules = timetable(six(group(changes.sum(axis=1) / WEEKS)), by_night_of_paper())
     start = 168 * 4 * 700 + 96
@@ -196,10 +196,10 @@ def test_any_schedule_is_shown_with_days_and_time() -> None:
 
 
 def test_the_load_of_the_paper_s_plan_by_right_arithmetic() -> None:
-    """240 URLs twice a day, 144 daily, 216 thrice a week, 480 weekly, 60 and 60 more rarely.
+    """Check 240 URLs twice a day, 144 daily, 216 three times a week, 480 weekly, and 60 + 60 rarer.
 
-    The paper has 644 requests a day, 53.8 % of daily crawling. It charges three visits a week as 7
-    requests a day and weekly ones as 6, where 216 * 3 / 7 = 92.6 and 480 / 7 = 68.6 are right.
+    The paper has 644 requests a day, 53.8 % of daily crawling. It counts three visits a week as 7
+    requests a day and weekly ones as 6, but 216 * 3 / 7 = 92.6 and 480 / 7 = 68.6 are correct.
     """
     count = {"G14": 240, "G7": 144, "G3": 216, "G1": 480, "2G1": 60, "4G1": 60}
     groups = np.repeat(codes(*count), list(count.values()))

@@ -1,4 +1,4 @@
-"""Rare visits: as many in each week as in any other, and none too late."""
+"""Rare visits: spread evenly over the weeks, and never late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UTC = (ZoneInfo("UTC"),)
 
 
 def rare(*pairs: tuple[int, int]) -> Schedules:
-    """One visit in so many weeks, at this hour of the cycle, for each target."""
+    """Return one visit per target, given as (weeks of the cycle, hour of the cycle)."""
     weeks = np.array([weeks for weeks, _ in pairs], np.uint8)
     slots = np.array([slot for _, slot in pairs], np.uint16)
     return replace(
@@ -29,7 +29,7 @@ def rare(*pairs: tuple[int, int]) -> Schedules:
 
 
 def waits(schedules: Schedules, last: Floats) -> Floats:
-    """Weeks from the last look to the next visit."""
+    """Return the weeks from the last observation to the next visit."""
     first, at = visits_between(schedules, UTC[0], NOW, NOW + 25 * WEEK_HOURS)
     return (at[first[:-1]] - last) / WEEK_HOURS
 
@@ -51,7 +51,7 @@ def test_all_cycles_begin_again_together_after_the_round() -> None:
 
 @pytest.mark.parametrize("weeks", FEED_CYCLES[:-1])
 def test_a_moved_visit_comes_within_a_cycle_of_the_last_look(weeks: int) -> None:
-    """Whatever week it had been given."""
+    """Check visits that were drawn for any week of the cycle."""
     n = 40
     some = population(n, UTC, max_hours=np.full(n, weeks * 168.0))
     drawn = rare(*((weeks, 168 * (i % weeks) + 4 * i) for i in range(n)))
@@ -79,7 +79,7 @@ def test_weeks_that_differ_by_two_are_evened_by_those_that_were_just_visited() -
 
 
 def test_after_a_long_pause_weeks_are_even_again() -> None:
-    """All are overdue, and visited at once."""
+    """All targets are overdue and are visited immediately."""
     n = 40
     some, last = population(n, UTC), np.full(n, NOW - 6 * WEEK_HOURS)
     drawn = rare(*((4, 168 * (i % 4) + 9) for i in range(n)))
@@ -88,7 +88,7 @@ def test_after_a_long_pause_weeks_are_even_again() -> None:
 
 
 def weekly(budget: float, weeks: int, zone: str) -> tuple[list[int], Floats]:
-    """Visits in each week of weekly replans, and the longest wait of any target, in weeks."""
+    """Replan weekly; return the visits in each week and each target's longest wait in weeks."""
     n, zones = 60, (ZoneInfo(zone),)
     some = population(n, zones)
     happened = changes(some, rates(n) / 2, weeks=weeks + 4, seed=1)

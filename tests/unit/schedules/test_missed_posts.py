@@ -1,4 +1,4 @@
-"""Expected posts that leave a document, held against sums over the negative binomial."""
+"""Expected missed posts, compared with sums over the negative binomial distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEANS, BATCHES, WINDOWS = st.floats(0.01, 400), st.floats(0.0, 12), st.integers(
 
 
 def summed(mean: float, batch: float, window: int) -> float:
-    """E(N - window)+ term by term."""
+    """Return E(N - window)+, summed term by term."""
     n = np.arange(40_000)
     if batch < 1e-9:
         chance = stats.poisson.pmf(n, mean)
@@ -44,7 +44,7 @@ def test_one_post_each_time_waits_for_half_of_the_interval_and_none_of_none_is_l
 
 @settings(deadline=None)
 @given(st.floats(1e-7, 400), BATCHES, WINDOWS)
-# Between the first two points of the table, where batches are longer than the window.
+# Between the first two points of the table, where batches are longer than the feed.
 @example(mean=0.01, batch=6.0, window=1)
 @example(mean=1e-7, batch=12.0, window=1)
 def test_the_table_says_about_the_same(mean: float, batch: float, window: int) -> None:

@@ -1,4 +1,4 @@
-"""Histories: look by look, and from true changes and visits."""
+"""Histories built observation by observation, and from true changes and visits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells and one server: what each policy makes of too little time."""
+"""Cells on one server: the results of each policy under overload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLERANCE = 0.05
 
 
 def of_the_paper(load: float, *, equal_costs: bool = False) -> Cells:
-    """17 dynamic, 33 semi-dynamic and 50 static cells."""
+    """Return 17 dynamic, 33 semi-dynamic, and 50 static cells."""
     period = np.repeat([300.0, 1800.0, 7200.0], [17, 33, 50])
     cost = np.ones(100) if equal_costs else np.repeat([1.0, 2.0, 4.0], [17, 33, 50])
     return Cells(period, cost * load / (cost / period).sum(), period)
@@ -36,20 +36,20 @@ def never(n: int) -> Times:
 
 
 def test_one_cell_by_hand() -> None:
-    # Requests at 5, 15, 25, 35; a refresh takes 12: at 5, 17 (for the one of 15) and 29 (of 25).
+    # Requests at 5, 15, 25, 35; a refresh takes 12. Refreshes start at 5, 17 (for 15), 29 (for 25).
     cells = Cells(np.array([10.0]), np.array([12.0]), np.array([10.0]))
     changes = Times(np.array([0, 3]), np.array([4.0, 16.0, 20.0]))
     played = play(cells, Course(40.0, changes, np.array([5.0])), "value")
     assert (played.requested.sum(), played.refreshed.sum()) == (4, 3)
-    # Stale from 4; shown at 17 what was read at 5, stale since 16; at 29 what was read at 17,
-    # stale since 20; nothing ends before 40 any more.
+    # Stale from 4 on; at 17 the copy read at 5 appears, stale since 16; at 29 the copy read at 17,
+    # stale since 20; no other refresh ends before 40.
     assert played.fresh.tolist() == [pytest.approx(4 / 40)]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_without_overload_all_are_served(policy: str) -> None:
     played = day(of_the_paper(0.3), policy)
-    # The last requests may come too late to begin before the end.
+    # The last requests may arrive too late to start before the end.
     assert (played.requested.sum(1) - played.refreshed.sum(1) <= 1).all()
 
 
@@ -65,9 +65,9 @@ def test_a_little_overload_of_equal_costs() -> None:
     cells = of_the_paper(1.05, equal_costs=True)
     assert cells.expected == pytest.approx(np.full(100, 1 / 1.05))
     ratios = {policy: by_group(day(cells, policy).ratio) for policy in POLICIES}
-    # The paper's policy comes near what it expects, and above it where periods are long.
+    # The paper's policy is close to its expectation, and above it for long periods.
     assert ratios["expected-ratio"][:2] == pytest.approx([1 / 1.05] * 2, abs=0.015)
-    # The baseline evens out counts of starved requests: long periods starve.
+    # The baseline balances counts of starved requests, so cells with long periods starve.
     dynamic, semi, static = ratios["starved-first"]
     assert dynamic > semi > static
     assert static < 0.8
@@ -94,24 +94,24 @@ def test_at_load_two_value_keeps_the_floor_and_is_the_freshest_that_does(seed: i
     st.floats(1.02, 6),
     st.integers(0, 2**32),
 )
-# Three cells whose refreshes take longer than half a period: 13 requests in a day, 6 refreshes.
+# Three cells with refreshes longer than half a period: 13 requests in a day, 6 refreshes.
 @example([(12467.0, 1.0, 3.0), (6907.0, 1.0, 5.0), (10615.0, 1.0, 4.0)], 1.5, 24)
-# Three that change so often that a visit is worth little next to one of the others.
+# Three cells that change so often that a visit has little value compared with the others.
 @example([(1200.0, 9.0, 0.2)] * 3 + [(1200.0, 1.0, 5.0)] * 9, 3.0, 0)
 @settings(deadline=None, max_examples=25)
 def test_nobody_falls_far_below_the_floor(
     rows: list[tuple[float, float, float]], load: float, seed: int
 ) -> None:
-    """The floor binds the requests before the newest, and is kept as soon as the server is free.
+    """The minimum covers all requests but the newest, and is restored once the server is free.
 
-    A cell falls below the floor when a request comes in: it had its share of the requests up to
-    two before. The refresh that is running is not interrupted, and takes up to one period, in
-    which one more request may come. So the share of all requests but three is certain, however
-    few there are in a day. TOLERANCE is for other cells below the floor, which may go first.
+    A cell can fall below the minimum when a request arrives: it had its share of the requests up to
+    the second to last. The running refresh is not interrupted and takes up to one period, in which
+    one more request may arrive. So the share is guaranteed for all requests but three, even if a
+    day has few requests. TOLERANCE allows for other cells below the minimum, which may go first.
     """
     period, cost, change = np.array(rows).T
     cells = Cells(period, cost * load / (cost / period).sum(), period * change)
-    # A refresh that takes longer than others' periods holds them up, whoever goes first.
+    # A refresh longer than the periods of other cells delays those cells under any policy.
     if cells.cost.max() > cells.period.min():
         return
     played, floor = day(cells, "value", seed), FLOOR_SHARE * equal_ratio(load)

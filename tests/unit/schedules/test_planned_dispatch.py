@@ -1,4 +1,4 @@
-"""Targets with a plan, as the dispatcher sees them."""
+"""Planned targets as the dispatcher sees them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAN = np.nan
 
 
 def waiting(n: int, **columns: list[float]) -> Waiting:
-    """Targets that are visited daily and are just due, all alike but for these columns."""
+    """Return targets that are visited daily and are just due; `columns` override fields."""
     usual: dict[str, Any] = {
         "worth": [1] * n, "every": [24] * n, "waited": [24] * n, "overdue": [0] * n,
         "visits": [10] * n, "missed": [0] * n, "seconds": [1] * n,

@@ -1,4 +1,4 @@
-"""Policies by rule: the paper's groups from pasts, even intervals with a dead band, adaptive."""
+"""Rule-based policies: groups as in the paper, even intervals with a dead band, and adaptive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from schedules.history import Times
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 from tests.unit.populations import NOW, OFFICE, ZONES, all_of, changes, population, rates, watched
 
-# Changes in three weeks and whether by night, in the paper's order; its golden table.
+# Changes in three weeks, whether they are at night, and the group in the paper's table.
 PAPER = {
     "u1": (14, False, "G5"), "u5": (10, False, "G3"), "u3": (10, False, "G3"),
     "u2": (8, False, "G3"), "u4": (7, False, "G2"), "u11": (7, False, "G2"),
@@ -28,7 +28,7 @@ PAPER = {
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Seoul", "Asia/Kolkata", "America/New_York"])
 def test_the_paper_s_groups_from_pasts(zone: str) -> None:
-    """Three weeks of 20-minute polls; changes at 11:30 or 22:30 by the site's clock."""
+    """Poll every 20 minutes for three weeks; changes are at 11:30 or 22:30 by the site's clock."""
     some = population(len(PAPER), (ZoneInfo(zone),))
     ahead = {"UTC": 0, "Asia/Seoul": 9, "Asia/Kolkata": 5.5, "America/New_York": -4}[zone]
     rows = []
@@ -98,7 +98,7 @@ def test_adaptive_begins_daily_and_goes_on_as_it_is() -> None:
 
 
 def test_the_outlook_of_even_and_of_slotted_visits_agree() -> None:
-    """Hourly slots of an even profile against the formula of even intervals."""
+    """Compare hourly slots of an even profile with the formula for even intervals."""
     n = 30
     some = population(n, (ZoneInfo("UTC"),))
     believed = estimate(some, watched(some, Times(np.zeros(n + 1, int), np.empty(0)), every=12))
@@ -120,7 +120,7 @@ def test_a_target_without_visits_is_stale_for_ever() -> None:
 
 
 def test_the_outlook_is_what_comes_true() -> None:
-    """Other weeks of the same process; a day's changes are learnt as one, so they are worse."""
+    """Other weeks of the same process are staler, because several changes a day are learned as one."""
     n, rng = 200, np.random.default_rng(3)
     some = population(n, (ZoneInfo("UTC"),))
     true = rng.gamma(2.0, 1.5, n) + 0.1
@@ -135,7 +135,7 @@ def test_the_outlook_is_what_comes_true() -> None:
 
 
 def stale_share(schedule: Schedule, at: np.ndarray, weeks: int = 25) -> float:
-    """Share of the weeks from a Monday on in which a copy is stale."""
+    """Return the share of the weeks since a Monday in which a copy is stale."""
     cycle = schedule.weeks * WEEK_HOURS
     turns = np.arange(weeks // schedule.weeks + 2)[:, None] * cycle
     visits = (turns + np.array(schedule.slots)).ravel()

@@ -1,4 +1,4 @@
-"""What is believed of how feeds post."""
+"""Estimates of the posting rates and profiles of feeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MONDAY = 24.0 * (7 * 2822 + 4)
 
 
 def believed(*feeds: list[float], weeks: float = 3) -> Posting:
-    """Of feeds with posts at these hours since a Monday."""
+    """Return estimates for feeds with posts at these hours since a Monday."""
     flat = np.array([hour for feed in feeds for hour in feed], np.float64)
     posts = Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
     since = np.full(len(feeds), MONDAY)

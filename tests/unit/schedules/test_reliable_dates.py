@@ -1,4 +1,4 @@
-"""Dates that pages give: believed where they have proved right, and used to the minute."""
+"""Dates stated by pages: trusted after they proved right, and used to the minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAN = np.nan
 
 
 def visits(*changes: tuple[float, float, float], targets: int = 1) -> tuple[Histories, np.ndarray]:
-    """Changes dealt out to targets in order, each (after, by, said)."""
+    """Return the histories and stated times of targets; each change is (after, by, stated)."""
     after, by, said = np.array(changes, float).reshape(-1, 3).T
     first = np.linspace(0, len(changes), targets + 1).astype(np.int64)
     everything = np.zeros(targets), np.full(targets, 1e6)
@@ -21,7 +21,7 @@ def visits(*changes: tuple[float, float, float], targets: int = 1) -> tuple[Hist
 
 
 def days(n: int, said: float) -> list[tuple[float, float, float]]:
-    """Daily visits that found a change, dated so many hours after the visit before."""
+    """Return daily visits that found a change, dated `stated` hours after the previous visit."""
     return [(24.0 * day, 24.0 * day + 24, 24.0 * day + said) for day in range(n)]
 
 

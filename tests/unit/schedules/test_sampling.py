@@ -1,4 +1,4 @@
-"""A sample of pages to learn from: in proportion, stable, in turns, spread over the grid."""
+"""Sampling phases: samples of pages are proportional, stable, rotated, and spread over the grid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=8)
 
 
 def pages(sizes: list[int], seed: int = 1) -> tuple[Keys, np.ndarray]:
-    """Keys and strata of pages, `sizes[i]` of them in stratum i, in no order."""
+    """Return the keys and strata of pages in random order, with `sizes[i]` pages in stratum i."""
     random = np.random.default_rng(seed)
     stratum = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
     return random.integers(0, 2**64, len(stratum), np.uint64), stratum
@@ -67,7 +67,7 @@ def test_who_is_in_a_sample_depends_on_the_pages_alone(sizes: list[int], seed: i
 
 @given(SIZES, st.data())
 def test_shares_are_fair(sizes: list[int], data: st.DataObject) -> None:
-    """Webster: nobody's claim to a further page is above the claim that somebody's last one had."""
+    """Check Webster's rule: no claim to one more page exceeds any claim to a last page."""
     key, stratum = pages(sizes)
     n = data.draw(st.integers(len(sizes), len(key)))
     seats = np.bincount(stratum[joining_order(key, stratum)[:n]], minlength=len(sizes))

@@ -1,4 +1,4 @@
-"""The score of a schedule, by examples."""
+"""Scores of schedules, by example."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MONDAY = 24 * (7 * 2822 + 4)
 
 
 def ragged(*pages: list[float]) -> Times:
-    """Moments of pages in hours since Monday."""
+    """Return the times of pages, given in hours since Monday."""
     flat = np.array([hour for page in pages for hour in page], np.float64)
     return Times(np.cumsum([0, *map(len, pages)]), MONDAY + flat)
 
@@ -29,7 +29,7 @@ def scored(
     ends: list[float] | None = None,
     hours: float = 100,
 ) -> Score:
-    """The score of the hours from Monday on."""
+    """Return the score of the hours since Monday."""
     n = len(changes)
     return score(
         ragged(*changes),

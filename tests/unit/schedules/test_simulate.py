@@ -1,4 +1,4 @@
-"""Simulations: what a policy may know, when it visits, what a cap and an end do to it."""
+"""Simulations: a policy's inputs, its visits, and the effects of caps and of pages that end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from schedules.evaluation.world import Span, World, never, polls, seen, while_th
 from schedules.history import Floats, Histories, Times
 from schedules.population import Population, walls_of
 
-MONDAY = 2820 * 168 + 96.0  # 2024-01-22 00:00 UTC, where a cycle of weeks begins
+MONDAY = 2820 * 168 + 96.0  # 2024-01-22 00:00 UTC, the start of a cycle of weeks
 WEEK, DAY = 168.0, 24.0
 SPAN = Span(MONDAY - 3 * WEEK, MONDAY, MONDAY + 4 * WEEK)
 UTC = ZoneInfo("UTC")
 
 
 def population_of(n: int, zone: ZoneInfo = UTC, longest: float = 672.0) -> Population:
-    """Targets of two sites in turn."""
+    """Return targets that alternate between two sites."""
     return Population(
         key=np.frombuffer(np.random.default_rng(n).bytes(8 * n), np.uint64),
         site=np.arange(n) % 2,
@@ -40,7 +40,7 @@ def population_of(n: int, zone: ZoneInfo = UTC, longest: float = 672.0) -> Popul
 
 
 def world_of(changes: list[list[float]]) -> World:
-    """Targets that change at these hours after the split."""
+    """Return targets that change at these hours after the split."""
     n = len(changes)
     first = np.cumsum([0, *map(len, changes)])
     at = MONDAY + np.array([hour for hours in changes for hour in hours], float)
@@ -49,7 +49,7 @@ def world_of(changes: list[list[float]]) -> World:
 
 
 def lively(n: int = 30, seed: int = 5) -> World:
-    """Targets of very different rates, from none to many changes a day."""
+    """Return targets with very different rates, from no changes to many changes a day."""
     random = np.random.default_rng(seed)
     means = np.geomspace(0.5, 300, n)
     changes = [
@@ -60,12 +60,12 @@ def lively(n: int = 30, seed: int = 5) -> World:
 
 
 def visits_of(visits: Times, i: int) -> Floats:
-    """The visits of a target in hours after the split."""
+    """Return the visits of a target in hours after the split."""
     return visits.at[visits.first[i] : visits.first[i + 1]] - MONDAY
 
 
 def by_day(visits: Times) -> Floats:
-    """Visits on each UTC day."""
+    """Return the number of visits on each UTC day."""
     return np.bincount(((visits.at - SPAN.start) // DAY).astype(int))
 
 
@@ -73,7 +73,7 @@ def owners(visits: Times) -> Floats:
     return np.repeat(np.arange(len(visits.first) - 1), np.diff(visits.first))
 
 
-# What polls see.
+# Changes that polls observe
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -99,7 +99,7 @@ def test_a_change_at_a_poll_is_seen_by_it() -> None:
     assert found.after - MONDAY == pytest.approx([-4 / 3, -2 / 3, -1 / 3])
 
 
-# What a policy may know.
+# Inputs of a policy
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -144,7 +144,7 @@ def test_the_order_of_the_targets_does_not_matter(policy: str) -> None:
         assert visits_of(two, place).tolist() == visits_of(one, i).tolist()
 
 
-# When it visits.
+# Times of visits
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -212,7 +212,7 @@ def test_slots_follow_the_clock_of_their_site() -> None:
     assert set(visits_of(visits, 1) % 24) <= {0, 12}
 
 
-# Pages that come and go.
+# Pages that appear and disappear
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -255,7 +255,7 @@ def test_daily_visits_are_one_a_day_at_a_page_s_own_hour() -> None:
     assert len(np.unique(visits.at % DAY)) > 5
 
 
-# Budgets and caps.
+# Budgets and caps
 
 
 def test_a_budget_below_the_floor_is_an_error() -> None:
@@ -281,7 +281,7 @@ def test_a_cap_that_is_never_reached_changes_nothing(policy: str) -> None:
 
 
 def test_a_refused_visit_stays_due_and_goes_first_on_the_next_day() -> None:
-    # Groups visit these by night: on Mondays, Wednesdays and Fridays at noon.
+    # Groups visit these pages at night: on Mondays, Wednesdays, and Fridays at noon.
     world = world_of([list(range(-500, 600, 56))] * 5)
     visits = simulate(world, Terms("groups", daily_cap=3), SPAN)
     assert by_day(visits)[21:26].tolist() == [3, 2, 3, 2, 3]

@@ -1,4 +1,4 @@
-"""Windows of the local week: reading them, and writing them down again."""
+"""Visiting hours in the local week: parsing and formatting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from schedules.windows import DAYS, describe, open_hours
 
 
 def written(windows: list[str], blackout: tuple[str, ...] = ()) -> str:
-    """Open hours of each day, such as `Fri 22-24 Sat 0-6`."""
+    """Return the open hours of each day, such as `Fri 22-24 Sat 0-6`."""
     week = open_hours(windows, blackout).reshape(7, 24)
     rows = []
     for day, hours in zip(DAYS, week, strict=True):

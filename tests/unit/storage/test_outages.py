@@ -1,4 +1,4 @@
-"""What counts as an outage of a server, and what the log says of one."""
+"""Server outages: detection and log messages."""
 
 from __future__ import annotations
 
@@ -123,6 +123,6 @@ def test_reads_do_not_end_an_outage_of_writes() -> None:
     outage.lasts(0.0, "its disk is full", 300.0)
     assert not outage.succeeds(1.0, has_failed=False)
     assert outage.is_on
-    # The call that failed was given up: nobody else would end it.
+    # The failed call was abandoned, so no other call would end the outage.
     assert outage.succeeds(QUIET_SECONDS + 1, has_failed=False)
     assert not outage.is_on

@@ -1,4 +1,4 @@
-"""The time by a server's clock, between the moments when that is read."""
+"""Estimates of a server's clock between two readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a page was fetched again, by the site's log and what was done to the workers."""
+"""Reasons for repeated fetches of a page, from the site's log and the injected faults."""
 
 from __future__ import annotations
 

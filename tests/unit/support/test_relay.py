@@ -1,4 +1,4 @@
-"""The relay: it passes on, refuses, swallows, and is the same again afterwards."""
+"""The fault proxy: it forwards, refuses, and drops data, and it recovers afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT_SECONDS = 0.2
 
 @pytest.fixture
 def relay() -> Iterator[Relay]:
-    """Before a server that says what it hears."""
+    """Yield a proxy in front of a server that echoes its input."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{folder}/s")
         server.listen()

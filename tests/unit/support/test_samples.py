@@ -1,4 +1,4 @@
-"""How what a worker holds has gone over time."""
+"""Samples of a worker's leased entries over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The misbehaving resources: what goes over the wire, byte by byte."""
+"""The misbehaving resources, byte by byte on the wire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.site.running import RunningSite
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[RunningSite]:
-    """One running site for all tests of this file."""
+    """Run one site for all tests of this file."""
     with RunningSite() as running:
         yield running
 
@@ -38,7 +38,7 @@ def raw(site: RunningSite, name: str, most: int = 1_000_000) -> bytes:
 
 
 def fetch(site: RunningSite, name: str) -> tuple[int, dict[str, str], bytes]:
-    """Return the status, the headers (names in lower case) and the rest as it was sent."""
+    """Return the status, the headers (names in lower case), and the raw body."""
     head, _, body = raw(site, name).partition(b"\r\n\r\n")
     status, *lines = head.decode("latin-1").split("\r\n")
     pairs = (line.split(": ", 1) for line in lines)
@@ -60,7 +60,7 @@ def test_other_kinds(site: RunningSite, name: str, kind: str, data: bytes) -> No
 
 
 def logged(site: RunningSite) -> list[dict[str, Any]]:
-    """The log, once it has a row: a connection's loss is logged after the client saw it."""
+    """Return the log once it has a row; lost connections are logged after the client notices."""
     deadline = time.monotonic() + 5
     while not (rows := site.requests()) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Folders of static files as hosts: mapping, proxying, rewriting, validators."""
+"""Folders of static files as hosts: mapping, proxying, rewriting, and validators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVED = f"""<a href="http://{HOST}/a/">a</a> <a href="http://www.{HOST}">w</a>
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a few files, and a file outside of it."""
+    """Return a folder with a few files, and with a secret file outside of it."""
     root = tmp_path / "root"
     (root / "a").mkdir(parents=True)
     (root / "empty").mkdir()
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def running(folder: Path) -> Iterator[RunningFolder]:
-    """The folder as a running server with validators."""
+    """Serve the folder with validators."""
     with RunningFolder({HOST: folder}, validators=True) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""The quick site: its pages, how they change and grow, and what its log says."""
+"""The quick site: its pages, their changes, its growth, and its log."""
 
 from __future__ import annotations
 

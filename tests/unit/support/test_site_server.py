@@ -1,4 +1,4 @@
-"""The demo site over HTTP: validators, clock, edits, log, big pages, practice hosts."""
+"""The demo site over HTTP: validators, clock, edits, log, large pages, and practice hosts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BUSY = max(WORLD.items, key=lambda item: len(item.offers) if item.live(START) el
 
 @pytest.fixture
 def site() -> Iterator[RunningSite]:
-    """A running site of its own for each test."""
+    """Run a new site for each test."""
     with RunningSite("--practice") as running:
         yield running
 
 
 def get(site: RunningSite, path: str, **headers: str) -> tuple[int, HTTPMessage, bytes]:
-    """Fetch a path (or, by proxy, an absolute URL); `_` in header names stands for `-`."""
+    """Fetch a path or, by proxy, an absolute URL; `_` in header names stands for `-`."""
     connection = HTTPConnection(urlsplit(site.url).netloc, timeout=10)
     connection.request("GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
     response = connection.getresponse()

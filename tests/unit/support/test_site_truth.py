@@ -1,4 +1,4 @@
-"""Visits held against what truly changed on the demo site."""
+"""Visits compared with the true changes of the demo site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOP = START + WEEK
 
 
 def lasting(world: World) -> list[str]:
-    """Paths of items that are there in all of the week."""
+    """Return the paths of items that exist for the whole week."""
     return [item.path for item in world.items if item.live(START) and item.live(STOP)]
 
 
@@ -26,7 +26,7 @@ def test_who_looks_at_each_change_is_always_fresh() -> None:
 
 
 def test_what_is_stale_is_what_the_content_says() -> None:
-    """Against the pages themselves, hour by hour."""
+    """Compare the staleness with the pages themselves, hour by hour."""
     world = World()
     changing = [path for path in lasting(world) if world.changes(path, START, STOP)][:12]
     looks = [START + 12 * HOUR + day * 24 * HOUR for day in range(7)]
@@ -43,7 +43,7 @@ def is_stale(world: World, path: str, looks: list[datetime], hour: int) -> bool:
 
 
 def test_a_page_counts_until_its_end() -> None:
-    """Never visited: stale from its first change on, and only as long as it is there."""
+    """A page that is never visited is stale from its first change until it disappears."""
     world = World()
     item = next(i for i in world.items if i.ends and i.live(START) and i.per_week > 1)
     assert item.ends is not None

@@ -1,4 +1,4 @@
-"""The world of the demo site: the same history each time, and the truth about changes."""
+"""The world of the demo site: a reproducible history, and the true times of changes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SITEMAP = "/sitemap.xml"
 
 
 def select(path: str, now: datetime = START) -> Selector:
-    """Return the page at `path`, which must exist, for selecting."""
+    """Return a selector for the page at `path`, which must exist."""
     page = WORLD.page(path, now)
     assert page is not None, path
     return Selector(page.html)
 
 
 def walk(path: str, css: str) -> list[str]:
-    """Return the links of a list page and of all pages after it, at the start."""
+    """Return the links of a list page and of all following pages, at the start."""
     links: list[str] = []
     for _ in range(50):
         page = select(path)
@@ -41,9 +41,9 @@ def walk(path: str, css: str) -> list[str]:
 
 
 def assert_truth(path: str) -> None:
-    """Check that the content changes at each time `changes` tells and at no other.
+    """Check that the content changes at the times in `changes`, and only then.
 
-    Between two changes it is compared at both ends and in the middle.
+    Between two changes, the content is compared at both ends and in the middle.
     """
     times = [BEFORE, *WORLD.changes(path, BEFORE, END), END + SECOND]
     for at, after in itertools.pairwise(times):

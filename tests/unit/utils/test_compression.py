@@ -1,4 +1,4 @@
-"""Gzip and deflate, as servers send them and as they should not."""
+"""Gzip and deflate, valid and malformed."""
 
 from __future__ import annotations
 

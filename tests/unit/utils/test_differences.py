@@ -1,4 +1,4 @@
-"""How much of a text is new."""
+"""Sizes of the differences between two texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_size_is_the_characters_deleted_and_inserted(
 
 
 def large(seed: int) -> list[str]:
-    """Lines that are not like one another, of a text too large for an exact comparison."""
+    """Return unrelated lines of a text that is too large for an exact comparison."""
     numbers = random.Random(seed)
     count = isqrt(EXACT_PAIRS) // 65 + 100
     return [f"{numbers.getrandbits(256):064x}\n" for _ in range(count)]
@@ -72,7 +72,7 @@ def test_lines_without_measure_count_wherever_they_stand() -> None:
     numbers = random.Random(4)
     lines = [f"line number {numbers.randrange(150):04}\n" for _ in range(30_000)]
     shuffled = numbers.sample(lines, len(lines))
-    # The lines at both ends may be cut where they are alike.
+    # Lines that are equal at both ends may be removed before the comparison.
     assert diff_size("".join(lines), "".join(["new\n", *shuffled[1:]])) < 10 * len(lines[0])
 
 
@@ -89,7 +89,7 @@ WORDS = [f"word{number}" for number in range(5000)]
 
 
 def article(*edits: tuple[int, str]) -> list[str]:
-    """Lines of a content with one long html field, in which some words were replaced."""
+    """Return lines of content with one long HTML field, in which some words were replaced."""
     words = WORDS.copy()
     for at, word in edits:
         words[at] = word
@@ -131,7 +131,7 @@ def test_what_a_terminal_would_act_on_is_escaped() -> None:
 
 
 def made(kind: str) -> tuple[list[str], list[str]]:
-    """Contents that are made to take long, of a megabyte or more."""
+    """Return two slow-to-compare contents of at least one megabyte."""
     numbers = random.Random(5)
     if kind == "lines of few kinds":
         return tuple([f"l{numbers.randrange(100)}" for _ in range(300_000)] for _ in "ab")  # type: ignore[return-value]
@@ -160,7 +160,7 @@ def test_no_diff_takes_long_or_gets_long(kind: str) -> None:
 
 
 def test_lines_that_repeat_are_compared_fast() -> None:
-    # difflib compares each of the equal lines, one at a time, with all the others like it.
+    # difflib compares each repeated line with all the lines equal to it, one at a time.
     def lines(other: str) -> str:
         return "".join(f"{n // 2 % 50 if n % 2 else other + str(n):>30}\n" for n in range(9_999))
 

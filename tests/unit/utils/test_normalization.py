@@ -1,4 +1,4 @@
-"""Normalization in linear time: as `unicodedata` does it, but for marks without measure."""
+"""Normalization in linear time: equal to `unicodedata`, except for endless runs of marks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ORDINARY = {
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_texts_have_the_usual_normal_form(form: Form, name: str) -> None:
     text = ORDINARY[name]
-    # Once short, and once so long that it is normalized in pieces.
+    # The text as it is, and repeated until it is normalized in pieces.
     for whole in (text, text * (2 * PIECE_CHARACTERS // len(text) + 1)):
         assert normalized(form, whole) == unicodedata.normalize(form, whole)
 
@@ -95,7 +95,7 @@ def test_a_text_that_grows_is_read_as_far_as_there_is_room() -> None:
     tracemalloc.start()
     try:
         assert len(normal_text(text)) <= MAX_CHARACTERS
-        # Four bytes a character, in some copies; without a limit it was over a gigabyte.
+        # Four bytes per character in a few copies; without a limit, it used over a gigabyte.
         assert tracemalloc.get_traced_memory()[1] < 40 * MAX_CHARACTERS
     finally:
         tracemalloc.stop()

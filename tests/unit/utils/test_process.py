@@ -1,4 +1,4 @@
-"""Tasks end when they are cancelled, whatever loses the first cancellation."""
+"""Cancelled tasks end, even if a callee swallows the first cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crawler.utils.process import MAX_CANCELS, end_tasks
 
 
 async def works_on(lost: int) -> None:
-    """Work that loses so many cancellations, as a driver does."""
+    """Run until cancelled, but swallow the first `lost` cancellations, as a driver does."""
     while True:
         try:
             await asyncio.sleep(3600)

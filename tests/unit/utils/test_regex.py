@@ -1,4 +1,4 @@
-"""Users' regular expressions: searched in linear time, refused if that is not possible."""
+"""User-supplied regular expressions: matched in linear time, or rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from crawler.utils.regex import MAX_CHARACTERS, MAX_GROUPS, compiled, patterns_i
 from tests.unit.pages import wrapper
 
 URL_CHARACTERS = 2000
-# Each makes a search that backtracks take minutes to ages.
+# With these patterns, a backtracking search takes minutes or much longer.
 ENDLESS = [
     r"/(\w+/?)+$",
     r"(a|a)*b",
@@ -32,7 +32,7 @@ ENDLESS = [
     r"(.*a){20}x",
 ]
 WORST = ["a" * URL_CHARACTERS + "!", "-" * URL_CHARACTERS, "/a" * 1000, "a/-." * 500, "ab" * 1000]
-# As sites have them.
+# Patterns that sites use.
 USUAL = [
     "",
     r"/item/\d+$",
@@ -50,7 +50,7 @@ USUAL = [
     r"\A\S+/a\+\+b",
     r"[\]{,5}(?=x]",
 ]
-# What look-around and its like are called, and the way out.
+# Patterns with unsupported features, and the error messages with the way out.
 LACKING = [
     (r"/shop/(?!item/)\w+/", "look-ahead is not supported: (?!. To exclude URLs, use not_list_p"),
     (r"/a(?=b)", "look-ahead is not supported: (?="),
@@ -84,7 +84,7 @@ LACKING = [
 
 @pytest.mark.parametrize("pattern", ENDLESS)
 def test_no_text_makes_a_search_long(pattern: str) -> None:
-    """A search that backtracks would not come back."""
+    """Check that the search takes linear time; a backtracking search would never end."""
     for text in WORST:
         compiled(pattern).search(text)
         compiled(pattern).search(text.encode())
@@ -141,7 +141,7 @@ def _pieces(*parts: str, may_be_empty: bool) -> st.SearchStrategy[str]:
     )
 
 
-# Engines differ in how they repeat what may be empty, which no URL pattern needs.
+# Engines differ in repeating an empty match, which URL patterns do not need.
 @given(
     _pieces(may_be_empty=False),
     st.sampled_from(["", "+", "*", "{1,3}", "+?", "{2,}"]),

@@ -1,4 +1,4 @@
-"""Which pages are read in a process of their own, and which are nested too deeply."""
+"""Pages that are parsed in a subprocess, and pages that are nested too deeply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in a process of its own: its result comes back, and what it may not do ends it alone."""
+"""Work in a subprocess: its result is returned, and exceeding a limit ends only the subprocess."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AMPLE_MB = 512
 
 
 def done(work: Callable[[], Any], seconds: float = 5, megabytes: float = AMPLE_MB) -> Any:
-    """What comes of some work that is done apart."""
+    """Run `work` in a subprocess and return its result."""
 
     async def do() -> Any:
         return await Sandbox(seconds, megabytes).run(work)
@@ -28,7 +28,7 @@ def done(work: Callable[[], Any], seconds: float = 5, megabytes: float = AMPLE_M
 
 
 def endlessly() -> None:
-    """Use the processor until somebody ends it."""
+    """Use CPU time until the process is stopped."""
     while True:
         time.time()
 

@@ -1,4 +1,4 @@
-"""A limit on processor time: it ends what never ends, and leaves alone what comes after."""
+"""CPU time limits: endless work is stopped, and later work is not affected."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 
 from crawler.utils.sandbox import TimeLimitExceeded, time_limit
 
-# Twice as long with each character.
+# The time doubles with each character.
 ENDLESS = (r"(\w+/?)+$", f"/{'a' * 60}!")
 
 
 def endless() -> None:
-    """Search for what is not there, again whenever an error comes."""
+    """Run an endless search, and start it again after each error."""
     while True:
         with contextlib.suppress(Exception):
             re.search(*ENDLESS)
 
 
 def limited(work: Callable[[], object], seconds: float) -> None:
-    """Do some work under a limit."""
+    """Run `work` under a time limit."""
     with time_limit(seconds):
         work()
 

@@ -1,4 +1,4 @@
-"""Shapes of URLs: many links in a few lines."""
+"""Shapes of URLs: a summary of many links in a few lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS = ("love", "life", "tea", "books", "humor")
 
 
 def texts(*paths: str) -> dict[str, int]:
-    """The shapes of these paths of one site, with their counts."""
+    """Return the shapes of these paths of one site, with their counts."""
     return {shape.text: shape.count for shape in shapes(SITE + path for path in paths)}
 
 

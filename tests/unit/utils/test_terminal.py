@@ -1,4 +1,4 @@
-"""One way out for all text: the console, plain lines, JSON and log records."""
+"""A single output path for console text, plain lines, JSON, and log records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NASTY = (
     "a\x1b[31mb\x9b2Jc\x07d\re\u202ef\u2066g\u2028h\u2029i\x85j\x7fk\x08l\u200fm\ud800"
     "[/nope] [bold] :smile:"
 )
-# Where data go out that are no lines for people, and what runs before there is a command.
+# Modules that write data instead of text for people, or that run before a command exists.
 PRINTING = {
     "crawler/utils/terminal.py",
     "crawler/ops/kernels.py",
@@ -130,7 +130,7 @@ def test_secrets_are_left_out_in_linear_time() -> None:
 
 
 def test_nothing_else_prints() -> None:
-    """Neither print(), a stream nor a console of rich, but for the modules named."""
+    """Check that only the modules above use print(), a standard stream, or a rich console."""
     found = set()
     for path in (ROOT / "crawler").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Amounts as users write them."""
+"""Amounts in user input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonical URLs: one name for one page."""
+"""Canonical URLs: one URL for each page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Periods, ages and figures as sentences have them."""
+"""Periods, ages, and numbers in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of cells: what is shown and escaped, what is stale, what a build does and leaves."""
+"""Pages of cells: display and escaping, staleness, and the files that a build writes and keeps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _hash(content: Row | None) -> str | None:
 
 
 class Folders:
-    """Templates, the pages made of them, and the cells."""
+    """Templates, the pages built from them, and the cells."""
 
     def __init__(self, home: Path) -> None:
         self.templates, self.out = home / "templates", home / "out"

@@ -1,4 +1,4 @@
-"""Connections that commands which serve take: how long a request may come in, and from whom."""
+"""HTTP connections of commands that serve: time limits for requests, and client addresses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def channel(clock: Clock, transport: StringTransport) -> Channel:
 
 
 def drip(channel: Channel, clock: Clock, seconds: float) -> None:
-    """A byte each second."""
+    """Send one byte per second."""
     for _ in range(int(seconds)):
         channel.dataReceived(b"x")
         clock.advance(1)

@@ -1,4 +1,4 @@
-"""Push: what a subscription is worth, its secrets, its times, whom it may ask."""
+"""Push: the effect of a subscription, its secrets, its times, and the hosts it may contact."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RARE = 72.0
 
 
 def push(**fields: Any) -> dict[str, Any]:
-    """A subscription confirmed two days ago for ten, that delivered yesterday."""
+    """Return a subscription confirmed two days ago for ten days, with a delivery yesterday."""
     return {
         "state": "active", "asked_at": NOON - 2 * DAY, "leased_at": NOON - 2 * DAY,
         "lease_until": NOON + 8 * DAY, "delivered_at": NOON - DAY,
@@ -151,7 +151,7 @@ def test_a_hub_that_goes_on_failing_is_left_alone_for_longer() -> None:
     holds, now, pauses = HubBackoff(random.Random(1)), NOON, []
     for _ in range(12):
         holds.failed("hub", now)
-        holds.failed("hub", now)  # At the same time: the same failure.
+        holds.failed("hub", now)  # Failures at the same time count once.
         end = holds.first_end(["hub"])
         pauses.append(end - now)
         assert holds.is_on_hold("hub", end - MINUTE)
@@ -238,7 +238,7 @@ def test_a_name_of_both_kinds_is_asked_at_its_public_address(
 
 
 async def crowd(lanes: TaskPool, works: int, hosts: int) -> tuple[int, int]:
-    """The most pieces of work at once, of all hosts and of one."""
+    """Return the maximum number of concurrent jobs in total and per host."""
     running: list[str] = []
     most = [0, 0]
 

@@ -75,7 +75,7 @@ def test_the_budget_is_never_exceeded(market: tuple[Steps, np.ndarray], share: f
 
 @given(markets(), SHARES)
 def test_the_best_is_bought_first(market: tuple[Steps, np.ndarray], share: float) -> None:
-    """Allocated steps have a marginal value of at least the price, the others of at most the price."""
+    """Marginal values are at least the price for allocated steps, at most the price for others."""
     steps, key = market
     allocation = allocate(steps, key, budget_of(steps, share))
     for begin, end, last in zip(steps.first[:-1], steps.first[1:], allocation.chosen, strict=True):

@@ -1,4 +1,4 @@
-"""Invariants of plans: budgets, independence of order and zone, stability, effect of more budget."""
+"""Invariants of plans: budgets, independence of order and zone, stability, and monotonicity."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_without_caps_there_are_no_tolls() -> None:
 
 
 def test_tolls_bring_a_known_demand_to_the_cap() -> None:
-    """Demand falls with the square root of a day's price; at the right price, it equals the supply."""
+    """Demand falls with the square root of a day's price; the right price uses up the budget."""
     wanted = np.array([[9.0, 16, 25, 36, 4, 1, 1]])
 
     def loads(surcharge: np.ndarray) -> tuple[np.ndarray, float]:

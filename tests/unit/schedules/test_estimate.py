@@ -213,7 +213,7 @@ def test_profiles_are_even_until_the_data_speak(count: int) -> None:
 
 @pytest.mark.parametrize("days", [3, 10, 17, 21])
 def test_days_that_were_seen_more_often_are_no_busier(days: int) -> None:
-    """Observe pages without a weekly pattern for ten days, so that three weekdays are seen twice."""
+    """Pages without a weekly pattern keep even profiles, even if some weekdays are seen more often."""
     n = 400
     some = population(n, UTC)
     past = watched(some, changes(some, np.full(n, 12.0)), every=1, weeks=days / 7)

@@ -63,7 +63,7 @@ def reading(document: str | bytes, content_type: str | None = None) -> FeedDocum
 
 def only(document: str | bytes) -> Entry:
     """Return the only entry of a document, which must have no problems."""
-    found = reading(document)
-    assert found.problems == ()
-    (entry,) = found.entries
+    parsed = reading(document)
+    assert parsed.problems == ()
+    (entry,) = parsed.entries
     return entry

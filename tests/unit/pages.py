@@ -32,9 +32,9 @@ def wrapper(**keys: Any) -> Wrapper:
     return Wrapper.of(usual | keys, "shop.toml")
 
 
-def target(kind: Kind = Kind.ITEM, **known: Any) -> Target:
+def target(kind: Kind = Kind.ITEM, **state: Any) -> Target:
     """Return a target of the shop."""
-    return Target("shop", f"{SITE}item/1", kind, **known)
+    return Target("shop", f"{SITE}item/1", kind, **state)
 
 
 def fetched(of: Target | None = None, **seen: Any) -> Fetched:

@@ -80,8 +80,8 @@ def changes(
         rng.poisson(rate[i] * profile[i, local[some.zone[some.site[i]]]]) for i in range(len(some))
     ]
     at = [np.repeat(hours, count) + rng.random(count.sum()) for count in counts]
-    first = np.concatenate([[0], np.cumsum([len(one) for one in at], dtype=np.int64)])
-    return Times(first, np.concatenate([*(np.sort(one) for one in at), np.empty(0)]))
+    first = np.concatenate([[0], np.cumsum([len(times) for times in at], dtype=np.int64)])
+    return Times(first, np.concatenate([*(np.sort(times) for times in at), np.empty(0)]))
 
 
 def watched(some: Population, happened: Times, every: float = 4, weeks: float = 5) -> Histories:

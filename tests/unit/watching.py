@@ -45,44 +45,44 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
 
     def names(key: str) -> tuple[tuple[str, ...], Any]:
         column = NameColumn()
-        column.add([one[key] for one in pages])
+        column.add([row[key] for row in pages])
         return column.finish()
 
     def ago(key: str) -> Any:
-        return NOW_HOURS - np.array([one[key] for one in pages], float)
+        return NOW_HOURS - np.array([row[key] for row in pages], float)
 
     ids = TextColumn()
-    ids.add(f"{one['spider']} {one['url']}" for one in pages)
-    changes = [change for one in pages for change in one["changes"]]
-    after, by, said = (
+    ids.add(f"{row['spider']} {row['url']}" for row in pages)
+    changes = [change for row in pages for change in row["changes"]]
+    after, by, stated = (
         NOW_HOURS - np.array([change[i] for change in changes], float) for i in range(3)
     )
-    first = offsets(np.array([len(one["changes"]) for one in pages], np.int64))
-    every = np.array([one["every"] for one in pages], float)
+    first = offsets(np.array([len(row["changes"]) for row in pages], np.int64))
+    every = np.array([row["every"] for row in pages], float)
     none = Schedules.none(len(pages))
     return Watched(
         ids.finish(), *names("spider"), *names("kind"),
         *names("category"), *names("plan"), ago("next"), ago("visited"),
-        np.array([one["refreshed"] for one in pages]),
-        np.array([one.get("feed_size", 0) for one in pages]),
-        np.array([one.get("asks", 0.0) for one in pages]),
-        np.array([one["false_dates"] for one in pages]),
-        Histories(ago("since"), ago("until"), first, after, by), said,
+        np.array([row["refreshed"] for row in pages]),
+        np.array([row.get("feed_size", 0) for row in pages]),
+        np.array([row.get("asks", 0.0) for row in pages]),
+        np.array([row["false_dates"] for row in pages]),
+        Histories(ago("since"), ago("until"), first, after, by), stated,
         Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,
     )  # fmt: skip
 
 
 def gathered(
-    pages: Sequence[dict[str, Any]], *found: Site, config: Config | None = None, ahead: int = 0
+    pages: Sequence[dict[str, Any]], *sites: Site, config: Config | None = None, ahead: int = 0
 ) -> Gathered:
-    """Return the input of a plan; `found` lists the sites that differ from the default."""
+    """Return the input of a plan; `sites` lists the sites that differ from the default."""
     config = config or Config.load(mongo_uri=None)
     seen = watched(pages, ahead)
-    known = {one.name: one for one in found}
-    of_spiders = tuple(known.get(name) or Site(name, at=NOW) for name in seen.spiders)
+    by_name = {site.name: site for site in sites}
+    of_spiders = tuple(by_name.get(name) or Site(name, at=NOW) for name in seen.spiders)
     weight = np.ones(len(pages))
     population = population_of(seen, of_spiders, keys_of(seen.ids), weight, config, NOW_HOURS)
-    fixed = np.array([4.0 if one["kind"] == "list" else 1.0 for one in pages])
+    fixed = np.array([4.0 if row["kind"] == "list" else 1.0 for row in pages])
     return Gathered(
         seen, of_spiders, population, seen.histories, np.zeros(len(of_spiders), np.bool_), fixed
     )
@@ -97,6 +97,6 @@ def plan_document(**own: Any) -> Document:
     return usual | own
 
 
-def in_effect(one: Document) -> Effect:
+def in_effect(plan: Document) -> Effect:
     """Return the state in which only this plan is in effect."""
-    return Effect({"shop": one}, {str(one["_id"]): one})
+    return Effect({"shop": plan}, {str(plan["_id"]): plan})

@@ -136,7 +136,7 @@ def is_cjk(character: str) -> bool:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text; each CJK character is a word."""
-    apart = "".join(f" {one} " if is_cjk(one) else one for one in text)
+    apart = "".join(f" {char} " if is_cjk(char) else char for char in text)
     return [word for word in apart.split(" ") if word]
 
 
@@ -178,14 +178,14 @@ def test_counts_are_those_of_plain_python(text: str) -> None:
 
 @given(POINTS)
 def test_tokens_are_those_of_plain_python(text: str) -> None:
-    expected = [fnv([ord(one) for one in word]) for word in words_of(text)]
+    expected = [fnv([ord(char) for char in word]) for word in words_of(text)]
     assert kernels.tokens(code_points(text)).tolist() == expected
 
 
 @given(POINTS, st.integers(1, 6))
 def test_shingles_are_those_of_plain_python(text: str, width: int) -> None:
     assume(len(text) >= width)
-    points = [ord(one) for one in text]
+    points = [ord(char) for char in text]
     expected = [fnv(points[at : at + width]) for at in range(len(points) - width + 1)]
     assert kernels.shingle_hashes(code_points(text), width).tolist() == expected
 
@@ -209,8 +209,8 @@ def test_keys_are_those_of_plain_python(values: bytes, tag: int, bits: int) -> N
         for byte in values[band * rows : (band + 1) * rows]:
             value = splitmix(value ^ byte)
         expected.append(value >> (64 - bits))
-    found = kernels.band_keys(np.frombuffer(values, np.uint8), bands, rows, tag, bits)
-    assert found.view(np.uint64).tolist() == expected
+    made = kernels.band_keys(np.frombuffer(values, np.uint8), bands, rows, tag, bits)
+    assert made.view(np.uint64).tolist() == expected
 
 
 @pytest.mark.parametrize("text", ["", " ", "你"])

@@ -43,10 +43,10 @@ def test_marks_are_where_the_words_are(text: str, given: str) -> None:
 
 @given(TEXTS, st.lists(TEXTS, max_size=5), st.integers(12, 80))
 def test_a_passage_fits_and_is_harmless(text: str, given: list[str], columns: int) -> None:
-    found = passage([text * 5], Query.of(given).terms, columns)
-    assert found.text.isprintable()
-    assert cell_len(found.text) <= columns
-    assert all(stop <= len(found.text) for _, stop in found.marks)
+    excerpt = passage([text * 5], Query.of(given).terms, columns)
+    assert excerpt.text.isprintable()
+    assert cell_len(excerpt.text) <= columns
+    assert all(stop <= len(excerpt.text) for _, stop in excerpt.marks)
 
 
 @given(st.lists(TEXTS, max_size=8), st.booleans())

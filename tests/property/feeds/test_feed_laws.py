@@ -76,22 +76,22 @@ def outcome(body: bytes, content_type: str | None = None) -> FeedDocument | str:
         return str(why)
 
 
-def check(found: FeedDocument | str) -> None:
+def check(result: FeedDocument | str) -> None:
     """Check the invariants of every parsed document."""
-    if isinstance(found, str):
-        assert found
-        assert "\n" not in found
+    if isinstance(result, str):
+        assert result
+        assert "\n" not in result
         return
-    assert found.format
-    ids = [entry.id for entry in found.entries]
+    assert result.format
+    ids = [entry.id for entry in result.entries]
     assert len(set(ids)) == len(ids)
     assert all(ids)
-    for entry in found.entries:
+    for entry in result.entries:
         assert entry.published is None or EARLIEST <= entry.published <= NOW
         assert entry.url is None or entry.url.startswith(("http://", "https://"))
         assert all(entry.content.values())
         f"{entry.id}{entry.url}{entry.content}".encode()
-    assert all(problem and "\n" not in problem for problem in found.problems)
+    assert all(problem and "\n" not in problem for problem in result.problems)
 
 
 @pytest.mark.soak
@@ -102,10 +102,10 @@ def check(found: FeedDocument | str) -> None:
 @example(b'{"version":"https://jsonfeed.org/version/1","items":[{"title":"\\ud800"}]}', None)
 def test_every_document_is_a_feed_or_none_and_soon(body: bytes, content_type: str | None) -> None:
     start = time.process_time()
-    found = outcome(body, content_type)
+    result = outcome(body, content_type)
     assert time.process_time() - start < MOST_SECONDS
-    check(found)
-    assert outcome(body, content_type) == found
+    check(result)
+    assert outcome(body, content_type) == result
 
 
 @settings(max_examples=100)
@@ -152,9 +152,9 @@ DATED_TWICE = [
 @example((DATED_TWICE, DATED_TWICE[::-1]))
 def test_no_post_is_lost_and_no_id_hangs_on_a_place(orders: tuple[list[str], list[str]]) -> None:
     items, shuffled = orders
-    found = ids_of(items)
-    assert sorted(ids_of(shuffled)) == sorted(found)
-    assert len(found) >= len({item.partition("<pubDate>")[0] for item in items})
+    parsed = ids_of(items)
+    assert sorted(ids_of(shuffled)) == sorted(parsed)
+    assert len(parsed) >= len({item.partition("<pubDate>")[0] for item in items})
 
 
 NAMED = st.sampled_from([

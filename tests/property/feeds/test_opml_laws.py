@@ -44,10 +44,13 @@ def read(body: bytes) -> FeedList:
 def test_import_of_an_export_is_the_identity(
     kept: dict[str, tuple[str | None, list[str]]],
 ) -> None:
-    feeds = [Subscription(url, title, None, tuple(said)) for url, (title, said) in kept.items()]
-    found = read("".join(opml.written(feeds, "Mine", AT)).encode())
-    assert (found.refused, found.problems) == ((), ())
-    assert {feed.url: (feed.title, sorted(feed.categories)) for feed in found.feeds} == {
+    feeds = [
+        Subscription(url, title, None, tuple(categories))
+        for url, (title, categories) in kept.items()
+    ]
+    feed_list = read("".join(opml.written(feeds, "Mine", AT)).encode())
+    assert (feed_list.refused, feed_list.problems) == ((), ())
+    assert {feed.url: (feed.title, sorted(feed.categories)) for feed in feed_list.feeds} == {
         url: (None if title == url else title, sorted(named))
         for url, (title, named) in kept.items()
     }
@@ -55,13 +58,13 @@ def test_import_of_an_export_is_the_identity(
 
 @given(st.binary(max_size=300) | st.binary(max_size=200).map(lambda body: b"<opml>" + body))
 def test_whatever_the_bytes_it_is_a_list_or_one_line(body: bytes) -> None:
-    said, found = "", FeedList(())
+    error_text, feed_list = "", FeedList(())
     try:
-        found = read(body)
+        feed_list = read(body)
     except ConfigError as error:
-        said = str(error)
-    assert bool(said) != bool(found.feeds or found.refused)
-    assert len(said.splitlines()) <= 1
+        error_text = str(error)
+    assert bool(error_text) != bool(feed_list.feeds or feed_list.refused)
+    assert len(error_text.splitlines()) <= 1
 
 
 @given(
@@ -75,11 +78,11 @@ def test_whatever_the_bytes_it_is_a_list_or_one_line(body: bytes) -> None:
 )  # fmt: skip
 def test_whatever_is_broken_only_feeds_that_are_there_are_found(parts: list[str]) -> None:
     try:
-        found = read(f"<opml>{''.join(parts)}".encode())
+        feed_list = read(f"<opml>{''.join(parts)}".encode())
     except ConfigError:
         return
-    assert {feed.url for feed in found.feeds} <= {"http://a.b/"}
-    assert {name for feed in found.feeds for name in feed.categories} <= {
+    assert {feed.url for feed in feed_list.feeds} <= {"http://a.b/"}
+    assert {name for feed in feed_list.feeds for name in feed.categories} <= {
         "/".join("N" * depth) for depth in range(1, 16)
     }
 

@@ -145,9 +145,9 @@ def test_hours_in_floats_lose_no_visit_and_repeat_none(
     schedule: Schedule, place: tuple[ZoneInfo, datetime]
 ) -> None:
     zone, after = place
-    one, at = packed([schedule]), hours(after)
+    single, at = packed([schedule]), hours(after)
     for _ in range(5):
-        (later,) = next_visits(one, zone, at)
+        (later,) = next_visits(single, zone, at)
         assert moment(later) == next_visit(schedule, zone, moment(at)) > moment(at)
         at = float(later)
 

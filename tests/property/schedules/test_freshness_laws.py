@@ -18,8 +18,8 @@ hours = st.floats(0, 2000)
 
 def rates(shape: float, mean: float) -> Rates:
     """Return the values that the planner would store for a gamma-distributed rate."""
-    known = gamma(shape, scale=mean / shape)
-    return Rates(*(np.array([value]) for value in (mean, known.ppf(0.05), known.ppf(0.95))))
+    prior = gamma(shape, scale=mean / shape)
+    return Rates(*(np.array([value]) for value in (mean, prior.ppf(0.05), prior.ppf(0.95))))
 
 
 def exact(shape: float, mean: float, weeks: Floats) -> Floats:
@@ -30,8 +30,8 @@ def exact(shape: float, mean: float, weeks: Floats) -> Floats:
 @settings(max_examples=40)
 @given(shapes, means, hours)
 def test_three_rates_stand_for_all(shape: float, mean: float, since: float) -> None:
-    found = freshness(rates(shape, mean), np.array([since]))
-    assert found == pytest.approx(exact(shape, mean, np.array([since / 168])), abs=0.024)
+    estimated = freshness(rates(shape, mean), np.array([since]))
+    assert estimated == pytest.approx(exact(shape, mean, np.array([since / 168])), abs=0.024)
 
 
 @settings(max_examples=40)
@@ -42,8 +42,8 @@ def test_age_is_the_time_that_copies_were_not_fresh(
     grid = np.linspace(0, since, 4001)
     stale = 1 - exact(shape, mean, grid / 168)
     expected = np.trapezoid(stale, grid)
-    found = age_hours(rates(shape, mean), np.array([since]))[0]
-    assert found == pytest.approx(expected, abs=0.02 * since)
+    estimated = age_hours(rates(shape, mean), np.array([since]))[0]
+    assert estimated == pytest.approx(expected, abs=0.02 * since)
 
 
 @settings(max_examples=40)
@@ -52,8 +52,8 @@ def test_copies_get_older_and_never_fresher(
     shape: float, mean: float, one: float, other: float
 ) -> None:
     since = np.sort([one, other])
-    known = Rates(*(np.repeat(column, 2) for column in rates(shape, mean)))
-    fresh, age = freshness(known, since), age_hours(known, since)
+    estimates = Rates(*(np.repeat(column, 2) for column in rates(shape, mean)))
+    fresh, age = freshness(estimates, since), age_hours(estimates, since)
     assert 1 >= fresh[0] >= fresh[1] >= 0
     assert 0 <= age[0] <= age[1] + 1e-9
     assert (age <= since).all()

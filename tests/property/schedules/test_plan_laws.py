@@ -246,14 +246,14 @@ def test_weights_and_costs_are_relative(seed: int) -> None:
     """Scaling the weights, or dividing weights by costs, leaves the plan nearly unchanged."""
     some, past = case(seed)
     terms = Terms(budget_per_day=2 * least_per_day(some), daily_cap=2.2 * least_per_day(some))
-    one = plan(some, past, terms, NOW)
+    usual = plan(some, past, terms, NOW)
     tenfold = replace(some, weight=some.weight * 8)
     ratio = replace(some, weight=some.weight / some.cost, cost=np.ones(len(some)))
     for other in (tenfold, ratio):
         made = plan(other, past, terms, NOW)
         # If several hours are equally good, the initial price of the search may decide.
-        assert made.stale.sum() == pytest.approx(one.stale.sum(), rel=0.02)
-        same = made.schedules.visits_per_week == one.schedules.visits_per_week
+        assert made.stale.sum() == pytest.approx(usual.stale.sum(), rel=0.02)
+        same = made.schedules.visits_per_week == usual.schedules.visits_per_week
         assert same.mean() > 0.9
 
 
@@ -311,11 +311,11 @@ def test_days_of_one_site_are_brought_to_their_cap() -> None:
     past = watched(some, changes(some, rates(n), OFFICE), every=2)
     capped = replace(some, site_day=np.array([np.inf, 0.4 * n]))
     made = plan(capped, past, Terms("optimal", 0.7 * n), NOW)
-    mine = np.flatnonzero(some.site == 1)
-    assert loads_by_day(made, some, mine).max() <= 0.4 * n * 1.04
+    of_site = np.flatnonzero(some.site == 1)
+    assert loads_by_day(made, some, of_site).max() <= 0.4 * n * 1.04
     weighted = replace(capped, weight=np.random.default_rng(0).choice([0.2, 1.0, 5.0], n))
     made = plan(weighted, past, Terms("optimal", 0.7 * n), NOW)
-    assert loads_by_day(made, some, mine).max() <= 0.4 * n * 1.04
+    assert loads_by_day(made, some, of_site).max() <= 0.4 * n * 1.04
 
 
 def loads_by_day(made: Plan, some: Population, rows: np.ndarray | None = None) -> np.ndarray:
@@ -323,7 +323,7 @@ def loads_by_day(made: Plan, some: Population, rows: np.ndarray | None = None) -
     days = np.zeros(7)
     ahead = some.ahead(NOW)
     for i in np.arange(len(some)) if rows is None else rows:
-        one = made.schedules[int(i)]
-        hours = (np.array(one.slots) - ahead[some.site[i]]) % WEEK_HOURS
-        np.add.at(days, hours // 24, 1 / one.weeks)
+        schedule = made.schedules[int(i)]
+        hours = (np.array(schedule.slots) - ahead[some.site[i]]) % WEEK_HOURS
+        np.add.at(days, hours // 24, 1 / schedule.weeks)
     return days

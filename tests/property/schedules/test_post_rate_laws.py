@@ -75,10 +75,10 @@ def test_each_feed_fares_as_its_document_in_a_walk(
         times(posts), times(visits), np.array(window, np.int64), MONDAY, MONDAY + LENGTH / 60
     )
     walked = [walk(*feed) for feed in feeds]
-    assert of.got.tolist() == [one.got for one in walked]
-    assert of.missed.tolist() == [one.missed for one in walked]
-    assert of.uncollected.tolist() == [one.uncollected for one in walked]
-    assert of.delay_h == pytest.approx([one.delay / 60 for one in walked], abs=1e-9)
+    assert of.got.tolist() == [feed.got for feed in walked]
+    assert of.missed.tolist() == [feed.missed for feed in walked]
+    assert of.uncollected.tolist() == [feed.uncollected for feed in walked]
+    assert of.delay_h == pytest.approx([feed.delay / 60 for feed in walked], abs=1e-9)
     assert (of.posts == of.got + of.missed + of.uncollected).all()
 
 
@@ -102,16 +102,16 @@ FEEDS = st.lists(st.tuples(HOURS, st.integers(1, 10)), min_size=1, max_size=5)
 def world(feeds: list[tuple[list[int], int]]) -> tuple[Feeds, Times]:
     n = len(feeds)
     window = np.array([of for _, of in feeds], np.int64)
-    known = Feeds(np.arange(n, dtype=np.uint64) * np.uint64(977), window, np.ones(n))
-    return known, times([posts for posts, _ in feeds], 1.0)
+    made = Feeds(np.arange(n, dtype=np.uint64) * np.uint64(977), window, np.ones(n))
+    return made, times([posts for posts, _ in feeds], 1.0)
 
 
 def simulated(
-    known: Feeds, posts: Times, visits: int, policy: str, *, standing_plan: bool
+    known_feeds: Feeds, posts: Times, visits: int, policy: str, *, standing_plan: bool
 ) -> Times:
     if standing_plan or policy not in PAPER_POLICIES:
-        return replanned_visits(policy, known, posts, visits, SPAN, 48.0)
-    return paper_visits(policy, known, posts, visits, SPAN)
+        return replanned_visits(policy, known_feeds, posts, visits, SPAN, 48.0)
+    return paper_visits(policy, known_feeds, posts, visits, SPAN)
 
 
 @settings(max_examples=30)
@@ -119,13 +119,13 @@ def simulated(
 def test_no_policy_takes_more_fetches_than_it_has_or_leaves_the_period(
     feeds: list[tuple[list[int], int]], visits: int, policy: str, stands: bool
 ) -> None:
-    known, posts = world(feeds)
-    found = simulated(known, posts, visits, policy, standing_plan=stands)
-    assert len(found.at) == found.first[-1] <= visits
-    assert len(found.first) == len(feeds) + 1
-    assert ((found.at > SPLIT) & (found.at <= STOP + 1e-5)).all()
-    for begin, end in zip(found.first[:-1], found.first[1:], strict=True):
-        assert (np.diff(found.at[begin:end]) > 0).all()
+    known_feeds, posts = world(feeds)
+    visited = simulated(known_feeds, posts, visits, policy, standing_plan=stands)
+    assert len(visited.at) == visited.first[-1] <= visits
+    assert len(visited.first) == len(feeds) + 1
+    assert ((visited.at > SPLIT) & (visited.at <= STOP + 1e-5)).all()
+    for begin, end in zip(visited.first[:-1], visited.first[1:], strict=True):
+        assert (np.diff(visited.at[begin:end]) > 0).all()
 
 
 @settings(max_examples=30)
@@ -133,10 +133,10 @@ def test_no_policy_takes_more_fetches_than_it_has_or_leaves_the_period(
 def test_the_first_plan_does_not_know_what_comes(
     feeds: list[tuple[list[int], int]], visits: int, policy: str
 ) -> None:
-    known, whole = world(feeds)
+    known_feeds, whole = world(feeds)
     past = times([[at for at in of if at <= WEEK_HOURS] for of, _ in feeds], 1.0)
     one, other = (
-        simulated(known, some, visits, policy, standing_plan=False) for some in (whole, past)
+        simulated(known_feeds, some, visits, policy, standing_plan=False) for some in (whole, past)
     )
     until = STOP if policy in PAPER_POLICIES else SPLIT + 48
     assert one.at[one.at <= until].tolist() == other.at[other.at <= until].tolist()
@@ -147,36 +147,36 @@ def test_the_first_plan_does_not_know_what_comes(
 def test_a_plan_learns_only_what_its_fetches_have_seen(
     feeds: list[tuple[list[int], int]], visits: int
 ) -> None:
-    known, whole = world(feeds)
-    found = replanned_visits("optimal", known, whole, visits, SPAN, 48.0)
+    known_feeds, whole = world(feeds)
+    replanned = replanned_visits("optimal", known_feeds, whole, visits, SPAN, 48.0)
     # Posts after a feed's last fetch make no difference.
     last = [
-        max(found.at[begin:end], default=SPLIT)
-        for begin, end in zip(found.first[:-1], found.first[1:], strict=True)
+        max(replanned.at[begin:end], default=SPLIT)
+        for begin, end in zip(replanned.first[:-1], replanned.first[1:], strict=True)
     ]
     ends = [int(np.floor(at - MONDAY + 1e-3)) for at in last]
     seen = [[at for at in of if at <= end] for (of, _), end in zip(feeds, ends, strict=True)]
-    again = replanned_visits("optimal", known, times(seen, 1.0), visits, SPAN, 48.0)
-    assert again.at.tolist() == found.at.tolist()
+    again = replanned_visits("optimal", known_feeds, times(seen, 1.0), visits, SPAN, 48.0)
+    assert again.at.tolist() == replanned.at.tolist()
 
 
 @settings(max_examples=20)
 @given(st.integers(1, 12), st.integers(1, 5))
 def test_feeds_that_are_alike_are_served_alike(visits_of_each: int, n: int) -> None:
     posts = list(range(5, WEEK_HOURS, 9))
-    known, past = world([(posts, 5)] * n)
-    found = paper_visits("min-delay", known, past, visits_of_each * n + 1, SPAN)
-    count = np.diff(found.first)
+    known_feeds, past = world([(posts, 5)] * n)
+    fetches = paper_visits("min-delay", known_feeds, past, visits_of_each * n + 1, SPAN)
+    count = np.diff(fetches.first)
     assert count.max() - count.min() <= 1
     assert (np.diff(count) <= 0).all()
 
 
-def limits_of(known: Feeds, least: float = 1, most: float = 672) -> FeedLimits:
-    n = len(known)
+def limits_of(feeds: Feeds, least: float = 1, most: float = 672) -> FeedLimits:
+    n = len(feeds)
     is_open = np.ones((1, WEEK_HOURS), np.bool_)
     is_open[0, :8] = False
-    zero, one = np.zeros(n, np.int64), np.ones(n)
-    return FeedLimits(known.key, known.window, one, one, least * one, most * one, zero, is_open)
+    zero, ones = np.zeros(n, np.int64), np.ones(n)
+    return FeedLimits(feeds.key, feeds.window, ones, ones, least * ones, most * ones, zero, is_open)
 
 
 @settings(max_examples=30)
@@ -184,10 +184,10 @@ def limits_of(known: Feeds, least: float = 1, most: float = 672) -> FeedLimits:
 def test_standing_schedules_keep_to_budget_hours_and_distances(
     feeds: list[tuple[list[int], int]], visits: float, least: int, most: int
 ) -> None:
-    known, posts = world(feeds)
+    known_feeds, posts = world(feeds)
     n = len(feeds)
     believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, STOP))
-    limits, none = limits_of(known, least, most), Schedules.none(n)
+    limits, none = limits_of(known_feeds, least, most), Schedules.none(n)
     try:
         plan = optimal_schedules(believed, limits, none, visits_per_week=visits)
     except BudgetTooSmall:
@@ -195,9 +195,9 @@ def test_standing_schedules_keep_to_budget_hours_and_distances(
         return
     assert plan.schedules.visits_per_week.sum() <= visits * (1 + 1e-6)
     for i in range(n):
-        one = plan.schedules[i]
-        slots = np.array(one.slots)
-        gaps = np.diff(np.append(slots, slots[0] + one.weeks * WEEK_HOURS))
+        schedule = plan.schedules[i]
+        slots = np.array(schedule.slots)
+        gaps = np.diff(np.append(slots, slots[0] + schedule.weeks * WEEK_HOURS))
         assert (slots % WEEK_HOURS >= 8).all()
         assert (gaps >= least).all()
         assert (gaps <= most).all()
@@ -208,10 +208,10 @@ def test_standing_schedules_keep_to_budget_hours_and_distances(
 def test_a_schedule_that_is_as_good_stays(
     feeds: list[tuple[list[int], int]], visits: float
 ) -> None:
-    known, posts = world(feeds)
+    known_feeds, posts = world(feeds)
     n = len(feeds)
     believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, STOP))
-    limits = limits_of(known)
+    limits = limits_of(known_feeds)
     try:
         first = optimal_schedules(believed, limits, Schedules.none(n), visits_per_week=visits)
     except BudgetTooSmall:
@@ -226,14 +226,14 @@ def test_a_schedule_that_is_as_good_stays(
 def test_more_fetches_are_never_expected_to_lose_more(
     feeds: list[tuple[list[int], int]], few: float, more: float
 ) -> None:
-    known, posts = world(feeds)
+    known_feeds, posts = world(feeds)
     n = len(feeds)
     believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, SPLIT))
-    limits, none = limits_of(known), Schedules.none(n)
+    limits, none = limits_of(known_feeds), Schedules.none(n)
     cost = []
     for visits in (few, few + more):
         plan = optimal_schedules(believed, limits, none, visits_per_week=n * visits)
-        of = feed_outlook(believed, known.window, plan.schedules)
+        of = feed_outlook(believed, known_feeds.window, plan.schedules)
         waits = of.delay_hours * (believed.per_week - of.missed)
         cost.append(float((of.missed + waits * DELAY_PER_DAY / 24).sum()))
     assert cost[1] <= cost[0] * (1 + 0.02) + 1e-6
@@ -244,13 +244,13 @@ def test_more_fetches_are_never_expected_to_lose_more(
 def test_the_unit_of_weights_does_not_matter(
     feeds: list[tuple[list[int], int]], visits: int, unit: float
 ) -> None:
-    known, posts = world(feeds)
+    known_feeds, posts = world(feeds)
     n = len(feeds)
     believed, none = (
         estimate_posting(posts, np.full(n, MONDAY), np.full(n, SPLIT)),
         Schedules.none(n),
     )
-    limits = limits_of(known)
+    limits = limits_of(known_feeds)
     scaled = replace(limits, weight=limits.weight * unit)
     one, other = (
         optimal_schedules(believed, some, none, visits_per_week=float(n * visits)).schedules

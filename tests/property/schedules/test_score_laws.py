@@ -56,19 +56,19 @@ def walk(page: Page) -> Walked:
     end = max(0, LENGTH if page.end is None else min(page.end, LENGTH))
     changes = [at for at in page.changes if 0 < at <= end]
     visits = [at for at in page.visits if 0 <= at <= end] if end else []
-    found = Walked(end, visits, changes, [], [])
+    walked = Walked(end, visits, changes, [], [])
     for minute in range(end):
         unseen = [c for c in changes if c <= minute and not any(c <= v <= minute for v in visits)]
-        found.stale += bool(unseen)
-        found.age += minute + 0.5 - unseen[0] if unseen else 0
+        walked.stale += bool(unseen)
+        walked.age += minute + 0.5 - unseen[0] if unseen else 0
     for at, following in zip_longest(changes, changes[1:]):
         visit = next((v for v in visits if v >= at), None)
-        found.all_delays.append((end if visit is None else visit) - at)
+        walked.all_delays.append((end if visit is None else visit) - at)
         if following is not None and not any(at <= v < following for v in visits):
-            found.lost += 1
+            walked.lost += 1
         elif visit is not None:
-            found.delays.append(visit - at)
-    return found
+            walked.delays.append(visit - at)
+    return walked
 
 
 def figures(walked: list[Walked]) -> Figures:
@@ -85,8 +85,8 @@ def figures(walked: list[Walked]) -> Figures:
 
 def mean(values: list[float]) -> float:
     """Return the mean of the values that are not NaN, or NaN if there are none."""
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else math.nan
+    numbers = [value for value in values if not math.isnan(value)]
+    return fmean(numbers) if numbers else math.nan
 
 
 def times(minutes: list[list[int]]) -> Times:
@@ -113,36 +113,36 @@ def assert_equal(one: Figures, other: Figures) -> None:
 
 @given(PAGES)
 def test_each_page_fares_as_in_the_walk(pages: list[Page]) -> None:
-    found, walked = scored(pages), [walk(page) for page in pages]
-    assert found.visits.tolist() == [len(page.visits) for page in walked]
-    assert found.changes.tolist() == [len(page.changes) for page in walked]
-    assert found.captured.tolist() == [len(page.delays) for page in walked]
-    assert found.lost.tolist() == [page.lost for page in walked]
+    result, walked = scored(pages), [walk(page) for page in pages]
+    assert result.visits.tolist() == [len(page.visits) for page in walked]
+    assert result.changes.tolist() == [len(page.changes) for page in walked]
+    assert result.captured.tolist() == [len(page.delays) for page in walked]
+    assert result.lost.tolist() == [page.lost for page in walked]
     for hours, expected in (
-        (found.watched_h, [page.minutes / 60 for page in walked]),
-        (found.stale_h, [page.stale / 60 for page in walked]),
-        (found.age_h2, [page.age / 60 / 60 for page in walked]),
-        (found.delay_h, [sum(page.delays) / 60 for page in walked]),
-        (found.delay_all_h, [sum(page.all_delays) / 60 for page in walked]),
+        (result.watched_h, [page.minutes / 60 for page in walked]),
+        (result.stale_h, [page.stale / 60 for page in walked]),
+        (result.age_h2, [page.age / 60 / 60 for page in walked]),
+        (result.delay_h, [sum(page.delays) / 60 for page in walked]),
+        (result.delay_all_h, [sum(page.all_delays) / 60 for page in walked]),
     ):
         assert hours == pytest.approx(expected, abs=1e-9)
 
 
 @given(PAGES)
 def test_the_totals_are_those_of_the_walk(pages: list[Page]) -> None:
-    found = scored(pages).totals()
+    result = scored(pages).totals()
     walked = [(page.source, walk(page)) for page in pages]
     watched = [(source, page) for source, page in walked if page.minutes]
     sources = {source for source, _ in watched}
-    assert found.pages == len(watched)
-    assert found.sources == len(sources)
-    assert found.changes == sum(len(page.changes) for _, page in watched)
-    assert found.visits == sum(len(page.visits) for _, page in watched)
-    assert found.never_visited == sum(not page.visits for _, page in watched)
-    assert_equal(found.by_page, figures([page for _, page in watched]))
-    parts = [astuple(figures([page for of, page in watched if of == one])) for one in sources]
+    assert result.pages == len(watched)
+    assert result.sources == len(sources)
+    assert result.changes == sum(len(page.changes) for _, page in watched)
+    assert result.visits == sum(len(page.visits) for _, page in watched)
+    assert result.never_visited == sum(not page.visits for _, page in watched)
+    assert_equal(result.by_page, figures([page for _, page in watched]))
+    parts = [astuple(figures([page for of, page in watched if of == source])) for source in sources]
     columns = list(zip(*parts, strict=True)) or [(math.nan,)] * 5
-    assert_equal(found.by_source, Figures(*(mean(list(column)) for column in columns)))
+    assert_equal(result.by_source, Figures(*(mean(list(column)) for column in columns)))
 
 
 @given(PAGES)
@@ -184,6 +184,6 @@ def test_a_visit_at_each_change_sees_it_at_once(pages: list[Page]) -> None:
     changes = times([page.changes for page in pages])
     visits = Times(changes.first, np.nextafter(changes.at, 0))
     ends = np.full(len(pages), np.inf)
-    found = score(changes, visits, np.zeros(len(pages), np.int64), ends, START, START + 1)
-    assert not found.stale_h.any()
-    assert not found.delay_all_h.any()
+    result = score(changes, visits, np.zeros(len(pages), np.int64), ends, START, START + 1)
+    assert not result.stale_h.any()
+    assert not result.delay_all_h.any()

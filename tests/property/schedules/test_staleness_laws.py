@@ -201,8 +201,8 @@ def test_a_single_visit_is_at_its_best_hour(
     c = target.curves
     limits = bound.limits._replace(slope=0.0)
     cost = (weeks_costs(c, aim, weeks) + limits.surcharge) / weeks
-    found, where = best_single(c, aim, limits, weeks)
-    assert found == cost[where] == cost.min()
+    best_cost, where = best_single(c, aim, limits, weeks)
+    assert best_cost == cost[where] == cost.min()
 
 
 @given(TARGETS, AIMS, LIMITS, bounds())
@@ -220,12 +220,12 @@ def test_the_best_split_is_the_best_of_all(
         for z in range(a + least, n - least + 1)
         if np.isfinite(limits.surcharge[z % 168])
     }
-    found, where = best_split(c, aim, limits, a, n)
+    best_cost, where = best_split(c, aim, limits, a, n)
     if not saved:
         assert where == -1
     else:
-        assert found == pytest.approx(max(saved.values()), abs=1e-6)
-        assert saved[where] == pytest.approx(found, abs=1e-6)
+        assert best_cost == pytest.approx(max(saved.values()), abs=1e-6)
+        assert saved[where] == pytest.approx(best_cost, abs=1e-6)
 
 
 @given(TARGETS, AIMS, LIMITS, st.sampled_from([0.05, 1.0, 10.0]))

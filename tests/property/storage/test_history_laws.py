@@ -21,12 +21,12 @@ def pasts(draw: st.DrawFn) -> History:
     return history
 
 
-def as_arrays(many: list[History]) -> Histories:
-    changes = np.frombuffer(b"".join(one.changes for one in many), CHANGE)
-    counts = np.array([len(one.changes) // CHANGE.itemsize for one in many], np.int64)
+def as_arrays(histories: list[History]) -> Histories:
+    changes = np.frombuffer(b"".join(history.changes for history in histories), CHANGE)
+    counts = np.array([len(history.changes) // CHANGE.itemsize for history in histories], np.int64)
     return Histories(
-        np.array([one.since for one in many], float) / MINUTES,
-        np.array([one.until for one in many], float) / MINUTES,
+        np.array([history.since for history in histories], float) / MINUTES,
+        np.array([history.until for history in histories], float) / MINUTES,
         offsets(counts),
         changes["after"] / MINUTES,
         changes["by"] / MINUTES,
@@ -52,19 +52,19 @@ def test_a_history_is_stored_as_it_is(history: History) -> None:
 
 
 @given(st.lists(pasts(), max_size=8), st.integers(0, 16_000))
-def test_what_is_cut_is_what_had_not_been_seen_yet(many: list[History], now: int) -> None:
-    arrays = as_arrays(many)
-    said = np.arange(len(arrays.by), dtype=float)
-    cut, kept, ahead = until_now(arrays, said, now / MINUTES)
-    assert ahead == sum(one.until > now for one in many)
-    expected = [up_to(one, now) for one in many]
-    assert np.isnan(cut.since).tolist() == [one is None for one in expected]
-    there = as_arrays([one or History(0, 0) for one in expected])
+def test_what_is_cut_is_what_had_not_been_seen_yet(histories: list[History], now: int) -> None:
+    arrays = as_arrays(histories)
+    stated = np.arange(len(arrays.by), dtype=float)
+    cut, kept, ahead = until_now(arrays, stated, now / MINUTES)
+    assert ahead == sum(history.until > now for history in histories)
+    expected = [up_to(history, now) for history in histories]
+    assert np.isnan(cut.since).tolist() == [history is None for history in expected]
+    rebuilt = as_arrays([history or History(0, 0) for history in expected])
     seen = ~np.isnan(cut.since)
-    np.testing.assert_array_equal(cut.since[seen], there.since[seen])
-    np.testing.assert_array_equal(cut.until[seen], there.until[seen])
+    np.testing.assert_array_equal(cut.since[seen], rebuilt.since[seen])
+    np.testing.assert_array_equal(cut.until[seen], rebuilt.until[seen])
     for name in ("first", "after", "by"):
-        np.testing.assert_array_equal(getattr(cut, name), getattr(there, name))
+        np.testing.assert_array_equal(getattr(cut, name), getattr(rebuilt, name))
     assert len(kept) == len(cut.by)
     assert np.all(cut.until[seen] <= now / MINUTES)
 

@@ -12,7 +12,7 @@ LONG = "word " * 30
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "summary"),
     [
         (None, {"title": None, "price": 3}, "3"),
         (None, {"links": ["a", "b"]}, "2 values"),
@@ -33,12 +33,12 @@ LONG = "word " * 30
     ],
 )  # fmt: skip
 def test_what_changed_is_a_line(
-    before: dict[str, Any] | None, after: dict[str, Any] | None, said: str
+    before: dict[str, Any] | None, after: dict[str, Any] | None, summary: str
 ) -> None:
-    assert summary_of(before, after, 7) == said
+    assert summary_of(before, after, 7) == summary
 
 
 def test_a_line_is_short_and_moves_no_cursor() -> None:
-    said = summary_of(None, {"title": "\x1b[2J" + LONG * 1000})
-    assert len(said) <= MAX_SUMMARY
-    assert "\x1b" not in said
+    summary = summary_of(None, {"title": "\x1b[2J" + LONG * 1000})
+    assert len(summary) <= MAX_SUMMARY
+    assert "\x1b" not in summary

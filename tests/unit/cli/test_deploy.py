@@ -34,17 +34,17 @@ def instructions() -> list[tuple[str, str]]:
     """Return the Dockerfile's instructions as (name, arguments), without comments."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    whole = "\n".join(lines).replace("\\\n", " ")
+    joined = "\n".join(lines).replace("\\\n", " ")
     return [
         (name, " ".join(rest.split()))
-        for name, _, rest in (line.partition(" ") for line in whole.splitlines() if line)
+        for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line)
     ]
 
 
 def final_stage() -> list[tuple[str, str]]:
-    said = instructions()
-    last = max(i for i, (name, _) in enumerate(said) if name == "FROM")
-    return said[last:]
+    lines = instructions()
+    last = max(i for i, (name, _) in enumerate(lines) if name == "FROM")
+    return lines[last:]
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +118,10 @@ def test_the_settings_of_the_image_exist() -> None:
 
 
 def test_the_image_is_scrapy() -> None:
-    said = dict(final_stage())
-    assert said["ENTRYPOINT"] == '["python", "-m", "scrapy"]'
-    assert said["CMD"] == '["refresh", "run"]'
-    assert said["HEALTHCHECK"].endswith('CMD ["python", "-m", "scrapy", "doctor", "--quick"]')
+    stage = dict(final_stage())
+    assert stage["ENTRYPOINT"] == '["python", "-m", "scrapy"]'
+    assert stage["CMD"] == '["refresh", "run"]'
+    assert stage["HEALTHCHECK"].endswith('CMD ["python", "-m", "scrapy", "doctor", "--quick"]')
 
 
 def test_one_service_plans_and_any_number_works(compose: Part) -> None:
@@ -186,8 +186,8 @@ def test_names_of_folders_stand_for_their_wrappers(tmp_path: Path) -> None:
 
 def test_periodic_jobs_are_left_to_others() -> None:
     config = Config.load()
-    assert [one.name for one in periodic_jobs(config, 60, 0, 0)] == ["replan", "prune"]
-    assert [one.name for one in periodic_jobs(config, 60, 0, 0, prunes=False)] == ["replan"]
+    assert [job.name for job in periodic_jobs(config, 60, 0, 0)] == ["replan", "prune"]
+    assert [job.name for job in periodic_jobs(config, 60, 0, 0, prunes=False)] == ["replan"]
     assert periodic_jobs(config, 0, 0, 0, prunes=False) == []
 
 
@@ -198,20 +198,20 @@ def test_units(template: str, tmp_path: Path) -> None:
         data_dir=tmp_path / "of data", metrics_dir=tmp_path / "metrics",
     )  # fmt: skip
     text = unit(config, ["books", "wrappers/"], template)
-    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     assert "@" not in text.replace("SystemCallFilter=@system-service", "")
     strict = {
         "ProtectSystem": "strict", "ProtectHome": "read-only", "NoNewPrivileges": "true",
         "PrivateTmp": "true", "SystemCallFilter": "@system-service", "RestrictNamespaces": "true",
     }  # fmt: skip
-    assert strict.items() <= said.items()
-    assert said["MemoryMax"] == ("4G" if template == SERVICE else "1G")
-    assert set(said["RestrictAddressFamilies"].split()) >= {"AF_INET", "AF_INET6", "AF_UNIX"}
+    assert strict.items() <= settings.items()
+    assert settings["MemoryMax"] == ("4G" if template == SERVICE else "1G")
+    assert set(settings["RestrictAddressFamilies"].split()) >= {"AF_INET", "AF_INET6", "AF_UNIX"}
     places = [f"-{ROOT}", f"-{tmp_path}/of data", f"-{tmp_path}/metrics", "-%C/freshet"]
-    assert shlex.split(said["ReadWritePaths"]) == places
+    assert shlex.split(settings["ReadWritePaths"]) == places
     # A systemd user manager cannot drop capabilities and would fail to start these units.
     for name in ("CapabilityBoundingSet", "ProtectKernelModules", "PrivateDevices"):
-        assert name not in said
+        assert name not in settings
     (run,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
     made = order(shlex.split(run.partition(" -m scrapy ")[2]))
     assert made.names == ["books", f"{Path('wrappers').resolve()}/"]

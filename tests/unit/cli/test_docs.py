@@ -45,7 +45,7 @@ def test_everything_has_a_description(name: str) -> None:
 @pytest.mark.parametrize("name", GENERATED)
 def test_what_is_generated_is_on_one_page(name: str) -> None:
     texts = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
-    placeholders = [found for text in texts for found in reference_pages.PLACEHOLDER.findall(text)]
+    placeholders = [name for text in texts for name in reference_pages.PLACEHOLDER.findall(text)]
     assert placeholders.count(name) == 1
     assert set(placeholders) == GENERATED.keys()
 

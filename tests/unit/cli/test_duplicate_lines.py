@@ -94,7 +94,7 @@ def test_a_bad_line_says_why(raw: bytes, problem: str) -> None:
 
 def cut(chunks: list[bytes], longest_bytes: int = 1000) -> list[Line | Bad]:
     lines = Lines(longest_bytes)
-    return [one for chunk in chunks for one in lines.of(chunk)] + list(lines.end())
+    return [line for chunk in chunks for line in lines.of(chunk)] + list(lines.end())
 
 
 def test_lines_come_in_chunks_of_any_size() -> None:

@@ -24,8 +24,8 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
 def layers() -> list[str]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
-    found = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
-    return [name for layer in found for name in layer.replace("|", " ").replace(":", " ").split()]
+    layers = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
+    return [name for layer in layers for name in layer.replace("|", " ").replace(":", " ").split()]
 
 
 def modules() -> list[str]:

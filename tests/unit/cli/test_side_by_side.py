@@ -49,10 +49,10 @@ def test_texts_that_are_the_same_but_for_case_and_space() -> None:
 
 
 def test_a_changed_sentence_stands_beside_the_old_one() -> None:
-    found = rows(ONE, ONE.replace("Monday", "Tuesday").replace("on", "at", 1))
-    assert [row.mark for row in found] == ["|", " ", GAP]
-    assert marked(found[0]) == (["on", "Monday"], ["at", "Tuesday"])
-    assert found[2].left_out == 2
+    pairs = rows(ONE, ONE.replace("Monday", "Tuesday").replace("on", "at", 1))
+    assert [row.mark for row in pairs] == ["|", " ", GAP]
+    assert marked(pairs[0]) == (["on", "Monday"], ["at", "Tuesday"])
+    assert pairs[2].left_out == 2
 
 
 def test_added_and_removed_sentences() -> None:

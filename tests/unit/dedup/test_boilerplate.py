@@ -43,9 +43,9 @@ def framed_cjk(seed: int) -> str:
 
 
 def given(words: str, source: str = "feed") -> Sourced:
-    known = sourced(source, words)
-    assert known is not None
-    return known
+    post = sourced(source, words)
+    assert post is not None
+    return post
 
 
 def sketch(words: str, table: Table | None = None) -> Sketch:
@@ -88,11 +88,11 @@ def test_posts_of_one_source_with_different_titles_are_as_alike_as_what_else_the
     menu, footer = text(1, 60), text(2, 40)
 
     def titled(words: str, title: str | None, source: str = "feed") -> Sketch:
-        known = sourced(source, f"{menu} {words} {footer}", title)
-        made = by_characters(known.text) if known else None
-        assert known is not None
+        post = sourced(source, f"{menu} {words} {footer}", title)
+        made = by_characters(post.text) if post else None
+        assert post is not None
         assert made is not None
-        weighed_ = weighed(made, known, table)
+        weighed_ = weighed(made, post, table)
         assert weighed_.own is not None
         return Sketch.decode(weighed_.encode())
 
@@ -144,7 +144,7 @@ def test_a_table_is_bounded() -> None:
         long = text(number, 800) + text(number // 5, 400)
         table.learn(f"p{number}", given(long[:20_000]))
     assert len(table.posts) == MAX_POSTS
-    assert max(its.size for its in table.posts.values()) <= MAX_MARKS_A_POST
+    assert max(post.size for post in table.posts.values()) <= MAX_MARKS_A_POST
     assert 0 < table.common.size <= MAX_COMMON
     assert sourced("feed", "a" * 20_001) is None
 
@@ -212,14 +212,16 @@ def test_a_tally_counts_as_a_dictionary_does() -> None:
         post = given(" ".join(text(seed, 30) for seed in (number, number // 2, number // 3, 5000)))
         taught = tally.teach(post, 40, 0, MIN_POSTS)
         assert taught is not None
-        its = set(taught.marks.tolist())
-        assert 10 < len(its) == taught.marks.size <= 40
+        own_marks = set(taught.marks.tolist())
+        assert 10 < len(own_marks) == taught.marks.size <= 40
         # The smallest hashes are kept, so posts that share a passage keep the same hashes of it.
-        assert its == {mark for mark in post.marks.hashes.tolist() if mark <= max(its)}
-        for mark in its:
+        assert own_marks == {mark for mark in post.marks.hashes.tolist() if mark <= max(own_marks)}
+        for mark in own_marks:
             counts[mark] = counts.get(mark, 0) + 1
-        assert set(taught.frequent.tolist()) == {one for one in its if counts[one] >= MIN_POSTS}
-        latest.append(its)
+        assert set(taught.frequent.tolist()) == {
+            mark for mark in own_marks if counts[mark] >= MIN_POSTS
+        }
+        latest.append(own_marks)
         if number >= 30:
             gone = latest.pop(0)
             tally.remove(np.array(sorted(gone), np.uint32))

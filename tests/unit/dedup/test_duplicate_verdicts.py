@@ -20,8 +20,8 @@ LONG = text(1)
 def side(key: str, words: str, scheme: Scheme = SCHEME, **stored: Any) -> ComparedPost:
     """Return a post whose stored sketch is up to date, unless `stored` overrides it."""
     sketch = scheme.sketch(words)
-    known = {"scheme": scheme.name, "stored": sketch, "at": NOON} | stored
-    return ComparedPost(key, words, sketch, **known)
+    fields = {"scheme": scheme.name, "stored": sketch, "at": NOON} | stored
+    return ComparedPost(key, words, sketch, **fields)
 
 
 def said(a: ComparedPost, b: ComparedPost, scheme: Scheme = SCHEME) -> str:
@@ -34,9 +34,9 @@ COPY = {"cluster": 1, "original": "a"}
 
 
 def test_two_texts_are_measured_in_three_ways() -> None:
-    found = measure(A, B)
-    assert (found.of_bands, 0 < found.shared_bands < 16) == (16, True)
-    assert found.exact["5 characters"] == pytest.approx(found.similarity, abs=0.1)
+    measures = measure(A, B)
+    assert (measures.of_bands, 0 < measures.shared_bands < 16) == (16, True)
+    assert measures.exact["5 characters"] == pytest.approx(measures.similarity, abs=0.1)
 
 
 def test_bands_are_those_that_can_be_the_same() -> None:
@@ -48,8 +48,8 @@ def test_bands_are_those_that_can_be_the_same() -> None:
     assert measure(tiny, side("u", "no")).exact == {"whole text": 0.0}
     assert measure(tiny, A) == Measured(0, 0, 0.0, {})
     paper = scheme_of("supershingles", 0.7)
-    found = measure(side("a", LONG, paper), side("b", LONG, paper))
-    assert (found.shared_bands, found.of_bands, found.similarity) == (15, 15, 1.0)
+    measures = measure(side("a", LONG, paper), side("b", LONG, paper))
+    assert (measures.shared_bands, measures.of_bands, measures.similarity) == (15, 15, 1.0)
 
 
 def test_a_copy_and_its_original() -> None:

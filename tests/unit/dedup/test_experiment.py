@@ -204,8 +204,8 @@ def test_each_post_is_as_likely_to_be_copied() -> None:
 
 
 def test_a_band_belongs_to_the_first_post_that_has_it() -> None:
-    bands = [np.array(one, np.int64) for one in ([1, 2], [2, 3], [1, 3], [4])]
-    assert [one.tolist() for one in first_owned(bands)] == [[1, 2], [3], [], [4]]
+    bands = [np.array(keys, np.int64) for keys in ([1, 2], [2, 3], [1, 3], [4])]
+    assert [owned.tolist() for owned in first_owned(bands)] == [[1, 2], [3], [], [4]]
     assert first_owned([]) == []
 
 
@@ -223,8 +223,8 @@ class Three(Synthetic):
         return (same, same + " more", "quite another text of some more words than five")[number]
 
 
-def measured(*found: list[int]) -> Measured:
-    posts = [Found(one, 15, len(one)) for one in found]
+def measured(*matches: list[int]) -> Measured:
+    posts = [Found(numbers, 15, len(numbers)) for numbers in matches]
     return Measured("R15D2", posts, np.array([0.001, 0.002, 0.003, 0.004]), 0.0002, 1200, 1.0)
 
 
@@ -232,11 +232,11 @@ def test_found_is_the_copied_post_or_one_that_is_as_good() -> None:
     corpus = Three(3, 1)
     text = corpus.texts_of([0])[0]
     queries = [Query(0, text, 40, edits, cjk=False) for edits in (1, 1, 2, 2)]
-    one = measured([0], [1], [2], [])
-    right = judge(corpus, queries, [one])["R15D2"]
+    result = measured([0], [1], [2], [])
+    right = judge(corpus, queries, [result])["R15D2"]
     assert right.tolist() == [True, True, False, False]
 
-    row = of_method(one, right, documents=3)
+    row = of_method(result, right, documents=3)
     assert (row["recall"], row["wrong"]) == (0.5, 0.25)
     assert row["milliseconds"] == pytest.approx({"p50": 2.5, "mean": 2.5, "p99": 3.97})
     assert row["ping_milliseconds"] == pytest.approx(0.2)
@@ -244,7 +244,7 @@ def test_found_is_the_copied_post_or_one_that_is_as_good() -> None:
     assert (row["index_bytes"], row["index_bytes_per_post"]) == (1200, 400)
     assert row["paper"]["measured_seconds"] == 0.214
 
-    rows = recalls(queries, [one], {"R15D2": right})
+    rows = recalls(queries, [result], {"R15D2": right})
     assert [(row["words"], row["edits"], row["copies"], row["recall"]) for row in rows] == [
         ([20, 49], 1, 2, {"features": 1.0}),
         ([20, 49], 2, 2, {"features": 0.0}),

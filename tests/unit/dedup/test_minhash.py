@@ -116,12 +116,12 @@ def pairs(jaccard: float, size: int = 500, count: int = 400) -> list[tuple[signa
     random = np.random.default_rng(7)
     shared = round(size * jaccard)
     own = (size - shared) // 2
-    found = []
+    samples = []
     for _ in range(count):
         hashes = random.integers(0, 1 << 32, size, dtype=np.uint32)
         one, other = hashes[: shared + own], np.r_[hashes[:shared], hashes[shared + own :]]
-        found.append((values_of(one), values_of(other)))
-    return found
+        samples.append((values_of(one), values_of(other)))
+    return samples
 
 
 @pytest.mark.parametrize("jaccard", [0.3, 0.5, 0.7, 0.9, 1.0])

@@ -70,17 +70,17 @@ def flagged(seed: int) -> tuple[Found, ...]:
     A duplicate keeps the bands that were free, so that copies of copies are found.
     """
     owners: dict[int, int] = {}
-    found = []
+    duplicates = []
     for post in order(seed):
         if (made := sketches()[post]) is None:
             continue
         taken = {owners[band] for band in made.bands.tolist() if band in owners}
         alike = [(likeness(post, other), other) for other in taken]
         if alike and max(alike)[0] >= THRESHOLD:
-            found.append(Found(post, max(alike)[1]))
+            duplicates.append(Found(post, max(alike)[1]))
         for band in made.bands.tolist():
             owners.setdefault(band, post)
-    return tuple(found)
+    return tuple(duplicates)
 
 
 def likeness(one: int, other: int) -> float:
@@ -103,12 +103,12 @@ def exactly_alike(one: int, other: int) -> float:
 @cache
 def pairs() -> dict[tuple[int, int], float]:
     """Return the exact Jaccard of all similar pairs, with shingles of 5 or of 3 characters."""
-    found: dict[tuple[int, int], float] = {}
+    similar: dict[tuple[int, int], float] = {}
     for shape in (CHARACTERS_SHAPE, CJK_SHAPE):
         sets = [shingles(post, shape) for post in range(len(posts()))]
         for pair, exact in pairs_of(sets, MUCH).items():
-            found[pair] = max(exact, found.get(pair, 0.0))
-    return found
+            similar[pair] = max(exact, similar.get(pair, 0.0))
+    return similar
 
 
 def shingles(post: int, shape: Shape) -> Values:
@@ -122,14 +122,14 @@ def shingles(post: int, shape: Shape) -> Values:
 
 def pairs_of(sets: list[Values], least: float) -> dict[tuple[int, int], float]:
     """Return all pairs of sets with a Jaccard of `least` or more; the larger number comes first."""
-    sizes = np.array([one.size for one in sets])
+    sizes = np.array([values.size for values in sets])
     _, shingle = np.unique(np.concatenate(sets), return_inverse=True)
     by_shingle = np.argsort(shingle, kind="stable")
     holders = np.repeat(np.arange(len(sets)), sizes)[by_shingle]
     first_holder = np.searchsorted(shingle[by_shingle], np.arange(shingle.max() + 2))
     first_shingle = np.concatenate(([0], np.cumsum(sizes)))
-    found = sharing(shingle, first_shingle, holders, first_holder, sizes, least)
-    return {(one, other): exact for one, other, exact in found}
+    matches = sharing(shingle, first_shingle, holders, first_holder, sizes, least)
+    return {(one, other): exact for one, other, exact in matches}
 
 
 @njit
@@ -142,7 +142,7 @@ def sharing(
     least: float,
 ) -> list[tuple[int, int, float]]:
     """Return pairs of sets and their Jaccard; shingles are grouped by set, sets by shingle."""
-    found = [(0, 0, 0.0) for _ in range(0)]
+    matches = [(0, 0, 0.0) for _ in range(0)]
     shared = np.zeros(sizes.size, np.int64)
     for post in range(sizes.size):
         shared[:post] = 0
@@ -156,8 +156,8 @@ def sharing(
             if shared[other]:
                 exact = shared[other] / (sizes[post] + sizes[other] - shared[other])
                 if exact >= least:
-                    found.append((post, other, exact))
-    return found
+                    matches.append((post, other, exact))
+    return matches
 
 
 def with_an_earlier_one(seed: int, least: float) -> set[int]:
@@ -172,16 +172,16 @@ def test_posts_with_an_earlier_one_like_them_are_found(
     seed: int, least: float, share: float
 ) -> None:
     duplicates = with_an_earlier_one(seed, least)
-    found = {one.post for one in flagged(seed)}
+    flagged_posts = {match.post for match in flagged(seed)}
     assert len(duplicates) > 50
-    assert len(duplicates & found) >= share * len(duplicates)
+    assert len(duplicates & flagged_posts) >= share * len(duplicates)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_found_is_alike(seed: int) -> None:
-    found = flagged(seed)
-    alike = np.array([exactly_alike(one.post, one.by) for one in found])
-    assert len(found) > 200
+    matches = flagged(seed)
+    alike = np.array([exactly_alike(match.post, match.by) for match in matches])
+    assert len(matches) > 200
     assert np.mean(alike >= THRESHOLD - TOLERANCE) >= 0.97
     assert alike.min() > 0.5
 
@@ -189,7 +189,7 @@ def test_what_is_found_is_alike(seed: int) -> None:
 def test_the_pairs_are_all_that_there_are() -> None:
     """Compare with brute force over all pairs of the first 200 posts."""
     sets = [shingles(post, CHARACTERS_SHAPE) for post in range(200)]
-    plain = [set(one.tolist()) for one in sets]
+    plain = [set(values.tolist()) for values in sets]
     each = {
         (one, other): len(plain[one] & plain[other]) / len(plain[one] | plain[other])
         for one in range(len(sets))

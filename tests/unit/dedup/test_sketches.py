@@ -262,7 +262,7 @@ def test_what_is_no_stored_sketch_is_refused(stored: bytes) -> None:
 
 def keys_by_shape() -> dict[tuple[Shape, object], Keys]:
     """Return all keys of a few hundred texts, by shape and banding."""
-    found: dict[tuple[Shape, object], list[Keys]] = {}
+    parts: dict[tuple[Shape, object], list[Keys]] = {}
     for seed in range(60):
         for count in (2, 20, 100):
             texts = (words(count, seed), Writer(seed).chinese(2 * count), "ok" + chr(97 + seed))
@@ -271,21 +271,21 @@ def keys_by_shape() -> dict[tuple[Shape, object], Keys]:
                 assert made is not None
                 for shape, part in made.parts.items():
                     for banding in made.bandings or (None,):
-                        one = Sketch({shape: part}, (banding,) if banding else ())
-                        found.setdefault((shape, banding), []).append(one.bands)
-    return {shape: np.unique(np.concatenate(bands)) for shape, bands in found.items()}
+                        single = Sketch({shape: part}, (banding,) if banding else ())
+                        parts.setdefault((shape, banding), []).append(single.bands)
+    return {shape: np.unique(np.concatenate(bands)) for shape, bands in parts.items()}
 
 
 def test_keys_fit_in_47_bits_and_are_of_one_shape_only() -> None:
-    found = keys_by_shape()
-    assert {shape for shape, _ in found} == {
+    by_shape = keys_by_shape()
+    assert {shape for shape, _ in by_shape} == {
         EXACT,
         CJK_SHAPE,
         CHARACTERS_SHAPE,
         WORDS_SHAPE,
         SUPERSHINGLES,
     }
-    together = np.concatenate(list(found.values()))
+    together = np.concatenate(list(by_shape.values()))
     assert 0 <= together.min() < together.max() < 2**KEY_BITS
     # All bits are used, so that the keys spread over the whole index.
     assert together.max() > 0.99 * 2**KEY_BITS
@@ -300,9 +300,9 @@ def test_words_are_shingled_by_five_and_a_cjk_character_is_one() -> None:
     assert made is not None
     assert set(made.parts) == {WORDS_SHAPE}
     for text in ("一二三四五", "一 二 三 四 五", "一二 three 四五"):
-        found = by_words(text)
-        assert found is not None
-        assert set(found.parts) == {WORDS_SHAPE}
+        other = by_words(text)
+        assert other is not None
+        assert set(other.parts) == {WORDS_SHAPE}
     short = by_words("one two three four")
     assert short is not None
     assert set(short.parts) == {EXACT}

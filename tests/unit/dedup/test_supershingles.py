@@ -26,8 +26,8 @@ def sketch(text: str) -> Sketch:
 
 def features(text: str) -> list[int]:
     """Return the six features of a text."""
-    found: list[int] = sketch(text).parts[SUPERSHINGLES].view(np.int64).tolist()
-    return found
+    numbers: list[int] = sketch(text).parts[SUPERSHINGLES].view(np.int64).tolist()
+    return numbers
 
 
 def of_words(count: int, seed: int) -> str:

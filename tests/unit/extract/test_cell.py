@@ -42,7 +42,7 @@ def test_a_period_and_the_papers_name_for_it(period: str, seconds: float, group:
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("cell", "message"),
     [
         ({}, "needs either url or database"),
         ({"url": PAGE, "database": "shop", "sql": "SELECT 1"}, "needs either url or database"),
@@ -74,8 +74,8 @@ def test_a_period_and_the_papers_name_for_it(period: str, seconds: float, group:
         ({"url": PAGE, "css": "h1", "evry": "5m"}, "evry"),
     ],
 )
-def test_a_mistake_is_named_with_its_cell(cell: dict[str, Any], said: str) -> None:
-    with pytest.raises(WrapperError, match=said) as raised:
+def test_a_mistake_is_named_with_its_cell(cell: dict[str, Any], message: str) -> None:
+    with pytest.raises(WrapperError, match=message) as raised:
         wrapper(cell)
     assert str(raised.value).startswith("cells.toml: cells.one")
 

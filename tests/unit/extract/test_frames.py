@@ -81,9 +81,9 @@ def frames() -> dict[str, str]:
 def post_of(seed: int, words: tuple[int, int]) -> str:
     """Return a post of `words` (minimum and maximum) words, as HTML paragraphs."""
     writer = Writer(seed)
-    said = writer.text(writer.random.randint(*words))
-    half = said.find(". ", len(said) // 2) + 1
-    parts = [said[:half], said[half:]] if half and seed % 2 else [said]
+    prose = writer.text(writer.random.randint(*words))
+    half = prose.find(". ", len(prose) // 2) + 1
+    parts = [prose[:half], prose[half:]] if half and seed % 2 else [prose]
     return "".join(f"<p>{part.strip()}</p>" for part in parts)
 
 
@@ -109,8 +109,8 @@ def flagged(texts: list[str | None]) -> float:
 
 
 def extracted(body: str) -> str | None:
-    found: str | None = main_text(page(body))["main_text"]
-    return found
+    main: str | None = main_text(page(body))["main_text"]
+    return main
 
 
 def whole(body: str) -> str | None:
@@ -189,8 +189,8 @@ def holder_of(element: html.HtmlElement, parts: list[str]) -> html.HtmlElement |
 
 def held(element: html.HtmlElement, parts: list[str]) -> float:
     """Return the share of the parts' characters that an element contains."""
-    said = squeeze(element.text_content())
-    return sum(len(part) for part in parts if part in said) / max(1, sum(map(len, parts)))
+    content = squeeze(element.text_content())
+    return sum(len(part) for part in parts if part in content) / max(1, sum(map(len, parts)))
 
 
 def real_pairs(words: tuple[int, int]) -> Iterator[tuple[str, str]]:

@@ -12,8 +12,8 @@ ITEMS = {f"https://shop.example/item/{n}": f"https://shop.example/item/{n}" for 
 
 def cards(body: str, items: dict[str, str] = ITEMS) -> dict[str, str]:
     html = f"<html><body>{body}</body></html>"
-    found = digests_of(HtmlResponse(BASE, body=html.encode(), encoding="utf-8"), items)
-    return {url.rpartition("/")[2]: card for url, card in found.items()}
+    digests = digests_of(HtmlResponse(BASE, body=html.encode(), encoding="utf-8"), items)
+    return {url.rpartition("/")[2]: card for url, card in digests.items()}
 
 
 def product(number: int, price: str, more: str = "") -> str:

@@ -95,7 +95,7 @@ def test_atom_says_what_its_texts_are(content: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "title"),
+    ("raw", "title"),
     [
         ("Tom &amp; Jerry", "Tom & Jerry"),
         ("Tom &amp;amp; Jerry", "Tom & Jerry"),
@@ -105,8 +105,8 @@ def test_atom_says_what_its_texts_are(content: str, text: str) -> None:
         ("<![CDATA[ <i>a</i> ]]>", "a"),
     ],
 )
-def test_titles_are_plain_text(said: str, title: str) -> None:
-    entry = only(rss(f"<item><guid>1</guid><title>{said}</title></item>"))
+def test_titles_are_plain_text(raw: str, title: str) -> None:
+    entry = only(rss(f"<item><guid>1</guid><title>{raw}</title></item>"))
     assert entry.content == {"title": title}
 
 

@@ -144,8 +144,8 @@ def test_whole_words_match_in_any_form(given: str, text: str, *, is_hit: bool) -
 
 def shown(text: str, *given: str, columns: int = 40) -> str:
     """Return a passage with its matches in brackets."""
-    found = passage([text], Query.of(given).terms, columns)
-    return _bracketed(found.text, found.marks)
+    excerpt = passage([text], Query.of(given).terms, columns)
+    return _bracketed(excerpt.text, excerpt.marks)
 
 
 def _bracketed(text: str, spans: Any) -> str:
@@ -190,8 +190,8 @@ def test_the_first_text_with_a_hit_is_shown() -> None:
 def test_nothing_in_a_post_moves_the_cursor() -> None:
     evil = "red \x1b[31malert\x07\r\n\u202eturned\u2066 \x9b2J\x00nul\u2028line\u00a0end"
     assert printable(evil) == "red [31malert turned 2J nul line end"
-    found = marked(evil, Query.of(["alert"]).terms)
-    assert (found.text, found.marks) == (printable(evil), ())
+    excerpt = marked(evil, Query.of(["alert"]).terms)
+    assert (excerpt.text, excerpt.marks) == (printable(evil), ())
     assert marked("an\x1b alert", Query.of(["alert"]).terms).marks == ((3, 8),)
 
 

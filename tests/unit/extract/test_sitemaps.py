@@ -102,8 +102,8 @@ def test_a_broken_entry_does_not_hide_the_others(entry: str) -> None:
 
 def test_entries_are_counted_by_what_the_patterns_make_of_them() -> None:
     counts = LinkCounts()
-    found = ("https://shop.example/item/1", "https://shop.example/about", "https://b.example/")
-    sitemap = sitemap_of(urlset(*(f"<loc>{url}</loc>" for url in found)), LIMIT)
+    expected = ("https://shop.example/item/1", "https://shop.example/about", "https://b.example/")
+    sitemap = sitemap_of(urlset(*(f"<loc>{url}</loc>" for url in expected)), LIMIT)
     assert sitemap is not None
     sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), LONGEST, counts)
     assert counts.counts == {
@@ -193,8 +193,8 @@ def test_entities_of_a_sitemap_do_not_reach_files(tmp_path: Path) -> None:
         "<urlset><url><loc>https://shop.example/item/&e;</loc></url></urlset>"
     )
     sitemap = sitemap_of(body.encode(), LIMIT)
-    found = sitemap_links(sitemap, SITE, wrapper(), LONGEST, LinkCounts()) if sitemap else ()
-    assert not any("secret" in link.url for link in found)
+    links = sitemap_links(sitemap, SITE, wrapper(), LONGEST, LinkCounts()) if sitemap else ()
+    assert not any("secret" in link.url for link in links)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ UNDECLARED = rss(UMLAUT, head="")
 
 def told(document: str | bytes, content_type: str | None = None) -> tuple[list[str], str]:
     """Return the texts and the problems of a document."""
-    found = reading(document, content_type)
+    parsed = reading(document, content_type)
     texts = [
-        entry.content.get("main_text", entry.content.get("title", "")) for entry in found.entries
+        entry.content.get("main_text", entry.content.get("title", "")) for entry in parsed.entries
     ]
-    return texts, "; ".join(found.problems)
+    return texts, "; ".join(parsed.problems)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +198,12 @@ MOST_SECONDS = 10
 def test_hostile_documents_end_as_soon_as_others(document: str) -> None:
     start = time.monotonic()
     try:
-        found = reading(document)
+        parsed = reading(document)
     except NoFeed:
-        found = None
+        parsed = None
     assert time.monotonic() - start < MOST_SECONDS
-    if found is not None:
-        assert sum(len(str(entry.content)) for entry in found.entries) < 8 * len(document)
+    if parsed is not None:
+        assert sum(len(str(entry.content)) for entry in parsed.entries) < 8 * len(document)
 
 
 def test_a_malformed_document_of_any_size_is_not_guessed_at() -> None:

@@ -20,7 +20,7 @@ def believed(document: FeedDocument) -> list[datetime | None]:
 
 
 @pytest.mark.parametrize(
-    ("said", "hour", "minute"),
+    ("text", "hour", "minute"),
     [
         ("Mon, 01 Apr 2024 10:00:00 GMT", 10, 0),
         ("Mon, 1 Apr 24 10:00 +0200", 8, 0),
@@ -44,19 +44,19 @@ def believed(document: FeedDocument) -> list[datetime | None]:
         ("2024-04-01", 0, 0),
     ],
 )
-def test_dates_are_read_in_many_forms(said: str, hour: int, minute: int) -> None:
-    (date,) = believed(dated(said))
+def test_dates_are_read_in_many_forms(text: str, hour: int, minute: int) -> None:
+    (date,) = believed(dated(text))
     assert date is not None
     assert date.replace(second=0, microsecond=0) == datetime(2024, 4, 1, hour, minute, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    "said", ["soon", "2 hours ago", "12:30", "1711965600", "31 Feb 2024", "2024-13-01", "x" * 5000]
+    "text", ["soon", "2 hours ago", "12:30", "1711965600", "31 Feb 2024", "2024-13-01", "x" * 5000]
 )
-def test_what_nobody_can_read_is_no_date_and_that_is_told(said: str) -> None:
-    found = dated(said)
-    assert believed(found) == [None]
-    assert [p for p in found.problems if p.startswith("1 date not understood")]
+def test_what_nobody_can_read_is_no_date_and_that_is_told(text: str) -> None:
+    parsed = dated(text)
+    assert believed(parsed) == [None]
+    assert [p for p in parsed.problems if p.startswith("1 date not understood")]
 
 
 def test_no_date_is_no_problem() -> None:
@@ -64,12 +64,12 @@ def test_no_date_is_no_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["Thu, 01 Jan 1970 00:00:00 GMT", "2024-05-01T14:00:00Z", "9999-12-31"]
+    "text", ["Thu, 01 Jan 1970 00:00:00 GMT", "2024-05-01T14:00:00Z", "9999-12-31"]
 )
-def test_a_date_that_cannot_be_true_is_not_believed_and_that_is_told(said: str) -> None:
-    found = dated(said)
-    assert believed(found) == [None]
-    assert found.problems[0].startswith("1 date before 1995 or in the future: ignored")
+def test_a_date_that_cannot_be_true_is_not_believed_and_that_is_told(text: str) -> None:
+    parsed = dated(text)
+    assert believed(parsed) == [None]
+    assert parsed.problems[0].startswith("1 date before 1995 or in the future: ignored")
 
 
 def test_a_clock_that_is_a_little_fast_is_forgiven() -> None:
@@ -102,9 +102,9 @@ def test_a_post_of_this_minute_is_believed() -> None:
 def test_dates_made_with_the_document_are_not_believed_and_that_is_told(
     dates: list[str], built: str, problem: str
 ) -> None:
-    found = dated(*dates, built=built)
-    assert believed(found) == [None] * 3
-    assert problem in found.problems
+    parsed = dated(*dates, built=built)
+    assert believed(parsed) == [None] * 3
+    assert problem in parsed.problems
 
 
 @pytest.mark.parametrize("dates", [["2024-04-01"] * 2, ["2024-04-01"] * 3 + ["2024-04-02"]])
@@ -131,5 +131,5 @@ def test_the_day_of_publishing_counts_before_that_of_an_update() -> None:
 
 
 def test_dates_that_nobody_can_read_are_asked_after_a_few_times_only() -> None:
-    found = dated(*(f"{n} nonsense" for n in range(2000)))
-    assert found.problems == ("2,000 dates not understood, such as '0 nonsense'",)
+    parsed = dated(*(f"{n} nonsense" for n in range(2000)))
+    assert parsed.problems == ("2,000 dates not understood, such as '0 nonsense'",)

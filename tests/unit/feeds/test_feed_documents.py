@@ -58,11 +58,11 @@ def _bodies(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 def _case(row: dict[str, str], body: bytes) -> Case:
     try:
-        found: FeedDocument | str = reading(body)
+        result: FeedDocument | str = reading(body)
     except NoFeed as why:
-        found = str(why)
+        result = str(why)
     entries, malformed = int(row["feedparser_items"]), row["feedparser_bozo"] == "1"
-    return Case(row["file"], body, entries, malformed, row["feedparser_version"], found)
+    return Case(row["file"], body, entries, malformed, row["feedparser_version"], result)
 
 
 def feeds() -> Iterator[tuple[Case, FeedDocument]]:
@@ -82,28 +82,30 @@ def test_all_documents_are_read_and_the_feeds_among_them_are_told_from_the_other
 def test_entries_are_those_that_feedparser_finds_or_a_problem_says_why() -> None:
     missing = [
         case.name
-        for case, found in feeds()
-        if len(found.entries) != case.entries
-        and not any(word in problem for problem in found.problems for word in LEFT_OUT)
+        for case, result in feeds()
+        if len(result.entries) != case.entries
+        and not any(word in problem for problem in result.problems for word in LEFT_OUT)
     ]
     assert missing == []
 
 
 def test_formats_are_those_that_feedparser_finds() -> None:
     ours = {"unknown": "", "cdf": ""}
-    others = [c.name for c, found in feeds() if ours.get(found.format, found.format) != c.version]
+    others = [
+        c.name for c, result in feeds() if ours.get(result.format, result.format) != c.version
+    ]
     assert others == []
 
 
 def test_what_feedparser_finds_malformed_is_told_and_nothing_else() -> None:
-    told = {
+    messages = {
         case.name
-        for case, found in feeds()
+        for case, result in feeds()
         if any(
-            problem.startswith("malformed XML") or "encod" in problem for problem in found.problems
+            problem.startswith("malformed XML") or "encod" in problem for problem in result.problems
         )
     }
-    assert told == {case.name for case, _ in feeds() if case.malformed}
+    assert messages == {case.name for case, _ in feeds() if case.malformed}
 
 
 def test_a_document_that_is_cut_off_gives_the_first_posts_of_the_whole_one() -> None:

@@ -72,23 +72,25 @@ def test_one_guid_for_all_posts_loses_none_and_that_is_told() -> None:
 
 @pytest.mark.parametrize("link", [None, "https://a.example/status"])
 def test_one_guid_and_one_link_for_all_posts_lose_none(link: str | None) -> None:
-    found = ids(*(post(n, guid="same", link=link) for n in (1, 2, 3)))
-    assert len(set(found)) == 3
+    unordered = ids(*(post(n, guid="same", link=link) for n in (1, 2, 3)))
+    assert len(set(unordered)) == 3
     # The ids stay the same in another order and next to other posts.
-    assert set(ids(*(post(n, guid="same", link=link) for n in (4, 3, 2)))) & set(found) == set(
-        found[1:]
+    assert set(ids(*(post(n, guid="same", link=link) for n in (4, 3, 2)))) & set(unordered) == set(
+        unordered[1:]
     )
 
 
 def test_posts_that_differ_in_their_text_alone_are_told_apart() -> None:
     texts = (f"<description>{n}</description>" for n in (1, 2))
-    found = ids(*(post(1, guid="same", more=text) for text in texts))
-    assert len(set(found)) == 2
+    parsed = ids(*(post(1, guid="same", more=text) for text in texts))
+    assert len(set(parsed)) == 2
 
 
 def test_a_shared_guid_names_no_post_that_does_not_share_it() -> None:
-    found = ids(post(1, guid="a"), post(2, guid="same", link="/2"), post(3, guid="same", link="/3"))
-    assert found == ["a", "same https://a.example/2", "same https://a.example/3"]
+    parsed = ids(
+        post(1, guid="a"), post(2, guid="same", link="/2"), post(3, guid="same", link="/3")
+    )
+    assert parsed == ["a", "same https://a.example/2", "same https://a.example/3"]
 
 
 @pytest.mark.parametrize("guid", ["https://a.example/blog/", FEED_URL, "A blog", "None", "-"])
@@ -97,16 +99,16 @@ def test_a_guid_that_is_the_feed_s_own_is_none_even_of_a_single_post(guid: str) 
 
 
 def test_a_link_that_is_the_feed_s_own_is_none_unless_it_names_a_part_of_the_page() -> None:
-    (one,) = ids(post(1, link="https://a.example/blog/"))
-    assert one in ids(
+    (first,) = ids(post(1, link="https://a.example/blog/"))
+    assert first in ids(
         post(2, link="https://a.example/blog/"), post(1, link="https://a.example/blog/")
     )
     assert ids(post(1, link="https://a.example/blog/#v1.2")) == ["https://a.example/blog/#v1.2"]
 
 
 def test_posts_on_one_page_are_told_apart_by_their_places_on_it() -> None:
-    found = ids(post(1, link="/changes#v1"), post(2, link="/changes#v2"))
-    assert found == ["https://a.example/changes#v1", "https://a.example/changes#v2"]
+    parsed = ids(post(1, link="/changes#v1"), post(2, link="/changes#v2"))
+    assert parsed == ["https://a.example/changes#v1", "https://a.example/changes#v2"]
 
 
 def test_an_endless_guid_is_cut_and_stays_itself() -> None:
@@ -120,8 +122,8 @@ def test_ids_of_atom_and_json_are_taken_as_they_are() -> None:
     assert [e.id for e in reading(atom("<entry><id>urn:uuid:1</id></entry>")).entries] == [
         "urn:uuid:1"
     ]
-    found = reading(json_feed({"id": 5}, {"id": "https://a.example/ü"})).entries
-    assert [entry.id for entry in found] == ["5", "https://a.example/ü"]
+    entries = reading(json_feed({"id": 5}, {"id": "https://a.example/ü"})).entries
+    assert [entry.id for entry in entries] == ["5", "https://a.example/ü"]
 
 
 def test_an_edit_leaves_the_id_and_changes_the_content() -> None:

@@ -120,15 +120,15 @@ def test_a_json_feed_is_read() -> None:
     ],
 )
 def test_older_formats_are_read(document: str, version: str) -> None:
-    found = reading(document)
-    assert (found.format, found.problems) == (version, ())
-    assert [entry.content["title"] for entry in found.entries] == ["One"]
+    parsed = reading(document)
+    assert (parsed.format, parsed.problems) == (version, ())
+    assert [entry.content["title"] for entry in parsed.entries] == ["One"]
 
 
 @pytest.mark.parametrize("document", [rss(), atom(), json_feed()])
 def test_a_feed_without_posts_is_a_feed(document: str) -> None:
-    found = reading(document)
-    assert (found.entries, found.problems, found.title) == ((), (), "A blog")
+    parsed = reading(document)
+    assert (parsed.entries, parsed.problems, parsed.title) == ((), (), "A blog")
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_what_is_no_feed_says_what_it_is_instead(body: bytes, reason: str) -> No
 
 
 def test_entries_of_an_unknown_format_are_read_and_that_is_told() -> None:
-    found = reading("<news><item><title>One</title></item></news>")
-    assert (found.format, len(found.entries)) == ("unknown", 1)
-    assert found.problems == ("entries in an unknown format",)
+    parsed = reading("<news><item><title>One</title></item></news>")
+    assert (parsed.format, len(parsed.entries)) == ("unknown", 1)
+    assert parsed.problems == ("entries in an unknown format",)
 
 
 def test_the_type_that_a_server_gives_does_not_matter() -> None:
@@ -289,9 +289,9 @@ def test_more_posts_than_wanted_are_left_out_and_that_is_told() -> None:
         rss(*(item(n=n) for n in range(9))),
         json_feed(*({"id": n} for n in range(9))),
     ):
-        found = read(document.encode(), FEED_URL, None, NOW, max_entries=3)
-        assert len(found.entries) == 3
-        assert found.problems == ("more than 3 entries: the rest is left out",)
+        parsed = read(document.encode(), FEED_URL, None, NOW, max_entries=3)
+        assert len(parsed.entries) == 3
+        assert parsed.problems == ("more than 3 entries: the rest is left out",)
 
 
 def test_fields_of_wrong_types_are_as_if_not_there() -> None:

@@ -32,9 +32,9 @@ ENTRY = f"<url><loc>{SITE}item/1</loc></url>"
 def on_map(markup: str, before: str = "") -> list[str]:
     """Return the wanted URLs in a sitemap."""
     body = f'{before}<urlset xmlns="{NAMESPACE}">{markup}</urlset>'.encode()
-    found = sitemap_of(body, 1 << 24)
-    assert found is not None
-    return [link.url for link in sitemap_links(found, SITE, wrapper(), 200, LinkCounts())]
+    sitemap = sitemap_of(body, 1 << 24)
+    assert sitemap is not None
+    return [link.url for link in sitemap_links(sitemap, SITE, wrapper(), 200, LinkCounts())]
 
 
 @pytest.mark.parametrize("before", [LAUGHS, OF_A_FILE], ids=["laughs", "a file"])
@@ -65,9 +65,9 @@ def ids(of: FeedDocument) -> list[str]:
 
 @pytest.mark.parametrize("before", [LAUGHS, OF_A_FILE], ids=["laughs", "a file"])
 def test_entities_of_a_feed_are_not_resolved(before: str) -> None:
-    found = feed("<item><guid>2</guid><title>&m;</title></item>", before)
-    assert ids(found) == ["1", "2"]
-    assert found.entries[1].content["title"] in ("&m;", "m")
+    parsed = feed("<item><guid>2</guid><title>&m;</title></item>", before)
+    assert ids(parsed) == ["1", "2"]
+    assert parsed.entries[1].content["title"] in ("&m;", "m")
 
 
 @pytest.mark.parametrize(
@@ -92,21 +92,21 @@ def opml(markup: str, before: str = "") -> FeedList:
 
 @pytest.mark.parametrize("before", [LAUGHS, OF_A_FILE], ids=["laughs", "a file"])
 def test_entities_of_a_list_are_not_resolved(before: str) -> None:
-    found = opml(f"<outline text='&m;' xmlUrl='{SITE}two'/>", before)
-    assert [one.url for one in found.feeds] == [f"{SITE}feed", f"{SITE}two"]
-    assert (found.feeds[1].title or "") in ("", "&m;")
+    feed_list = opml(f"<outline text='&m;' xmlUrl='{SITE}two'/>", before)
+    assert [feed.url for feed in feed_list.feeds] == [f"{SITE}feed", f"{SITE}two"]
+    assert (feed_list.feeds[1].title or "") in ("", "&m;")
 
 
 def test_a_list_of_deep_folders_is_read_as_far_as_it_can_be() -> None:
-    found = opml("<outline text='f'>" * DEEP)
-    assert [one.url for one in found.feeds] == [f"{SITE}feed"]
-    assert "Excessive depth" in found.problems[0]
+    feed_list = opml("<outline text='f'>" * DEEP)
+    assert [feed.url for feed in feed_list.feeds] == [f"{SITE}feed"]
+    assert "Excessive depth" in feed_list.problems[0]
 
 
 def test_an_outline_with_a_flood_of_attributes_is_refused() -> None:
-    found = opml(f"<outline {FLOOD} xmlUrl='{SITE}two'/>")
-    assert [one.url for one in found.feeds] == [f"{SITE}feed"]
-    assert [one.reason for one in found.refused] == ["a tag with more than 200 attributes"]
+    feed_list = opml(f"<outline {FLOOD} xmlUrl='{SITE}two'/>")
+    assert [feed.url for feed in feed_list.feeds] == [f"{SITE}feed"]
+    assert [entry.reason for entry in feed_list.refused] == ["a tag with more than 200 attributes"]
 
 
 def test_a_flood_of_attributes_in_broken_markup_ends_the_list() -> None:

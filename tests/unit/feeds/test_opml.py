@@ -19,10 +19,10 @@ BOMB_LEVELS = 9
 FEED = '<outline text="A" xmlUrl="https://a.example/feed"/>'
 
 
-def read(text: str | bytes, **knobs: object) -> FeedList:
+def read(text: str | bytes, **settings: object) -> FeedList:
     """Parse a feed list with this content."""
     body = text.encode() if isinstance(text, str) else text
-    return read_list(io.BytesIO(body), NAME, Config.load(**knobs))
+    return read_list(io.BytesIO(body), NAME, Config.load(**settings))
 
 
 def outlines(inner: str) -> FeedList:
@@ -30,25 +30,25 @@ def outlines(inner: str) -> FeedList:
     return read(f'<?xml version="1.0"?><opml version="2.0"><body>{inner}</body></opml>')
 
 
-def urls(found: FeedList) -> list[str]:
-    return [feed.url for feed in found.feeds]
+def urls(feed_list: FeedList) -> list[str]:
+    return [feed.url for feed in feed_list.feeds]
 
 
 def test_an_outline_with_xml_url_is_a_feed() -> None:
-    found = outlines(
+    feed_list = outlines(
         '<outline type="rss" text="A &amp; B" title="other" xmlUrl="https://A.example/feed"'
         ' htmlUrl="https://a.example/"/>'
     )
-    assert found == FeedList(
+    assert feed_list == FeedList(
         (Subscription("https://a.example/feed", "A & B", "https://a.example/"),)
     )
 
 
 def test_nested_outlines_are_categories() -> None:
-    found = outlines(
+    feed_list = outlines(
         f'<outline text="News"><outline title=" Local  news ">{FEED}</outline></outline>'
     )
-    assert found.feeds[0].categories == ("News/Local news",)
+    assert feed_list.feeds[0].categories == ("News/Local news",)
 
 
 @pytest.mark.parametrize(
@@ -71,19 +71,19 @@ def test_categories(inner: str, categories: tuple[str, ...]) -> None:
 
 
 def test_a_feed_that_stands_twice_is_one_and_keeps_its_first_title() -> None:
-    found = outlines(
+    feed_list = outlines(
         '<outline text="N"><outline xmlUrl="https://a.example/feed?utm_source=x"/></outline>'
         '<outline text="M"><outline text="Second" xmlUrl="HTTPS://A.example:443/feed#top"/></outline>'
         '<outline text="Third" htmlUrl="https://a.example/" xmlUrl="https://a.example/feed"/>'
     )
-    assert found.feeds == (
+    assert feed_list.feeds == (
         Subscription("https://a.example/feed", "Second", "https://a.example/", ("N", "M")),
     )
 
 
 def test_a_url_is_no_title() -> None:
-    found = outlines('<outline text="https://a.example/feed" xmlUrl="https://a.example/feed"/>')
-    assert found.feeds[0].title is None
+    feed_list = outlines('<outline text="https://a.example/feed" xmlUrl="https://a.example/feed"/>')
+    assert feed_list.feeds[0].title is None
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_what_is_no_url_is_refused_with_its_reason(written: str, reason: str) ->
 
 
 def test_only_the_bad_line_of_an_opml_file_is_refused() -> None:
-    found = outlines(
+    feed_list = outlines(
         f'\n\n<outline text="Bad one" xmlUrl="ftp://a.example/"/>{FEED}\n<outline xmlUrl=""/>'
         '<outline text="More" type="include" url="https://a.example/more.opml"/>'
     )
-    assert urls(found) == ["https://a.example/feed"]
-    assert found.refused == (
+    assert urls(feed_list) == ["https://a.example/feed"]
+    assert feed_list.refused == (
         Refused("line 3, Bad one", "ftp://a.example/", "not an http or https URL"),
         Refused("line 4", "", "the URL is empty"),
         Refused(
@@ -139,12 +139,12 @@ def test_only_the_bad_line_of_an_opml_file_is_refused() -> None:
 
 
 def test_a_plain_list_has_a_url_a_line_and_comments() -> None:
-    found = read(
+    feed_list = read(
         "# mine\r\nhttps://a.example/feed # good\r\n\r\n  feed://b.example/#part\n"
         "https://a.example/feed\nc.example\nhttps://d.example/ x\nhttps://e.example/"
     )
-    assert urls(found) == ["https://a.example/feed", "http://b.example/", "https://e.example/"]
-    assert [(one.where, one.url) for one in found.refused] == [
+    assert urls(feed_list) == ["https://a.example/feed", "http://b.example/", "https://e.example/"]
+    assert [(entry.where, entry.url) for entry in feed_list.refused] == [
         ("line 6", "c.example"), ("line 7", "https://d.example/ x"),
     ]  # fmt: skip
 
@@ -162,9 +162,9 @@ def test_a_plain_list_has_a_url_a_line_and_comments() -> None:
     ids=["ampersands", "no quotes", "stray ends", "cut off", "prefix and entity", "control"],
 )
 def test_of_a_broken_list_what_can_be_read_is_read_and_said(body: str) -> None:
-    found = read(body)
-    assert urls(found) == ["https://a.example/?a=1&b=2"]
-    (problem,) = found.problems
+    feed_list = read(body)
+    assert urls(feed_list) == ["https://a.example/?a=1&b=2"]
+    (problem,) = feed_list.problems
     assert problem.startswith("malformed XML (")
     assert ", line 1, " in problem
 
@@ -195,8 +195,8 @@ def test_capitals_and_namespaces_do_not_matter() -> None:
 def test_encodings_declared_rightly_and_wrongly(encoding: str, declared: str) -> None:
     title = "新聞" if encoding == "iso2022_jp" else "Élan où ça"
     text = f'<?xml version="1.0"{declared}?><opml><outline text="{title}" xmlUrl="http://a.b/"/></opml>'
-    found = read(text.encode(encoding))
-    assert (found.feeds[0].title, found.problems) == (title, ())
+    feed_list = read(text.encode(encoding))
+    assert (feed_list.feeds[0].title, feed_list.problems) == (title, ())
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def test_encodings_declared_rightly_and_wrongly(encoding: str, declared: str) ->
 )
 def test_an_undeclared_encoding_is_guessed_and_said(encoding: str, title: str) -> None:
     text = f'<opml><outline text="{title}" xmlUrl="http://a.b/"/></opml>'
-    found = read(text.encode(encoding))
-    assert found.feeds[0].title == title
-    assert found.problems == (f"not valid utf-8: read as {encoding}",)
+    feed_list = read(text.encode(encoding))
+    assert feed_list.feeds[0].title == title
+    assert feed_list.problems == (f"not valid utf-8: read as {encoding}",)
 
 
 def test_a_plain_list_from_a_windows_editor() -> None:
@@ -280,10 +280,12 @@ def test_entities_do_no_harm(body: str) -> None:
 )  # fmt: skip
 def test_time_and_memory_do_not_grow_with_the_square_of_a_hostile_list(body: str) -> None:
     begun = time.process_time()
-    found = read(body)
-    assert urls(found) == ["http://a.b/"]
-    assert len(found.feeds[0].categories) <= subscriptions.MAX_FEED_CATEGORIES
-    assert all(len(name) <= subscriptions.CATEGORY_CHARACTERS for name in found.feeds[0].categories)
+    feed_list = read(body)
+    assert urls(feed_list) == ["http://a.b/"]
+    assert len(feed_list.feeds[0].categories) <= subscriptions.MAX_FEED_CATEGORIES
+    assert all(
+        len(name) <= subscriptions.CATEGORY_CHARACTERS for name in feed_list.feeds[0].categories
+    )
     assert time.process_time() - begun < 5
 
 

@@ -23,9 +23,9 @@ PUBLIC = ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::1.1.1.1"]
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_private_addresses_are_asked_only_where_that_is_wanted(address: str) -> None:
-    found = [ip_address(address)]
-    assert usable(found, private=True) == found
-    assert usable(found, private=False) == []
+    resolved = [ip_address(address)]
+    assert usable(resolved, private=True) == resolved
+    assert usable(resolved, private=False) == []
 
 
 @pytest.mark.parametrize("address", NEVER)
@@ -113,8 +113,8 @@ def test_a_private_host_without_its_port_is_refused(text: str) -> None:
 
 
 def test_private_hosts_are_separated_by_commas() -> None:
-    found = Config.load(private_hosts="Intranet.lan:8080, wiki.lan:80").private_hosts
-    assert found == ("intranet.lan:8080", "wiki.lan:80")
+    hosts = Config.load(private_hosts="Intranet.lan:8080, wiki.lan:80").private_hosts
+    assert hosts == ("intranet.lan:8080", "wiki.lan:80")
 
 
 @pytest.mark.parametrize("url", ["http://", "http://[x", "http://a:b/", "", "sql://shop/cell"])

@@ -99,10 +99,10 @@ def test_a_typed_url_names_its_host_for_its_request_only() -> None:
 def test_refused_hosts_are_logged_once_and_not_without_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    one = guard()
+    first = guard()
     for _ in range(2):
         for n in range(MAX_LOGGED_HOSTS + 50):
-            one.log(OffLimits(f"http://10.0.0.{n}/", f"10.0.0.{n} is refused"))
+            first.log(OffLimits(f"http://10.0.0.{n}/", f"10.0.0.{n} is refused"))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == len(set(lines)) == MAX_LOGGED_HOSTS + 1
     assert lines[-1] == f"More hosts refused; only the first {MAX_LOGGED_HOSTS} are logged"

@@ -125,8 +125,8 @@ def of_lists(text: str) -> None:
 
 def of_sitemaps(text: str) -> None:
     body = f"<urlset><url><loc>{SITE}item/1</loc>{text}".encode("utf-8", "surrogatepass")
-    if found := sitemap_of(body, 1 << 24):
-        sitemap_links(found, SITE, wrapper(), 200, LinkCounts())
+    if sitemap := sitemap_of(body, 1 << 24):
+        sitemap_links(sitemap, SITE, wrapper(), 200, LinkCounts())
 
 
 def of_differences(text: str) -> None:
@@ -169,8 +169,8 @@ def libraries() -> None:
 
 
 def test_the_security_page_lists_the_places() -> None:
-    told = DOCS.read_text(encoding="utf-8")
-    section = told.partition("### Code that reads outside text")[2].partition("\n### ")[0]
+    page = DOCS.read_text(encoding="utf-8")
+    section = page.partition("### Code that reads outside text")[2].partition("\n### ")[0]
     assert {row.split("`")[1] for row in section.splitlines() if row.startswith("| `")} == set(
         PLACES
     )

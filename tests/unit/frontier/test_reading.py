@@ -45,12 +45,12 @@ def response(
     return HtmlResponse(url, status=status, body=raw, encoding="utf-8", **kwargs)
 
 
-def read(answer: Response, of: WrapperSpider | None = None, **known: Any) -> Fetched:
+def read(answer: Response, of: WrapperSpider | None = None, **state: Any) -> Fetched:
     """Return the fetch that the spider builds from a response to the request for a target."""
     crawling = of or spider()
-    url = known.pop("url", answer.url)
-    kind = known.pop("kind", Kind.LIST if "/category/" in url else Kind.ITEM)
-    answer.request = crawling.request(Target("shop", url, kind, **known))
+    url = state.pop("url", answer.url)
+    kind = state.pop("kind", Kind.LIST if "/category/" in url else Kind.ITEM)
+    answer.request = crawling.request(Target("shop", url, kind, **state))
     (fetched,) = crawling.parse_target(answer)
     return fetched
 

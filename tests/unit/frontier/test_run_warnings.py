@@ -20,24 +20,24 @@ def test_links_that_match_nothing_are_told_with_examples_of_the_usual_shapes() -
 
 
 def test_where_all_links_match_the_other_pattern_there_is_no_example() -> None:
-    said = no_match(["item_pages"], {"pages with links": 1, "links": 1}, LinkCounts())
-    assert said.startswith("no link matched item_pages (1 link seen on 1 page);")
+    message = no_match(["item_pages"], {"pages with links": 1, "links": 1}, LinkCounts())
+    assert message.startswith("no link matched item_pages (1 link seen on 1 page);")
 
 
 def test_a_site_whose_links_all_lead_elsewhere() -> None:
     links = LinkCounts(examples={"foreign links": "https://b.example/x"})
     counts = {"pages with links": 1, "foreign links": 57}
-    said = no_match(["list_pages", "item_pages"], counts, links)
-    assert said == (
+    message = no_match(["list_pages", "item_pages"], counts, links)
+    assert message == (
         "no link matched list_pages or item_pages (57 links seen on 1 page, all to other hosts, "
         "for example https://b.example/x); to follow them, add the hosts to allowed_domains"
     )
 
 
 def test_a_page_without_any_link() -> None:
-    said = no_match(["item_pages"], {"pages with links": 1}, LinkCounts())
-    assert "no links on 1 page" in said
-    assert "does not run scripts" in said
+    message = no_match(["item_pages"], {"pages with links": 1}, LinkCounts())
+    assert "no links on 1 page" in message
+    assert "does not run scripts" in message
 
 
 def test_why_a_run_found_nothing() -> None:

@@ -34,22 +34,22 @@ REDIS = Redis("Valkey", (9, 1, 0), "noeviction", 0, True, False, True, 0.0, 0.2)
 
 
 def statuses(findings: list[Finding]) -> list[Status]:
-    return [one.status for one in findings]
+    return [finding.status for finding in findings]
 
 
 def worst(findings: list[Finding]) -> Finding:
     """Return the only finding that is not OK."""
-    (found,) = (one for one in findings if one.status is not OK)
-    return found
+    (finding,) = (result for result in findings if result.status is not OK)
+    return finding
 
 
 def test_each_finding_is_a_line_and_the_last_line_counts_them() -> None:
-    found = [
+    findings = [
         ok("python", "3.13"),
         warning("redis", "no file", "set it"),
         failed("x", "bad", of="b"),
     ]
-    assert lines(found, 80) == [
+    assert lines(findings, 80) == [
         "ok       python  3.13",
         "warning  redis   no file -> set it",
         "failed   x b     bad",
@@ -66,8 +66,8 @@ def test_a_finding_is_wrapped_by_words_in_its_column() -> None:
 
 
 def test_for_machines_nothing_is_lost() -> None:
-    told = as_json([warning("redis", "no file", "set it", of="shop")])
-    assert told == {
+    report = as_json([warning("redis", "no file", "set it", of="shop")])
+    assert report == {
         "ok": True,
         "failed": 0,
         "warnings": 1,
@@ -99,9 +99,9 @@ def test_in_the_project_folder_all_is_well() -> None:
 
 def test_within_a_package_its_modules_hide_libraries() -> None:
     """Check the case of `python -m scrapy` in crawler/, which would import crawler/redis."""
-    found = worst(doctor.judge_folder(PROJECT / "crawler", [""]))
-    assert found.status is FAILED
-    assert str(PROJECT / "crawler") in found.found
+    finding = worst(doctor.judge_folder(PROJECT / "crawler", [""]))
+    assert finding.status is FAILED
+    assert str(PROJECT / "crawler") in finding.found
 
 
 def test_the_settings_of_another_project(tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str], Path]) -> None:
     init = install("spiders")
-    found = worst(doctor.check_names())
-    assert found.status is WARNING, "in the project's folder its own come first"
-    assert found.found == f"package 'spiders' is also installed by greedy ({init})"
-    assert found.todo == f"pip uninstall greedy, or always run python -m scrapy in {PROJECT}"
+    finding = worst(doctor.check_names())
+    assert finding.status is WARNING, "in the project's folder its own come first"
+    assert finding.found == f"package 'spiders' is also installed by greedy ({init})"
+    assert finding.todo == f"pip uninstall greedy, or always run python -m scrapy in {PROJECT}"
 
 
 def test_a_package_that_hides_them(
@@ -147,9 +147,9 @@ def test_a_package_that_hides_them(
     first = sys.path[-1]
     monkeypatch.setattr(sys, "path", [first, *sys.path[:-1]])
     monkeypatch.delitem(sys.modules, "schedules")
-    found = worst(doctor.check_names())
-    assert found.status is FAILED
-    assert "or run python -m scrapy in" in found.todo
+    finding = worst(doctor.check_names())
+    assert finding.status is FAILED
+    assert "or run python -m scrapy in" in finding.todo
 
 
 def test_tests_are_not_needed_to_crawl(
@@ -171,12 +171,12 @@ def test_room_on_a_disk(free_gb: float, status: Status) -> None:
 
 def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
-    (found,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
-    assert found.found.startswith(f"{deep}: ")
+    (finding,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
+    assert finding.found.startswith(f"{deep}: ")
     assert not deep.exists(), "and is not made"
     (tmp_path / "a").write_text("")
-    (found,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
-    assert (found.status, found.found) == (FAILED, f"{deep}: {tmp_path / 'a'} is not a folder")
+    (finding,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
+    assert (finding.status, finding.found) == (FAILED, f"{deep}: {tmp_path / 'a'} is not a folder")
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
     [(0.4, OK), (-0.9, OK), (2, WARNING), (-599, WARNING), (-601, FAILED), (601, FAILED)],
 )
 def test_clocks(ahead_seconds: float, status: Status) -> None:
-    found = doctor_servers.judge_clock("MongoDB", ahead_seconds, 600)
-    assert found.status is status
-    assert ("behind" in found.found) == (ahead_seconds < -1)
+    finding = doctor_servers.judge_clock("MongoDB", ahead_seconds, 600)
+    assert finding.status is status
+    assert ("behind" in finding.found) == (ahead_seconds < -1)
     # Freshet does not compare times of the Redis server with other times.
     assert doctor_servers.judge_clock("Valkey", ahead_seconds).status is (
         OK if status is OK else WARNING
@@ -194,12 +194,12 @@ def test_clocks(ahead_seconds: float, status: Status) -> None:
 
 
 def test_unknown_variables_and_what_was_meant() -> None:
-    found = list(
+    findings = list(
         doctor_sites.judge_variables(
             ["FRESHET_BUGDET", "FRESHET_XYZZY", "MONGO_URI", "freshet_budget"]
         )
     )
-    assert [(one.found, one.todo) for one in found] == [
+    assert [(finding.found, finding.todo) for finding in findings] == [
         ("FRESHET_BUGDET is not a Freshet setting", "did you mean FRESHET_BUDGET?"),
         ("FRESHET_XYZZY is not a Freshet setting", "see docs/reference/settings.md"),
     ]
@@ -223,21 +223,21 @@ def test_unknown_variables_and_what_was_meant() -> None:
 )
 def test_values_that_make_no_sense_together(given: dict[str, object], says: str) -> None:
     config = Config.load(**{"contact": "a@b.example", "mongo_uri": None} | given)
-    (found,) = doctor_sites.judge_settings(config)
-    assert found.status is WARNING
-    assert says in found.found
+    (finding,) = doctor_sites.judge_settings(config)
+    assert finding.status is WARNING
+    assert says in finding.found
 
 
 def test_private_hosts_are_listed() -> None:
     config = Config.load(contact="a@b.example", mongo_uri=None, private_hosts="wiki.lan:80,b:81")
-    (found,) = doctor_sites.check_settings(config, [])
-    assert found.status is OK
-    assert found.found.endswith(" allows these hosts in private networks: wiki.lan:80, b:81")
+    (finding,) = doctor_sites.check_settings(config, [])
+    assert finding.status is OK
+    assert finding.found.endswith(" allows these hosts in private networks: wiki.lan:80, b:81")
 
 
 def test_lines_of_the_env_file_that_say_nothing() -> None:
-    (found,) = doctor_sites.judge_env_file({"freshet_budget": None, "mongo_uri": "mongodb://x"})
-    assert found.found.endswith(".env: freshet_budget has no value")
+    (finding,) = doctor_sites.judge_env_file({"freshet_budget": None, "mongo_uri": "mongodb://x"})
+    assert finding.found.endswith(".env: freshet_budget has no value")
 
 
 def test_an_env_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
@@ -291,9 +291,9 @@ def test_versions_of_the_data(version: int | None, status: Status) -> None:
 
 def test_a_unique_index_is_needed_the_others_make_it_fast() -> None:
     lack = IndexProblem("posts", "url_1", False, False, 'db.posts.createIndex({"url": 1}, {})')
-    found = doctor_servers.judge_indexes([lack, replace(lack, unique=True, differs=True)])
-    assert statuses(found) == [WARNING, FAILED]
-    assert found[0].todo == 'in mongosh: db.posts.createIndex({"url": 1}, {})'
+    findings = doctor_servers.judge_indexes([lack, replace(lack, unique=True, differs=True)])
+    assert statuses(findings) == [WARNING, FAILED]
+    assert findings[0].todo == 'in mongosh: db.posts.createIndex({"url": 1}, {})'
 
 
 def test_a_good_redis() -> None:
@@ -315,8 +315,8 @@ def test_a_good_redis() -> None:
     ],
 )
 def test_redis_that_is_not_as_it_should_be(server: Redis, check: str, status: Status) -> None:
-    found = worst(doctor_servers.judge_redis(server))
-    assert (found.check, found.status) == (check, status)
+    finding = worst(doctor_servers.judge_redis(server))
+    assert (finding.check, finding.status) == (check, status)
 
 
 def at(hours_ago: float) -> datetime:
@@ -324,7 +324,7 @@ def at(hours_ago: float) -> datetime:
 
 
 @pytest.mark.parametrize(
-    ("standing", "status", "says"),
+    ("last_run", "status", "says"),
     [
         (None, OK, "never run; start with scrapy crawl shop"),
         (
@@ -363,16 +363,16 @@ def at(hours_ago: float) -> datetime:
         ),
     ],
 )  # fmt: skip
-def test_last_runs(standing: LastRun | None, status: Status, says: str) -> None:
-    found = doctor_servers.judge_run("shop", standing, [], NOW)
-    assert (found.status, found.found) == (status, says)
+def test_last_runs(last_run: LastRun | None, status: Status, says: str) -> None:
+    finding = doctor_servers.judge_run("shop", last_run, [], NOW)
+    assert (finding.status, finding.found) == (status, says)
 
 
 def test_who_runs_a_spider_is_named() -> None:
     holders = [Holder(f"{n}", f"host{n}", n, "", "", at(1), at(0)) for n in range(5)]
     (first, *_), due = holders, LastRun(at(3), None, None, at(2), 0, None)
-    found = doctor_servers.judge_run("shop", due, [first], NOW)
-    assert (found.status, found.found) == (
+    finding = doctor_servers.judge_run("shop", due, [first], NOW)
+    assert (finding.status, finding.found) == (
         OK, f"running on host0 (process 0) since {at(1):%Y-%m-%d %H:%M:%S}, "
         f"until {at(0):%Y-%m-%d %H:%M:%S} UTC if not renewed; nothing is due",
     )  # fmt: skip
@@ -412,9 +412,9 @@ def answer(text: str, status: int = 200) -> Answer:
     ],
 )  # fmt: skip
 def test_robots(given: Answer, wrapper: Wrapper, status: Status, says: str) -> None:
-    found = doctor_sites.judge_robots(wrapper, ["https://s.example/"], given)
-    assert found.status is status
-    assert says in found.found
+    finding = doctor_sites.judge_robots(wrapper, ["https://s.example/"], given)
+    assert finding.status is status
+    assert says in finding.found
 
 
 def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
@@ -423,9 +423,9 @@ def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
     for file in files:
         file.write_text(text)
     settings = Settings({"SPIDER_MODULES": ["spiders"]})
-    found, sites = doctor_sites.check_definitions(
+    findings, sites = doctor_sites.check_definitions(
         settings, [str(file) for file in files], StoredSites()
     )
-    assert statuses(found) == [OK, FAILED]
-    assert f"name 'shop' is already used by {files[0]}" in found[1].found
+    assert statuses(findings) == [OK, FAILED]
+    assert f"name 'shop' is already used by {files[0]}" in findings[1].found
     assert len(sites) == 1

@@ -53,10 +53,10 @@ def parsed(text: bytes) -> dict[str, Metric]:
 
 def values(family: Metric, suffix: str = "") -> dict[tuple[tuple[str, str], ...], float]:
     """Return the value of each series; `suffix` selects series of a histogram or a counter."""
-    wanted = [one for one in family.samples if one.name == family.name + suffix]
-    found = {tuple(sorted(one.labels.items())): one.value for one in wanted}
-    assert len(found) == len(wanted), "no series stands twice"
-    return found
+    wanted = [sample for sample in family.samples if sample.name == family.name + suffix]
+    by_labels = {tuple(sorted(sample.labels.items())): sample.value for sample in wanted}
+    assert len(by_labels) == len(wanted), "no series stands twice"
+    return by_labels
 
 
 class Process:
@@ -77,11 +77,11 @@ def test_counters_go_on_where_the_last_process_ended(tmp_path: Path) -> None:
         process = Process(tmp_path)
         process.seconds.labels("shop").observe(3.0)
         process.file.write()
-        found = process.read()["own_seconds"]
+        family = process.read()["own_seconds"]
         of_shop = (("process", "shop"), ("spider", "shop"))
-        assert values(found, "_count") == {of_shop: number}
-        assert values(found, "_sum") == {of_shop: 3.0 * number}
-        buckets = values(found, "_bucket")
+        assert values(family, "_count") == {of_shop: number}
+        assert values(family, "_sum") == {of_shop: 3.0 * number}
+        buckets = values(family, "_bucket")
         assert buckets[("le", "1.0"), *of_shop] == 0
         assert buckets[("le", "5.0"), *of_shop] == buckets[("le", "+Inf"), *of_shop] == number
         process.file.close()
@@ -105,7 +105,9 @@ def test_two_processes_of_a_name_do_not_share_a_file(tmp_path: Path) -> None:
         "freshet-shop.prom",
         "freshet-shop-2.prom",
     ]
-    both = [one for p in (one, other) for family in p.read().values() for one in family.samples]
+    both = [
+        sample for p in (one, other) for family in p.read().values() for sample in family.samples
+    ]
     assert {sample.labels["process"] for sample in both} == {"shop", "shop-2"}
     one.file.close()
     third = Process(tmp_path)
@@ -174,8 +176,8 @@ def test_a_folder_that_goes_away_is_said_once(
     (tmp_path / "x").rename(tmp_path / "y")
     process.file.write()
     process.file.write()
-    (said,) = caplog.messages
-    assert said.startswith("Writing metrics failed, retrying: ")
+    (message,) = caplog.messages
+    assert message.startswith("Writing metrics failed, retrying: ")
     (tmp_path / "y").rename(tmp_path / "x")
     process.file.close()
 
@@ -258,9 +260,9 @@ def test_queues_are_told_where_they_are_known() -> None:
         *metrics_database.queue_families([QueueState("shop", 5, 4, 3)]),
         metrics_database.dead_letters({"shop": 2}),
     ]
-    found = parsed(text_of(families))
+    families_by_name = parsed(text_of(families))
     shop = (("spider", "shop"),)
-    assert {name: values(family) for name, family in found.items()} == {
+    assert {name: values(family) for name, family in families_by_name.items()} == {
         "freshet_queue_pending": {shop: 5},
         "freshet_queue_leased": {shop: 4},
         "freshet_queue_workers": {shop: 3},
@@ -282,12 +284,12 @@ def test_a_sample_stands_for_all() -> None:
         visits=[7, np.nan, 14], freshness=[0.5, np.nan, 1.0], age_days=[1, np.nan, 3],
         rate=[0, 1, 0], hours=[10, 10, 10],
     )  # fmt: skip
-    ((name, found),) = estimated(some, Counter(shop=300))
-    assert (name, found.planned, found.requests_per_day) == ("shop", 200, 300)
-    assert (found.expected_freshness, found.expected_age_seconds) == (0.75, 2 * 86_400)
-    assert found.present_freshness == 1, "what plans know nothing of is left out"
-    assert found.present_age_seconds == pytest.approx(0, abs=1e-3)
-    assert np.isnan([found.missed_per_week, found.delay_seconds]).all()
+    ((name, estimate),) = estimated(some, Counter(shop=300))
+    assert (name, estimate.planned, estimate.requests_per_day) == ("shop", 200, 300)
+    assert (estimate.expected_freshness, estimate.expected_age_seconds) == (0.75, 2 * 86_400)
+    assert estimate.present_freshness == 1, "what plans know nothing of is left out"
+    assert estimate.present_age_seconds == pytest.approx(0, abs=1e-3)
+    assert np.isnan([estimate.missed_per_week, estimate.delay_seconds]).all()
 
 
 def catalog() -> list[Described]:
@@ -333,8 +335,8 @@ def test_the_past_is_added_to_no_gauge_but_the_last_success() -> None:
     now.add_sample(now.name, {"spider": "shop"}, 9.0)
     registry = CollectorRegistry()
     registry.register(Fixed([now]))
-    found = parsed(generate_latest(Carried(registry, past, "p")))
-    by_spider = {dict(series)["spider"]: at for series, at in values(found[last.name]).items()}
+    families = parsed(generate_latest(Carried(registry, past, "p")))
+    by_spider = {dict(series)["spider"]: at for series, at in values(families[last.name]).items()}
     assert by_spider == {"shop": 9.0, "news": 6.0}
 
 

@@ -103,33 +103,33 @@ def test_the_sleep_ends_when_there_may_be_something_to_do(
 
 
 def test_after_a_good_pass_the_database_is_asked_what_is_due() -> None:
-    one = standing(NOW - 9, is_running=True)
-    pause = one.ended(RunEnd.GOOD, NOW)
-    assert not one.is_running
-    assert one.ready is None, "what was due is visited"
-    assert not one.needs_read(NOW)
-    assert one.needs_read(NOW + pause)
-    one.due, one.read_at = NOW + 99, NOW + 1
-    assert not one.needs_read(NOW + 2)
-    assert one.needs_read(NOW + 1 + DUE_SECONDS), "an import may have brought something forward"
+    state = standing(NOW - 9, is_running=True)
+    pause = state.ended(RunEnd.GOOD, NOW)
+    assert not state.is_running
+    assert state.ready is None, "what was due is visited"
+    assert not state.needs_read(NOW)
+    assert state.needs_read(NOW + pause)
+    state.due, state.read_at = NOW + 99, NOW + 1
+    assert not state.needs_read(NOW + 2)
+    assert state.needs_read(NOW + 1 + DUE_SECONDS), "an import may have brought something forward"
 
 
 @pytest.mark.parametrize("ending", [RunEnd.FAILED, RunEnd.BUSY])
 def test_a_pass_that_could_not_begin_is_tried_again_without_a_look(ending: RunEnd) -> None:
-    one = standing(NOW, is_running=True)
-    pause = one.ended(ending, NOW)
-    assert one.ready == NOW + pause
-    assert not one.needs_read(NOW + pause)
-    assert one.is_blind
+    state = standing(NOW, is_running=True)
+    pause = state.ended(ending, NOW)
+    assert state.ready == NOW + pause
+    assert not state.needs_read(NOW + pause)
+    assert state.is_blind
 
 
 def test_pauses_double_while_it_fails_and_start_anew_after_a_good_pass() -> None:
-    one = SpiderState()
-    assert [one.ended(RunEnd.FAILED, NOW) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
-    assert one.ended(RunEnd.GOOD, NOW) == pytest.approx(0.2)
-    assert one.ended(RunEnd.FAILED, NOW) == 5
-    assert [one.ended(RunEnd.IDLE, NOW) for _ in range(5)] == [30, 60, 120, 240, 300]
-    assert [one.ended(RunEnd.BUSY, NOW) for _ in range(3)] == [5, 5, 5]
+    state = SpiderState()
+    assert [state.ended(RunEnd.FAILED, NOW) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert state.ended(RunEnd.GOOD, NOW) == pytest.approx(0.2)
+    assert state.ended(RunEnd.FAILED, NOW) == 5
+    assert [state.ended(RunEnd.IDLE, NOW) for _ in range(5)] == [30, 60, 120, 240, 300]
+    assert [state.ended(RunEnd.BUSY, NOW) for _ in range(3)] == [5, 5, 5]
     assert pause_seconds(RunEnd.IDLE, 10**6) == MAX_PAUSE_SECONDS
 
 
@@ -214,12 +214,12 @@ def test_what_runs_is_what_has_targets() -> None:
 
     keys = '{"name": "news", "start_urls": ["https://n.example/"], "item_pages": "/item"}'
     stored = {name: Definition(name, ANY_SITE, keys) for name in ("news", "shop")}
-    known = StoredSites(("lost", "news", "shop"), stored)
+    stored_sites = StoredSites(("lost", "news", "shop"), stored)
     spiders: Spiders = {"idle": Idle, "shop": Shop, ANY_SITE: SiteSpider}
-    found = default_jobs(spiders, known)
-    assert [job.word for job in found.jobs] == ["news", "shop"]
-    assert [job.definition for job in found.jobs] == [stored["news"], None], "a class wins"
-    assert (found.undefined, found.unwatched) == (["lost"], ["idle"])
+    jobs = default_jobs(spiders, stored_sites)
+    assert [job.word for job in jobs.jobs] == ["news", "shop"]
+    assert [job.definition for job in jobs.jobs] == [stored["news"], None], "a class wins"
+    assert (jobs.undefined, jobs.unwatched) == (["lost"], ["idle"])
     assert not needs_database(["shop", "a.toml"], spiders)
     assert needs_database(["news"], spiders)
 

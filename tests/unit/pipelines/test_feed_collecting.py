@@ -40,9 +40,9 @@ def entry(name: str, published: datetime | None = None, text: str = "text") -> E
 def fetched(*entries: Entry, seen: History | None = None, at: datetime = NOW) -> Fetched:
     target = Target("feeds", "https://blog.test/feed", Kind.FEED, history=seen)
     target.content_hash = "before" if seen else None
-    found = Fetched(target, at, "scheme")
-    found.document = FeedDocument("rss20", "Blog", None, entries)
-    done: Fetched = ContentPipeline().process_item(found)
+    page = Fetched(target, at, "scheme")
+    page.document = FeedDocument("rss20", "Blog", None, entries)
+    done: Fetched = ContentPipeline().process_item(page)
     return done
 
 
@@ -64,38 +64,38 @@ def records(history: History) -> list[tuple[int, ...]]:
 
 
 def test_at_a_first_look_every_post_is_new() -> None:
-    found = fetched(entry("b"), entry("a"))
-    collected = collect(found, Monitor(), {})
+    page = fetched(entry("b"), entry("a"))
+    collected = collect(page, Monitor(), {})
     assert [key for key, _ in collected.new] == [
         "feeds https://blog.test/feed b",
         "feeds https://blog.test/feed a",
     ]
     assert (collected.edited, collected.missed_posts) == ((), 0)
-    assert outcome_of(found, collected) is Outcome.NEW
+    assert outcome_of(page, collected) is Outcome.NEW
     after = collected.monitor
     assert (after.feed_size, after.full, after.posts, len(after.ids)) == (2, False, 2, 16)
 
 
 def test_a_known_post_with_another_text_is_edited_and_keeps_its_key() -> None:
     before = fetched(entry("a"), entry("b"))
-    known = stored(before, "a", "b")
-    found = fetched(entry("a", text="corrected"), entry("b"), seen=seen_until(NOW - HOUR))
-    collected = collect(found, Monitor(), known)
+    posts = stored(before, "a", "b")
+    page = fetched(entry("a", text="corrected"), entry("b"), seen=seen_until(NOW - HOUR))
+    collected = collect(page, Monitor(), posts)
     assert [key for key, _ in collected.edited] == ["key of a"]
     assert collected.new == ()
-    assert outcome_of(found, collected) is Outcome.CHANGED
+    assert outcome_of(page, collected) is Outcome.CHANGED
 
 
 def test_a_document_that_only_lost_old_posts_is_unchanged() -> None:
-    found = fetched(entry("b"), seen=seen_until(NOW - HOUR))
-    collected = collect(found, Monitor(), stored(found, "b"))
-    assert outcome_of(found, collected) is Outcome.UNCHANGED
+    page = fetched(entry("b"), seen=seen_until(NOW - HOUR))
+    collected = collect(page, Monitor(), stored(page, "b"))
+    assert outcome_of(page, collected) is Outcome.UNCHANGED
 
 
 def test_a_post_that_a_crash_kept_from_its_visit_is_new_again() -> None:
-    found = fetched(entry("a"), seen=seen_until(NOW - HOUR))
-    known = stored(found, "a", at=NOW - HOUR / 2)
-    assert [key for key, _ in collect(found, Monitor(), known).new] == ["key of a"]
+    page = fetched(entry("a"), seen=seen_until(NOW - HOUR))
+    posts = stored(page, "a", at=NOW - HOUR / 2)
+    assert [key for key, _ in collect(page, Monitor(), posts).new] == ["key of a"]
 
 
 def test_the_window_grows_until_posts_leave_and_follows_the_document_then() -> None:
@@ -125,39 +125,39 @@ def test_how_many_were_lost_follows_from_the_rate_and_the_hours_that_no_document
     # Ten posts in ten days; now two in the last two hours, and none in the eight hours before.
     seen = seen_until(last, *(last - i * 24 * HOUR for i in range(10)))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
-    found = fetched(entry("y", NOW - HOUR), entry("x", NOW - 2 * HOUR), seen=seen)
-    assert missed_posts(found, monitor, 2) == pytest.approx(12 / (240 + 2) * 8)
+    page = fetched(entry("y", NOW - HOUR), entry("x", NOW - 2 * HOUR), seen=seen)
+    assert missed_posts(page, monitor, 2) == pytest.approx(12 / (240 + 2) * 8)
 
 
 def test_without_dates_the_rate_over_the_whole_time_less_what_came_is_lost() -> None:
     last = NOW - 240 * HOUR
     seen = seen_until(last, *(last - i * 12 * HOUR for i in range(20)))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
-    found = fetched(entry("y"), entry("x"), seen=seen)
-    assert missed_posts(found, monitor, 2) == pytest.approx(20 / 240 * 240 - 2)
+    page = fetched(entry("y"), entry("x"), seen=seen)
+    assert missed_posts(page, monitor, 2) == pytest.approx(20 / 240 * 240 - 2)
 
 
 def test_nothing_is_lost_when_a_post_is_older_than_the_last_look() -> None:
     seen = seen_until(NOW - 10 * HOUR, NOW - 20 * HOUR)
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
-    found = fetched(entry("y", NOW - HOUR), entry("x", NOW - 11 * HOUR), seen=seen)
-    assert missed_posts(found, monitor, 2) == 0
+    page = fetched(entry("y", NOW - HOUR), entry("x", NOW - 11 * HOUR), seen=seen)
+    assert missed_posts(page, monitor, 2) == 0
 
 
 def test_the_dates_of_a_first_document_are_a_past() -> None:
-    found = fetched(entry("c", NOW - HOUR), entry("b", NOW - 5 * HOUR), entry("a", NOW - 9 * HOUR))
-    history = past(found, collect(found, Monitor(), {}))
+    page = fetched(entry("c", NOW - HOUR), entry("b", NOW - 5 * HOUR), entry("a", NOW - 9 * HOUR))
+    history = past(page, collect(page, Monitor(), {}))
     assert history.since == minutes(NOW - 9 * HOUR)
     assert history.until == minutes(NOW)
-    assert [said for _, _, said in records(history)] == [
+    assert [stated for _, _, stated in records(history)] == [
         minutes(NOW - 5 * HOUR), minutes(NOW - HOUR),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dates", [(NOW - HOUR, None), (None, None), ()])
 def test_without_dates_the_past_begins_with_the_first_look(dates: Dates) -> None:
-    found = fetched(*(entry(str(i), date) for i, date in enumerate(dates)))
-    history = past(found, collect(found, Monitor(), {}))
+    page = fetched(*(entry(str(i), date) for i, date in enumerate(dates)))
+    history = past(page, collect(page, Monitor(), {}))
     assert history == History.begin(minutes(NOW))
 
 
@@ -165,10 +165,10 @@ def test_every_new_post_is_a_record_of_its_own_and_so_are_lost_ones() -> None:
     last = NOW - 10 * HOUR
     seen = seen_until(last, *(last - i * HOUR for i in range(240)))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
-    found = fetched(entry("y", NOW - HOUR), entry("x", NOW - 2 * HOUR), seen=seen)
-    collected = collect(found, monitor, {})
+    page = fetched(entry("y", NOW - HOUR), entry("x", NOW - 2 * HOUR), seen=seen)
+    collected = collect(page, monitor, {})
     assert collected.missed_posts == pytest.approx(8, rel=0.01)
-    new = records(past(found, collected))[240:]
+    new = records(past(page, collected))[240:]
     assert new[:8] == [(minutes(last), minutes(NOW - 2 * HOUR), 0)] * 8
     assert [row[2] for row in new[8:]] == [minutes(NOW - 2 * HOUR), minutes(NOW - HOUR)]
     assert collected.monitor.gaps == 1
@@ -177,7 +177,7 @@ def test_every_new_post_is_a_record_of_its_own_and_so_are_lost_ones() -> None:
 
 def test_a_date_outside_of_the_two_looks_says_nothing() -> None:
     seen = seen_until(NOW - HOUR, NOW - 20 * HOUR)
-    found = fetched(entry("late", NOW - 30 * HOUR), seen=seen)
-    assert records(past(found, collect(found, Monitor(), {})))[-1] == (
+    page = fetched(entry("late", NOW - 30 * HOUR), seen=seen)
+    assert records(past(page, collect(page, Monitor(), {})))[-1] == (
         minutes(NOW - HOUR), minutes(NOW), 0,
     )  # fmt: skip

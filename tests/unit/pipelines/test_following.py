@@ -157,11 +157,11 @@ def test_a_plan_decides_about_the_next_visit(
 
 def test_the_plan_of_a_feed_may_wait_longer_than_errors_do() -> None:
     long = replace(INTERVALS, planned_hours=9 * 168)
-    found, _ = changes.next_visit(
+    visit, _ = changes.next_visit(
         fetched(known(plan=Planned("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
         ZoneInfo("UTC"), long,
     )  # fmt: skip
-    assert 100 < hours(found) <= 8 * 168
+    assert 100 < hours(visit) <= 8 * 168
     assert hours(long.after_refusals(NOON, 20)) == 100
 
 
@@ -200,7 +200,7 @@ def test_an_adaptive_interval_never_shrinks_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("document", "expected"),
     [
         (None, None),
         ({}, None),
@@ -219,9 +219,9 @@ def test_an_adaptive_interval_never_shrinks_to_nothing() -> None:
     ],
 )
 def test_a_plan_is_read_as_far_as_a_visit_needs_it(
-    found: dict[str, object] | None, expected: Planned | None
+    document: dict[str, object] | None, expected: Planned | None
 ) -> None:
-    assert planned_of(found) == expected
+    assert planned_of(document) == expected
 
 
 def test_minutes_are_whole() -> None:

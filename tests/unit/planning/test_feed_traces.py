@@ -94,7 +94,7 @@ def with_post(row: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("posts", "said"),
+    ("posts", "message"),
     [
         ("", "posts.csv: empty file. Required columns: feed_id, posted_at_utc"),
         ("feed_id,posted_at_utc\n", "posts.csv: no rows below the header"),
@@ -112,12 +112,12 @@ def with_post(row: str) -> str:
         (with_post('b,"2024'), "posts.csv, after line 2: not CSV"),
     ],
 )  # fmt: skip
-def test_wrong_posts_are_refused(tmp_path: Path, posts: str, said: str) -> None:
-    assert said in error_of(tmp_path, posts)
+def test_wrong_posts_are_refused(tmp_path: Path, posts: str, message: str) -> None:
+    assert message in error_of(tmp_path, posts)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("b,news,10,", "feeds.csv, line 6: feed 'b' is listed twice. Remove one row."),
         ("x,news,10,", "feeds.csv, line 6: feed 'x' is listed twice. Remove one row."),
@@ -136,12 +136,12 @@ def test_wrong_posts_are_refused(tmp_path: Path, posts: str, said: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_wrong_feeds_are_refused(tmp_path: Path, row: str, said: str) -> None:
-    assert error_of(tmp_path, feeds=f"{FEEDS}{row}\n") == said
+def test_wrong_feeds_are_refused(tmp_path: Path, row: str, message: str) -> None:
+    assert error_of(tmp_path, feeds=f"{FEEDS}{row}\n") == message
 
 
 @pytest.mark.parametrize(
-    ("feeds", "said"),
+    ("feeds", "message"),
     [
         ("", "feeds.csv: empty file. Required columns: feed_id, window_size_S"),
         ("feed_id\nb\n",
@@ -150,8 +150,8 @@ def test_wrong_feeds_are_refused(tmp_path: Path, row: str, said: str) -> None:
          "feeds.csv: no feed has a known size. Fill in window_size_S."),
     ],
 )  # fmt: skip
-def test_feeds_that_are_none_are_refused(tmp_path: Path, feeds: str, said: str) -> None:
-    assert error_of(tmp_path, feeds=feeds) == said
+def test_feeds_that_are_none_are_refused(tmp_path: Path, feeds: str, message: str) -> None:
+    assert error_of(tmp_path, feeds=feeds) == message
 
 
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ KNOWN, FEEDS = ["blog", "feeds", "shop"], ["feeds"]
 CONFIG = Config.load(mongo_uri=None, budget=100, feed_budget=20, feed_policy="min-delay")
 
 
-def parts(order: ReplanRequest, known: list[str] = KNOWN, config: Config = CONFIG) -> list[Part]:
-    return parts_of(order, known, [name for name in FEEDS if name in known], config)
+def parts(order: ReplanRequest, spiders: list[str] = KNOWN, config: Config = CONFIG) -> list[Part]:
+    return parts_of(order, spiders, [name for name in FEEDS if name in spiders], config)
 
 
 def test_without_a_wish_pages_and_feeds_are_both_planned_by_their_settings() -> None:

@@ -28,9 +28,9 @@ from tests.unit.watching import (
 )
 
 
-def daily(found: set[int]) -> tuple[tuple[float, float, float], ...]:
+def daily(days_ago: set[int]) -> tuple[tuple[float, float, float], ...]:
     """Return changes found by the daily visits of the given days ago, without dates."""
-    return tuple((DAY * (day + 1), DAY * day, np.nan) for day in sorted(found, reverse=True))
+    return tuple((DAY * (day + 1), DAY * day, np.nan) for day in sorted(days_ago, reverse=True))
 
 
 # Plans
@@ -121,9 +121,9 @@ def test_a_budget_below_the_floor_names_the_least() -> None:
 
 def test_a_goal_is_reached_and_one_that_cannot_be_is_one_line() -> None:
     seen = [page(f"item/{i}", changes=daily(set(range(1, 20, 1 + i % 5)))) for i in range(20)]
-    found = made(seen, PlanOptions(freshness=0.8)).document
-    assert found["totals"]["freshness"] >= 0.8
-    assert found["budget_from"] == "goal"
+    document = made(seen, PlanOptions(freshness=0.8)).document
+    assert document["totals"]["freshness"] >= 0.8
+    assert document["budget_from"] == "goal"
     with pytest.raises(ConfigError, match=r"cannot be reached: hourly visits to all targets give"):
         made(seen, PlanOptions(freshness=0.9999))
 
@@ -165,8 +165,8 @@ def test_warnings_say_what_is_not_known() -> None:
 
 def test_a_site_whose_cap_is_too_low_is_named() -> None:
     site = Site("shop", requests_per_day=1, at=NOW)
-    found = made(pages(56), PlanOptions(budget=3), NOTHING, site).document
-    assert found["warnings"] == [
+    document = made(pages(56), PlanOptions(budget=3), NOTHING, site).document
+    assert document["warnings"] == [
         "no page has been observed to change yet",
         "shop: requests_per_day 1 is below the 2 that its targets need at their longest intervals; "
         "the crawl will fall behind",

@@ -59,9 +59,9 @@ def weights_of(seen: Pages, *rules: tuple[str, float], **categories: list[str]) 
         urls = [f"{spider} https://shop.example/{path}" for path in categories.get(category, [])]
         return keys_of_texts(urls)
 
-    one, sites = watched(seen), (Site("shop", weight=0.5, weights=rules),)
-    keys = keys_of(one.ids)
-    return asyncio.run(population.weights_of(one, sites, keys, in_category)).tolist()
+    targets, sites = watched(seen), (Site("shop", weight=0.5, weights=rules),)
+    keys = keys_of(targets.ids)
+    return asyncio.run(population.weights_of(targets, sites, keys, in_category)).tolist()
 
 
 def test_the_first_weight_that_fits_counts() -> None:

@@ -13,10 +13,10 @@ from schedules.schedule import Schedule, Schedules
 
 def together(*ones: Schedule) -> Schedules:
     return Schedules(
-        np.array([one.weeks for one in ones], np.uint8),
-        np.cumsum([0, *(len(one.slots) for one in ones)]),
-        np.array([slot for one in ones for slot in one.slots], np.uint16),
-        np.array([one.every_hours for one in ones]),
+        np.array([schedule.weeks for schedule in ones], np.uint8),
+        np.cumsum([0, *(len(schedule.slots) for schedule in ones)]),
+        np.array([slot for schedule in ones for slot in schedule.slots], np.uint16),
+        np.array([schedule.every_hours for schedule in ones]),
         np.zeros(len(ones)),
     )
 
@@ -44,5 +44,5 @@ SCHEDULES = st.integers(1, 4).flatmap(
 
 @given(st.lists(SCHEDULES, max_size=5))
 def test_many_at_once_read_like_each_alone(ones: list[Schedule]) -> None:
-    expected = [[" ".join(time) for time in times_of(one)] for one in ones]
+    expected = [[" ".join(time) for time in times_of(schedule)] for schedule in ones]
     assert in_words(together(*ones)) == expected

@@ -134,7 +134,7 @@ def changed(number: int, row: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ("", "changes.csv: empty file. Required columns: page_id, commit_time_utc"),
         ("page_id,commit_time_utc\n", "changes.csv: no rows below the header"),
@@ -165,12 +165,12 @@ def changed(number: int, row: str) -> str:
         (changed(3, "d" * 200 + ",2024-01-01T00:00:00Z,,"), f"page '{'d' * 80}…' is not in"),
     ],
 )  # fmt: skip
-def test_wrong_changes_are_refused(tmp_path: Path, changes: str, said: str) -> None:
-    assert said in error_of(tmp_path, changes)
+def test_wrong_changes_are_refused(tmp_path: Path, changes: str, message: str) -> None:
+    assert message in error_of(tmp_path, changes)
 
 
 @pytest.mark.parametrize(
-    ("pages", "said"),
+    ("pages", "message"),
     [
         ("", "pages.csv: empty file. Required columns: page_id, source_id"),
         ("page_id,source_id\n", "pages.csv: no rows below the header"),
@@ -186,8 +186,8 @@ def test_wrong_changes_are_refused(tmp_path: Path, changes: str, said: str) -> N
          "2024-01-01T12:00:00Z. Correct until_utc or leave it empty."),
     ],
 )  # fmt: skip
-def test_wrong_pages_are_refused(tmp_path: Path, pages: str, said: str) -> None:
-    assert said in error_of(tmp_path, pages=pages)
+def test_wrong_pages_are_refused(tmp_path: Path, pages: str, message: str) -> None:
+    assert message in error_of(tmp_path, pages=pages)
 
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:

@@ -100,14 +100,14 @@ def test_a_third_of_a_post_is_used_up_by_its_fetches() -> None:
 def test_whole_numbers_sum_to_the_total_and_are_next_to_their_shares(
     shares: list[float], total: int
 ) -> None:
-    found = whole(np.array(shares), total)
+    rounded = whole(np.array(shares), total)
     if not shares:
-        assert found.tolist() == []
+        assert rounded.tolist() == []
         return
-    assert found.sum() == total
+    assert rounded.sum() == total
     if sum(shares) > 0:
         exact = total * np.array(shares) / np.sum(shares)
-        assert (np.abs(found - exact) < 1 + 1e-6).all()
+        assert (np.abs(rounded - exact) < 1 + 1e-6).all()
 
 
 def test_ties_go_to_the_lowest_index() -> None:

@@ -138,11 +138,11 @@ def test_years_far_off_end_too(year: int) -> None:
 
 
 def test_a_span_begins_with_its_start_and_ends_before_its_end() -> None:
-    one = Schedules(
+    schedules = Schedules(
         np.ones(1, np.uint8), np.array([0, 1]), np.array([9], np.uint16), np.zeros(1), np.zeros(1)
     )
     due, zone = hours(utc(2024, 5, 6, 9)), ZoneInfo("UTC")
-    assert visits_between(one, zone, due, due + 168)[1].tolist() == [due]
-    assert visits_between(one, zone, due + 1e-3, due + 168)[1].tolist() == []
-    assert visits_between(one, zone, due, due)[1].tolist() == []
-    assert visits_between(one, zone, due, due - 500)[1].tolist() == []
+    assert visits_between(schedules, zone, due, due + 168)[1].tolist() == [due]
+    assert visits_between(schedules, zone, due + 1e-3, due + 168)[1].tolist() == []
+    assert visits_between(schedules, zone, due, due)[1].tolist() == []
+    assert visits_between(schedules, zone, due, due - 500)[1].tolist() == []

@@ -121,8 +121,8 @@ def test_intervals_keep_their_limits_when_hours_are_levelled() -> None:
     some = population(60, UTC, max_hours=np.full(60, 60.0), min_hours=np.full(60, 6.0))
     past = watched(some, changes(some, rates(60) + 4, OFFICE), every=2)
     made = plan(some, past, Terms(budget_per_day=100, hourly_cap=6), NOW)
-    assert max(gaps(one).max() for one in all_of(made.schedules)) <= 60
-    assert min(gaps(one).min() for one in all_of(made.schedules)) >= 6
+    assert max(gaps(schedule).max() for schedule in all_of(made.schedules)) <= 60
+    assert min(gaps(schedule).min() for schedule in all_of(made.schedules)) >= 6
 
 
 def test_a_site_s_cap_holds_beside_that_of_all() -> None:
@@ -130,9 +130,9 @@ def test_a_site_s_cap_holds_beside_that_of_all() -> None:
     some = population(80, (*UTC, ZONES[0]), site_hour=np.array([np.inf, 2.0]))
     past = watched(some, changes(some, rates(80) + 3, OFFICE), every=2)
     made = plan(some, past, Terms(budget_per_day=90, hourly_cap=7), NOW)
-    mine = np.flatnonzero(some.site == 1)
-    assert 300 < made.schedules.of(mine).visits_per_week.sum() < 336
-    assert requests(made.schedules.of(mine), some.of(mine), 4).max() <= 2
+    of_site = np.flatnonzero(some.site == 1)
+    assert 300 < made.schedules.of(of_site).visits_per_week.sum() < 336
+    assert requests(made.schedules.of(of_site), some.of(of_site), 4).max() <= 2
     assert requests(made.schedules, some, 4).max() <= 7
 
 
@@ -221,13 +221,13 @@ def test_without_caps_there_are_no_tolls() -> None:
 
 def test_tolls_bring_a_known_demand_to_the_cap() -> None:
     """Demand falls with the square root of a day's price; the right price uses up the budget."""
-    wanted = np.array([[9.0, 16, 25, 36, 4, 1, 1]])
+    demand = np.array([[9.0, 16, 25, 36, 4, 1, 1]])
 
     def loads(surcharge: np.ndarray) -> tuple[np.ndarray, float]:
         low, high = 1e-6, 1e3
         for _ in range(100):
             price = (low * high) ** 0.5
-            load = wanted / np.sqrt(price + surcharge)
+            load = demand / np.sqrt(price + surcharge)
             low, high = (price, high) if load.sum() > 20 else (low, price)
         return load, price
 

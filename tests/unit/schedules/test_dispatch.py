@@ -35,8 +35,8 @@ def due(n: int, **columns: list[float]) -> Due:
 
 
 def order(policy: str, targets: Due, equal_ratio: float = 0.5, **capacity: Any) -> list[int]:
-    went: list[int] = dispatch(policy, targets, Capacity(**capacity), equal_ratio).tolist()
-    return went
+    visited: list[int] = dispatch(policy, targets, Capacity(**capacity), equal_ratio).tolist()
+    return visited
 
 
 def test_value_is_by_cost() -> None:
@@ -116,10 +116,10 @@ def test_the_capacity_is_kept_and_nobody_goes_twice(
     targets = replace(targets, host=np.array(host, np.int64))
     of_host = np.array([0, 1, 2, 100])
     capacity = Capacity(requests, seconds, of_host)
-    went = dispatch(policy, targets, capacity, 0.5)
-    assert len(np.unique(went)) == len(went) <= requests
-    assert targets.cost[went].sum() <= seconds + 1e-9
-    assert (np.bincount(targets.host[went], minlength=4) <= of_host).all()
+    visited = dispatch(policy, targets, capacity, 0.5)
+    assert len(np.unique(visited)) == len(visited) <= requests
+    assert targets.cost[visited].sum() <= seconds + 1e-9
+    assert (np.bincount(targets.host[visited], minlength=4) <= of_host).all()
     everyone = dispatch(policy, targets, Capacity(), 0.5)
     assert sorted(everyone.tolist()) == list(range(len(rows)))
 

@@ -57,8 +57,8 @@ def wall(zone: str, since: float, until: float) -> Wall:
 
 
 def believed(some: Population, past: Histories) -> tuple[Estimate, Rates]:
-    found = estimate(some, past)
-    return found, found.rates(slice(0, len(some)))
+    estimated = estimate(some, past)
+    return estimated, estimated.rates(slice(0, len(some)))
 
 
 def test_likelihood_is_that_of_a_poisson_process() -> None:
@@ -67,9 +67,9 @@ def test_likelihood_is_that_of_a_poisson_process() -> None:
     by = since + 24.0 * np.array([1, 4, 5, 12])
     past = Past(since, since + 20 * 24, by - 24, by)
     mass = running(UNIFORM)
-    found = log_likelihood(past, mass, wall("UTC", since, NOW), RATES)
+    likelihood = log_likelihood(past, mass, wall("UTC", since, NOW), RATES)
     expected = 4 * np.log(-np.expm1(-RATES / 7)) - RATES * 16 / 7
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(likelihood, expected, rtol=1e-9)
 
 
 def test_a_day_of_many_changes_counts_as_one() -> None:
@@ -77,8 +77,8 @@ def test_a_day_of_many_changes_counts_as_one() -> None:
     by = since + 24 + np.arange(1, 13) / 2
     past = Past(since, NOW, by - 0.5, by)
     walls, mass = wall("UTC", since, NOW), running(UNIFORM)
-    found = log_likelihood(past, mass, walls, RATES)
-    np.testing.assert_allclose(found, np.log(-np.expm1(-RATES / 7)) - RATES * 6 / 7, rtol=1e-9)
+    likelihood = log_likelihood(past, mass, walls, RATES)
+    np.testing.assert_allclose(likelihood, np.log(-np.expm1(-RATES / 7)) - RATES * 6 / 7, rtol=1e-9)
     assert hour_counts(past, walls, UNIFORM).sum() == pytest.approx(1, abs=0.01)
 
 
@@ -114,22 +114,22 @@ def test_a_day_of_23_hours_is_a_day(zone: str, day: int) -> None:
 def test_the_posterior_is_prior_times_likelihood() -> None:
     n = 60
     some = population(n, UTC)
-    found, told = believed(some, watched(some, changes(some, rates(n)), every=6))
+    estimated, rate = believed(some, watched(some, changes(some, rates(n)), every=6))
     part = slice(0, n)
     mass = running(np.full(WEEK_HOURS, 1 / WEEK_HOURS))
-    posterior = found.likelihood.astype(float) * found.prior[some.group]
+    posterior = estimated.likelihood.astype(float) * estimated.prior[some.group]
     posterior /= posterior.sum(1, keepdims=True)
-    np.testing.assert_allclose(told.mean, posterior @ RATES, rtol=1e-5)
-    np.testing.assert_allclose(told.node.mean(1), told.mean, rtol=1e-5)
+    np.testing.assert_allclose(rate.mean, posterior @ RATES, rtol=1e-5)
+    np.testing.assert_allclose(rate.node.mean(1), rate.mean, rtol=1e-5)
     below = np.cumsum(posterior, 1)
     for i in range(n):
-        if told.low[i] < told.mean[i]:
-            assert below[i, np.searchsorted(RATES, told.low[i])] >= LOW
-        assert told.low[i] <= told.mean[i] <= told.high[i]
-    assert np.all(np.diff(told.node, axis=1) >= -1e-9)
-    assert told.node.shape == (n, NODES)
+        if rate.low[i] < rate.mean[i]:
+            assert below[i, np.searchsorted(RATES, rate.low[i])] >= LOW
+        assert rate.low[i] <= rate.mean[i] <= rate.high[i]
+    assert np.all(np.diff(rate.node, axis=1) >= -1e-9)
+    assert rate.node.shape == (n, NODES)
     assert len(mass) == WEEK_HOURS + 1
-    np.testing.assert_allclose(found.profiles(part).sum(1), 1)
+    np.testing.assert_allclose(estimated.profiles(part).sum(1), 1)
 
 
 @pytest.mark.parametrize("every", [1.0, 24.0, 36.0, 60.0])
@@ -137,9 +137,9 @@ def test_rates_cover_the_truth_and_are_not_biased(every: float) -> None:
     n = 1500
     some = population(n, UTC)
     true = np.random.default_rng(1).gamma(1.5, 1.0, n).clip(0.05, 4)
-    told = believed(some, watched(some, changes(some, true, weeks=10), every, 10))[1]
-    assert told.mean.sum() == pytest.approx(true.sum(), rel=0.05)
-    covered = np.mean((true >= told.low * 0.93) & (true <= told.high * 1.07))
+    rate = believed(some, watched(some, changes(some, true, weeks=10), every, 10))[1]
+    assert rate.mean.sum() == pytest.approx(true.sum(), rel=0.05)
+    covered = np.mean((true >= rate.low * 0.93) & (true <= rate.high * 1.07))
     assert 0.85 < covered < 0.97
 
 
@@ -150,18 +150,18 @@ def test_visits_at_odd_times_are_as_good() -> None:
     happened = changes(some, true, weeks=10)
     at = [np.sort(rng.uniform(NOW - 10 * WEEK_HOURS, NOW, 25)) for _ in range(n)]
     visits = Times(np.arange(n + 1) * 25, np.concatenate(at))
-    told = believed(some, seen(never(n), visits, happened))[1]
-    assert told.mean.mean() == pytest.approx(2, rel=0.06)
+    rate = believed(some, seen(never(n), visits, happened))[1]
+    assert rate.mean.mean() == pytest.approx(2, rel=0.06)
 
 
 def test_silent_targets_keep_a_rate() -> None:
     n = 200
     some = population(n, UTC)
     true = np.where(np.arange(n) < 100, 3.0, 0.0)
-    told = believed(some, watched(some, changes(some, true, weeks=10), every=24, weeks=10))[1]
-    assert (told.mean[100:] > 0).all()
-    assert told.mean[100:].max() < 0.3
-    assert told.low.min() >= RATES[0]
+    rate = believed(some, watched(some, changes(some, true, weeks=10), every=24, weeks=10))[1]
+    assert (rate.mean[100:] > 0).all()
+    assert rate.mean[100:].max() < 0.3
+    assert rate.low.min() >= RATES[0]
 
 
 def test_a_new_target_begins_as_its_neighbors() -> None:
@@ -184,19 +184,19 @@ def test_a_new_target_begins_as_its_neighbors() -> None:
         after=past.after,
         by=past.by,
     )
-    told = believed(more, pasts)[1]
-    assert told.mean[n] == pytest.approx(0.1, abs=0.1)
-    assert told.mean[n + 1] == pytest.approx(2, rel=0.3)
-    assert told.mean[n + 2] == pytest.approx(6, rel=0.3)
-    assert 1.5 < told.mean[n + 3] < 6.5
+    rate = believed(more, pasts)[1]
+    assert rate.mean[n] == pytest.approx(0.1, abs=0.1)
+    assert rate.mean[n + 1] == pytest.approx(2, rel=0.3)
+    assert rate.mean[n + 2] == pytest.approx(6, rel=0.3)
+    assert 1.5 < rate.mean[n + 3] < 6.5
 
 
 def test_nothing_known_at_all_is_a_wide_guess() -> None:
     some = population(12)
-    found, told = believed(some, never(12))
-    assert (told.low <= 0.02).all()
-    assert (told.high >= 20).all()
-    np.testing.assert_allclose(found.profiles(slice(0, 12)), 1 / WEEK_HOURS)
+    estimated, rate = believed(some, never(12))
+    assert (rate.low <= 0.02).all()
+    assert (rate.high >= 20).all()
+    np.testing.assert_allclose(estimated.profiles(slice(0, 12)), 1 / WEEK_HOURS)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -205,15 +205,15 @@ def test_profiles_are_even_until_the_data_speak(count: int) -> None:
     some = population(5, UTC)
     at = np.sort(np.random.default_rng(count).uniform(NOW - 800, NOW, count))
     first = np.array([0, count, count, count, count, count])
-    found = estimate(some, watched(some, Times(first, at), every=1))
-    others = found.profiles(slice(1, 5))
+    estimated = estimate(some, watched(some, Times(first, at), every=1))
+    others = estimated.profiles(slice(1, 5))
     assert others.max() < 10 / WEEK_HOURS
     assert others.min() > 0.2 / WEEK_HOURS
 
 
 @pytest.mark.parametrize("days", [3, 10, 17, 21])
 def test_days_that_were_seen_more_often_are_no_busier(days: int) -> None:
-    """Pages without a weekly pattern keep even profiles, even if some weekdays are seen more often."""
+    """Weekdays that are observed more often do not get a higher rate in an even profile."""
     n = 400
     some = population(n, UTC)
     past = watched(some, changes(some, np.full(n, 12.0)), every=1, weeks=days / 7)
@@ -270,12 +270,12 @@ def test_two_profiles_of_a_site_are_told_apart() -> None:
     some = population(n, UTC)
     profile = np.where(np.arange(n)[:, None] % 2, OFFICE, NIGHT)
     past = watched(some, changes(some, np.full(n, 4.0), profile), every=1)
-    found = estimate(some, past)
-    told = found.profiles(slice(0, n))
-    assert told[1::2, OFFICE > 0].sum(1).mean() > 0.8
-    assert told[::2][:, np.roll(NIGHT > 0, 0)].sum(1).mean() > 0.4
-    used = found.mixtures.share[0] > 0
-    nightly = found.mixtures.profile[0][used][:, NIGHT > 0].sum(1)
+    estimated = estimate(some, past)
+    profiles = estimated.profiles(slice(0, n))
+    assert profiles[1::2, OFFICE > 0].sum(1).mean() > 0.8
+    assert profiles[::2][:, np.roll(NIGHT > 0, 0)].sum(1).mean() > 0.4
+    used = estimated.mixtures.share[0] > 0
+    nightly = estimated.mixtures.profile[0][used][:, NIGHT > 0].sum(1)
     assert nightly.max() > 0.5
     assert nightly.min() < 0.05
 
@@ -283,10 +283,10 @@ def test_two_profiles_of_a_site_are_told_apart() -> None:
 def test_components_are_profiles() -> None:
     seen = np.random.default_rng(0).poisson(0.05, (50, WEEK_HOURS)).astype(float)
     counts = Counts(seen, np.repeat(seen.sum(1, keepdims=True) / WEEK_HOURS, WEEK_HOURS, 1))
-    found = fit_mixture(counts)
-    np.testing.assert_allclose(found.profile.sum(2), 1)
-    assert found.share.sum() == pytest.approx(1)
-    of = belonging(counts, found.profile[0], found.share[0])
+    mixture = fit_mixture(counts)
+    np.testing.assert_allclose(mixture.profile.sum(2), 1)
+    assert mixture.share.sum() == pytest.approx(1)
+    of = belonging(counts, mixture.profile[0], mixture.share[0])
     np.testing.assert_allclose(of.sum(1), 1)
 
 
@@ -298,9 +298,9 @@ def test_profiles_sum_to_one_and_leave_no_hour_out() -> None:
         even = np.full(WEEK_HOURS, counts.mean())
         rhythm = smoothed(pooled(counts, even))
         assert rhythm.sum() == pytest.approx(1)
-        mine = target_profile(counts, even, rhythm[None], np.log(rhythm[None]), np.ones(1))
-        assert mine.sum() == pytest.approx(1)
-        assert mine.min() > 0
+        profile = target_profile(counts, even, rhythm[None], np.log(rhythm[None]), np.ones(1))
+        assert profile.sum() == pytest.approx(1)
+        assert profile.min() > 0
 
 
 def test_the_prior_is_a_distribution_for_each_group() -> None:

@@ -51,7 +51,9 @@ def test_even_intervals_look_at_the_whole_week() -> None:
     some = population(40, UTC)
     young, old = planned(some, weeks=1), planned(some, weeks=3)
     longest = [
-        np.mean([gaps(one).max() * one.visits_per_week for one in all_of(made.schedules)])
+        np.mean(
+            [gaps(schedule).max() * schedule.visits_per_week for schedule in all_of(made.schedules)]
+        )
         for made in (young, old)
     ]
     assert longest[0] == pytest.approx(WEEK_HOURS)

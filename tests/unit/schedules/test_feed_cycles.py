@@ -23,10 +23,10 @@ def believed(*feeds: list[float]) -> Posting:
 
 
 def limits(n: int, least: float = 1, most: float = 672) -> FeedLimits:
-    one, zero = np.ones(n), np.zeros(n, np.int64)
+    ones, zero = np.ones(n), np.zeros(n, np.int64)
     is_open = np.ones((1, WEEK_HOURS), np.bool_)
     key = np.arange(n, dtype=np.uint64) * np.uint64(131)
-    return FeedLimits(key, zero + 10, one, one, least * one, most * one, zero, is_open)
+    return FeedLimits(key, zero + 10, ones, ones, least * ones, most * ones, zero, is_open)
 
 
 DAILY = [24 * day + 9.5 + j / 60 for day in range(21) for j in range(6)]

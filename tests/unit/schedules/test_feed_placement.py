@@ -91,11 +91,11 @@ def test_polished_fetches_save_nearly_what_the_best_do(feed: Feed, count: int) -
     c, room = feed.course(), feed.room()
     saved, order, _, _ = insert(c, room, 0.0, count)
     at = refine(c, room, order)
-    found = cost(c, room, tuple(at))
+    placed_cost = cost(c, room, tuple(at))
     best = min(cost(c, room, some) for some in combinations(range(1, room.end), len(at)))
     whole = cost(c, room, ())
-    assert found <= whole - saved.sum() + 1e-9
-    assert whole - found >= 0.8 * (whole - best)
+    assert placed_cost <= whole - saved.sum() + 1e-9
+    assert whole - placed_cost >= 0.8 * (whole - best)
 
 
 @settings(deadline=None)

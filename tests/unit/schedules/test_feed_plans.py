@@ -36,14 +36,14 @@ def two_feeds() -> tuple[Feeds, Times]:
 
 def test_fetches_of_the_papers_policies_are_even_the_last_at_the_end() -> None:
     feeds, posts = two_feeds()
-    found = paper_visits("uniform", feeds, posts, 8, SPAN)
-    assert (found.at[:4] - MONDAY - 168).tolist() == [42, 84, 126, 168]
+    visits = paper_visits("uniform", feeds, posts, 8, SPAN)
+    assert (visits.at[:4] - MONDAY - 168).tolist() == [42, 84, 126, 168]
 
 
 def test_the_busy_feed_gets_the_fetches_that_save_posts() -> None:
     feeds, posts = two_feeds()
-    found = replanned_visits("optimal", feeds, posts, 18, SPAN, 24.0)
-    busy, quiet = np.diff(found.first)
+    visits = replanned_visits("optimal", feeds, posts, 18, SPAN, 24.0)
+    busy, quiet = np.diff(visits.first)
     assert busy > 3 * quiet
 
 
@@ -106,12 +106,12 @@ class Real:
         place = {row["feed_id"]: i for i, row in enumerate(rows)}
         window = np.array([int(float(row["window_size_S"])) for row in rows])
         with gzip.open(folder / "posts.csv.gz", "rt", encoding="utf-8") as file:
-            told = [
+            pairs = [
                 (place[row["feed_id"]], hours(row["posted_at_utc"]))
                 for row in csv.DictReader(file)
                 if row["feed_id"] in place
             ]
-        feed, at = (np.array(column) for column in zip(*sorted(told), strict=True))
+        feed, at = (np.array(column) for column in zip(*sorted(pairs), strict=True))
         posts = Times(np.searchsorted(feed, np.arange(len(rows) + 1)), at)
         key = np.random.default_rng(0).integers(0, 2**63, len(rows)).astype(np.uint64)
         days = ("2024-01-01T00:00Z", "2024-01-22T00:00Z", "2024-02-12T00:00Z")
@@ -119,7 +119,7 @@ class Real:
 
     def totals(self, policy: str) -> list[CollectedTotals]:
         """Return the collected totals for each number of fetches."""
-        found = []
+        totals = []
         for m in FETCHES_OF_A_FEED:
             visits = m * len(self.feeds)
             if policy in PAPER_POLICIES:
@@ -127,9 +127,9 @@ class Real:
             else:
                 plan = replanned_visits(policy, self.feeds, self.posts, visits, self.span, 24.0)
             of = collected(self.posts, plan, self.feeds.window, self.span.split, self.span.stop)
-            found.append(of.totals())
-            assert found[-1].visits <= visits
-        return found
+            totals.append(of.totals())
+            assert totals[-1].visits <= visits
+        return totals
 
 
 def hours(text: str) -> float:
@@ -150,19 +150,19 @@ def busy() -> Real:
 def test_the_papers_policies_on_real_feeds(
     busy: Real, policy: str, missed_pct: float, delay_h: float
 ) -> None:
-    found = busy.totals(policy)
-    assert fmean(one.missed_pct for one in found) == pytest.approx(missed_pct, abs=0.3)
-    assert fmean(one.delay_h for one in found) == pytest.approx(delay_h, abs=0.3)
+    results = busy.totals(policy)
+    assert fmean(total.missed_pct for total in results) == pytest.approx(missed_pct, abs=0.3)
+    assert fmean(total.delay_h for total in results) == pytest.approx(delay_h, abs=0.3)
 
 
 def test_optimal_loses_fewer_posts_and_waits_less(busy: Real) -> None:
-    found = dict(zip(FETCHES_OF_A_FEED, busy.totals("optimal"), strict=True))
+    results = dict(zip(FETCHES_OF_A_FEED, busy.totals("optimal"), strict=True))
     papers = dict(zip(FETCHES_OF_A_FEED, busy.totals("min-missing"), strict=True))
     # With one fetch per feed, both miss about equally many; a planner without an end drops no feed.
-    assert found[1].missed_pct < papers[1].missed_pct + 1.5
+    assert results[1].missed_pct < papers[1].missed_pct + 1.5
     for m in FETCHES_OF_A_FEED[1:]:
-        assert found[m].missed_pct < papers[m].missed_pct
+        assert results[m].missed_pct < papers[m].missed_pct
     for m in FETCHES_OF_A_FEED:
-        assert found[m].delay_h < papers[m].delay_h
-    assert fmean(one.missed_pct for one in found.values()) <= 14.3
-    assert fmean(one.delay_h for one in found.values()) <= 26.5
+        assert results[m].delay_h < papers[m].delay_h
+    assert fmean(total.missed_pct for total in results.values()) <= 14.3
+    assert fmean(total.delay_h for total in results.values()) <= 26.5

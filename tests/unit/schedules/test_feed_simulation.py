@@ -101,10 +101,10 @@ def test_the_plan_of_a_replan_is_what_is_simulated(policy: str) -> None:
     plan = plan_feeds(population, past, feeds.window, terms, SPLIT, none).schedules
     due = visits_of(plan, population, SPLIT + 1e-6, STOP)
     # A single plan for the whole period.
-    found = replanned_visits(policy, feeds, posts, 6 * N, SPAN, STOP - SPLIT)
-    some = min(due.at.max(), found.at.max())
-    assert len(found.at) > 5 * N
-    assert np.array_equal(due.at[due.at < some], found.at[found.at < some])
+    replanned = replanned_visits(policy, feeds, posts, 6 * N, SPAN, STOP - SPLIT)
+    some = min(due.at.max(), replanned.at.max())
+    assert len(replanned.at) > 5 * N
+    assert np.array_equal(due.at[due.at < some], replanned.at[replanned.at < some])
 
 
 @pytest.mark.parametrize(("a_week", "weeks"), [(3 * N, 4), (N, 12), (N / 2, 24)])

@@ -43,8 +43,8 @@ def names(groups: np.ndarray) -> list[str]:
     return [NAMES[code] for code in groups]
 
 
-def codes(*wanted: str) -> np.ndarray:
-    return np.array([NAMES.index(name) for name in wanted], np.uint8)
+def codes(*classes: str) -> np.ndarray:
+    return np.array([NAMES.index(name) for name in classes], np.uint8)
 
 
 def changes_of(url: str) -> np.ndarray:
@@ -62,8 +62,8 @@ def test_each_url_of_the_paper_has_its_group() -> None:
 
 def test_a_visit_in_any_cycle_is_told_in_words() -> None:
     for weeks in FEED_CYCLES[:-1]:
-        told = [times_of(Schedule(weeks, (week * 168 + 132,))) for week in range(weeks)]
-        assert len({str(one) for one in told}) == weeks
+        texts = [times_of(Schedule(weeks, (week * 168 + 132,))) for week in range(weeks)]
+        assert len({str(text) for text in texts}) == weeks
     assert times_of(Schedule(6, (132,))) == [("1st Sat of 6 weeks", "12:00")]
     assert times_of(Schedule(24, (21 * 168 + 132,))) == [("22nd Sat of 24 weeks", "12:00")]
 

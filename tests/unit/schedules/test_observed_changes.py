@@ -86,17 +86,22 @@ def test_visits_see_what_looking_one_by_one_sees(rows: list[tuple[list[int], lis
     visits, changes = (times(*([at / 60 for at in row[k]] for row in rows)) for k in (0, 1))
     past = seen(never(len(rows)), visits, changes)
     for i, (looks, happened) in enumerate(rows):
-        one: History | None = None
+        history: History | None = None
         for at in looks:
-            if one is None:
-                one = History.begin(at)
+            if history is None:
+                history = History.begin(at)
             else:
-                one = one.seen(at, changed=any(one.until < change <= at for change in happened))
-        mine = slice(past.first[i], past.first[i + 1])
-        if one is None:
+                history = history.seen(
+                    at, changed=any(history.until < change <= at for change in happened)
+                )
+        own = slice(past.first[i], past.first[i + 1])
+        if history is None:
             assert np.isnan(past.since[i])
             assert past.first[i] == past.first[i + 1]
             continue
-        assert (round(past.since[i] * 60), round(past.until[i] * 60)) == (one.since, one.until)
-        spans = np.rint(np.column_stack([past.after[mine], past.by[mine]]) * 60).astype(int)
-        assert [tuple(span) for span in spans.tolist()] == [c[:2] for c in changes_of(one)]
+        assert (round(past.since[i] * 60), round(past.until[i] * 60)) == (
+            history.since,
+            history.until,
+        )
+        spans = np.rint(np.column_stack([past.after[own], past.by[own]]) * 60).astype(int)
+        assert [tuple(span) for span in spans.tolist()] == [c[:2] for c in changes_of(history)]

@@ -77,10 +77,10 @@ def test_a_little_overload_of_equal_costs() -> None:
 def test_at_load_two_value_keeps_the_floor_and_is_the_freshest_that_does(seed: int) -> None:
     cells = of_the_paper(2)
     played = {policy: day(cells, policy, seed) for policy in POLICIES}
-    fresh = {policy: float(one.fresh.mean()) for policy, one in played.items()}
+    fresh = {policy: float(result.fresh.mean()) for policy, result in played.items()}
     least = FLOOR_SHARE / 2 - TOLERANCE
     assert played["value"].ratio.min() >= least
-    keepers = {policy for policy, one in played.items() if one.ratio.min() >= least}
+    keepers = {policy for policy, result in played.items() if result.ratio.min() >= least}
     assert fresh["value"] == max(fresh[policy] for policy in keepers | {"expected-ratio"})
     assert played["expected-ratio"].ratio.min() < least
 

@@ -23,22 +23,22 @@ def waiting(n: int, **columns: list[float]) -> Waiting:
 
 
 def test_each_period_that_is_over_adds_a_request() -> None:
-    found = waiting(3, overdue=[0, 23, 49], missed=[0, 3, 0]).due(672)
-    assert found.requested.tolist() == [11, 14, 13]
-    assert found.refreshed.tolist() == [10, 10, 10]
-    assert found.asked.tolist() == [0, 23, 1]
+    targets = waiting(3, overdue=[0, 23, 49], missed=[0, 3, 0]).due(672)
+    assert targets.requested.tolist() == [11, 14, 13]
+    assert targets.refreshed.tolist() == [10, 10, 10]
+    assert targets.asked.tolist() == [0, 23, 1]
 
 
 def test_a_visit_that_is_put_off_gains_as_its_interval_is_exceeded() -> None:
-    found = waiting(3, worth=[2, 2, 2], waited=[12, 24, 60]).due(672)
-    assert found.value.tolist() == [2, 2, 5]
+    targets = waiting(3, worth=[2, 2, 2], waited=[12, 24, 60]).due(672)
+    assert targets.value.tolist() == [2, 2, 5]
 
 
 def test_what_no_plan_values_stands_in_the_middle() -> None:
-    found = waiting(3, worth=[1, NAN, 3], every=[24, NAN, 24]).due(672)
-    assert found.value.tolist() == [1, 2, 3]
-    assert found.requested.tolist() == [11, 11, 11]
-    assert found.period.tolist() == [24, np.inf, 24]
+    targets = waiting(3, worth=[1, NAN, 3], every=[24, NAN, 24]).due(672)
+    assert targets.value.tolist() == [1, 2, 3]
+    assert targets.requested.tolist() == [11, 11, 11]
+    assert targets.period.tolist() == [24, np.inf, 24]
     nothing = waiting(2, worth=[NAN, NAN], every=[NAN, NAN])
     assert nothing.due(672).value.tolist() == [0, 0]
 
@@ -62,5 +62,5 @@ def test_where_requests_are_short_one_costs_what_another_does() -> None:
 
 
 def test_the_expected_ratio_is_of_those_that_have_a_period() -> None:
-    found = waiting(3, every=[12, 24, NAN], seconds=[10, 10, 10]).due(672, by_time=True)
-    assert found.expected == pytest.approx([0.8, 0.8, 1])
+    targets = waiting(3, every=[12, 24, NAN], seconds=[10, 10, 10]).due(672, by_time=True)
+    assert targets.expected == pytest.approx([0.8, 0.8, 1])

@@ -38,8 +38,8 @@ def test_the_paper_s_groups_from_pasts(zone: str) -> None:
     first = np.cumsum([0, *(len(row) for row in rows)])
     past = watched(some, Times(first, np.concatenate(rows)), 1 / 3, 3)
     made = grouped(some, past, six=False)
-    found = [NAMES[code] for code in nearest_group(made.visits_per_week)]
-    assert dict(zip(PAPER, found, strict=True)) == {url: row[2] for url, row in PAPER.items()}
+    groups = [NAMES[code] for code in nearest_group(made.visits_per_week)]
+    assert dict(zip(PAPER, groups, strict=True)) == {url: row[2] for url, row in PAPER.items()}
     assert by_night(some, past).tolist() == [night for _, night, _ in PAPER.values()]
     assert [slot for i in range(7, 13) for slot in made[i].slots] == [5 * 24 + 12] * 6
     six = grouped(some, past, six=True)
@@ -128,8 +128,10 @@ def test_the_outlook_is_what_comes_true() -> None:
     made = plan(some, past, Terms(budget_per_day=1.0 * n), NOW)
     happened = changes(some, true, OFFICE, 25, seed=9)
     stale = [
-        stale_share(one, happened.at[happened.first[i] : happened.first[i + 1]] - NOW + 25 * 168)
-        for i, one in enumerate(all_of(made.schedules))
+        stale_share(
+            schedule, happened.at[happened.first[i] : happened.first[i + 1]] - NOW + 25 * 168
+        )
+        for i, schedule in enumerate(all_of(made.schedules))
     ]
     assert np.mean(stale) * 0.75 < made.stale.mean() < np.mean(stale) * 1.05
 

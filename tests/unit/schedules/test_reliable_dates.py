@@ -14,19 +14,19 @@ NAN = np.nan
 
 def visits(*changes: tuple[float, float, float], targets: int = 1) -> tuple[Histories, np.ndarray]:
     """Return the histories and stated times of targets; each change is (after, by, stated)."""
-    after, by, said = np.array(changes, float).reshape(-1, 3).T
+    after, by, stated = np.array(changes, float).reshape(-1, 3).T
     first = np.linspace(0, len(changes), targets + 1).astype(np.int64)
     everything = np.zeros(targets), np.full(targets, 1e6)
-    return Histories(*everything, first, after, by), said
+    return Histories(*everything, first, after, by), stated
 
 
-def days(n: int, said: float) -> list[tuple[float, float, float]]:
+def days(n: int, stated: float) -> list[tuple[float, float, float]]:
     """Return daily visits that found a change, dated `stated` hours after the previous visit."""
-    return [(24.0 * day, 24.0 * day + 24, 24.0 * day + said) for day in range(n)]
+    return [(24.0 * day, 24.0 * day + 24, 24.0 * day + stated) for day in range(n)]
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("stated", "expected"),
     [
         (10.0, True), (0.0, True), (24 - 3 * MINUTE, True), (24 - MINUTE, False), (24.0, False),
         (25.0, False), (-1.0, False), (NAN, False),
@@ -35,9 +35,9 @@ def days(n: int, said: float) -> list[tuple[float, float, float]]:
          "later", "before the look before", "nothing"],
 )  # fmt: skip
 def test_a_date_is_right_between_the_two_looks_and_not_at_the_second(
-    said: float, expected: bool
+    stated: float, expected: bool
 ) -> None:
-    assert right(*visits((0, 24, said))).tolist() == [expected]
+    assert right(*visits((0, 24, stated))).tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -58,35 +58,35 @@ def test_a_date_is_right_between_the_two_looks_and_not_at_the_second(
 def test_dates_are_believed_when_they_have_proved_right(
     changes: list[tuple[float, float, float]], false_dates: int, expected: bool
 ) -> None:
-    found = reliable(*visits(*changes), np.array([false_dates]), np.array([0]), 1)
-    assert found.tolist() == [expected]
+    trusted = reliable(*visits(*changes), np.array([false_dates]), np.array([0]), 1)
+    assert trusted.tolist() == [expected]
 
 
 def test_sites_are_judged_apart() -> None:
-    histories, said = visits(*days(20, 5), *days(20, 24), targets=2)
+    histories, stated = visits(*days(20, 5), *days(20, 24), targets=2)
     nothing, site = np.zeros(2, np.int64), np.array([1, 0])
-    assert reliable(histories, said, nothing, site, 3).tolist() == [False, True, False]
+    assert reliable(histories, stated, nothing, site, 3).tolist() == [False, True, False]
 
 
 def test_a_believed_change_happened_in_the_minute_it_says() -> None:
-    histories, said = visits((0, 24, 10), (24, 48, NAN), (48, 72, 72))
-    exact = timed(histories, said, np.array([True]))
+    histories, stated = visits((0, 24, 10), (24, 48, NAN), (48, 72, 72))
+    exact = timed(histories, stated, np.array([True]))
     assert exact.after.tolist() == [10, 24, 48]
     assert exact.by.tolist() == [10 + MINUTE, 48, 72]
     assert (exact.since, exact.until) == (histories.since, histories.until)
 
 
 def test_a_date_that_is_not_believed_is_not_used() -> None:
-    histories, said = visits((0, 24, 10), (0, 24, 10), targets=2)
-    assert timed(histories, said, np.array([False, True])).by.tolist() == [24, 10 + MINUTE]
+    histories, stated = visits((0, 24, 10), (0, 24, 10), targets=2)
+    assert timed(histories, stated, np.array([False, True])).by.tolist() == [24, 10 + MINUTE]
 
 
 def test_in_a_longer_gap_the_last_change_does_not_pass_for_the_only_one() -> None:
-    histories, said = visits((0, 168, 160))
-    assert timed(histories, said, np.array([True])).after.tolist() == [0]
+    histories, stated = visits((0, 168, 160))
+    assert timed(histories, stated, np.array([True])).after.tolist() == [0]
 
 
 def test_no_changes_at_all() -> None:
-    histories, said = visits(targets=2)
-    assert timed(histories, said, np.array([True, True])).by.tolist() == []
-    assert reliable(histories, said, np.zeros(2), np.array([0, 0]), 1).tolist() == [False]
+    histories, stated = visits(targets=2)
+    assert timed(histories, stated, np.array([True, True])).by.tolist() == []
+    assert reliable(histories, stated, np.zeros(2), np.array([0, 0]), 1).tolist() == [False]

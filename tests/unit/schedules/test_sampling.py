@@ -86,8 +86,8 @@ def test_turns_are_even_and_each_is_a_sample_of_its_own(sizes: list[int], at_onc
     assert len(size) == -(-len(key) // at_once)
     assert size.max() <= at_once
     assert np.ptp(size) <= 1
-    for one in range(len(sizes)):
-        assert np.ptp(np.bincount(turn[stratum == one], minlength=len(size))) <= 1
+    for i in range(len(sizes)):
+        assert np.ptp(np.bincount(turn[stratum == i], minlength=len(size))) <= 1
 
 
 @given(SIZES, st.integers(1, 50), st.floats(MINUTE, 24))
@@ -97,8 +97,8 @@ def test_phases_spread_each_turn_over_the_grid(
     key, stratum = pages(sizes)
     turn = turns_of(key, stratum, at_once)
     phase = phases(key, turn, every_hours)
-    for one in range(turn.max() + 1):
-        own = np.sort(phase[turn == one])
+    for i in range(turn.max() + 1):
+        own = np.sort(phase[turn == i])
         assert own == pytest.approx(every_hours * np.arange(len(own)) / len(own))
 
 

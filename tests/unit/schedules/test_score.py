@@ -42,34 +42,34 @@ def scored(
 
 
 def test_a_copy_is_stale_from_a_change_to_the_next_visit() -> None:
-    found = scored([[10, 50]], [[20, 60]])
-    assert found.stale_h.tolist() == [20]
-    assert found.freshness.tolist() == [0.8]
-    assert found.delay_h.tolist() == [20]
-    assert found.captured.tolist() == [2]
+    result = scored([[10, 50]], [[20, 60]])
+    assert result.stale_h.tolist() == [20]
+    assert result.freshness.tolist() == [0.8]
+    assert result.delay_h.tolist() == [20]
+    assert result.captured.tolist() == [2]
 
 
 def test_age_is_that_of_the_oldest_change_not_yet_seen() -> None:
-    found = scored([[10, 15]], [[20]])
-    assert found.age_h2.tolist() == [10 * 10 / 2]
-    assert found.age_days.tolist() == [50 / 100 / 24]
+    result = scored([[10, 15]], [[20]])
+    assert result.age_h2.tolist() == [10 * 10 / 2]
+    assert result.age_days.tolist() == [50 / 100 / 24]
 
 
 def test_of_several_changes_a_visit_gets_the_newest() -> None:
-    found = scored([[10, 12, 15]], [[20]])
-    assert found.lost.tolist() == [2]
-    assert found.captured.tolist() == [1]
-    assert found.delay_h.tolist() == [5]
-    assert found.delay_all_h.tolist() == [10 + 8 + 5]
+    result = scored([[10, 12, 15]], [[20]])
+    assert result.lost.tolist() == [2]
+    assert result.captured.tolist() == [1]
+    assert result.delay_h.tolist() == [5]
+    assert result.delay_all_h.tolist() == [10 + 8 + 5]
 
 
 def test_what_no_visit_sees_waits_until_the_end_and_the_newest_is_not_lost() -> None:
-    found = scored([[90, 95]], [[20]])
-    assert found.lost.tolist() == [1]
-    assert found.captured.tolist() == [0]
-    assert found.stale_h.tolist() == [10]
-    assert found.delay_all_h.tolist() == [10 + 5]
-    assert math.isnan(found.totals().by_page.delay_h)
+    result = scored([[90, 95]], [[20]])
+    assert result.lost.tolist() == [1]
+    assert result.captured.tolist() == [0]
+    assert result.stale_h.tolist() == [10]
+    assert result.delay_all_h.tolist() == [10 + 5]
+    assert math.isnan(result.totals().by_page.delay_h)
 
 
 def test_a_visit_at_the_moment_of_a_change_sees_it() -> None:
@@ -83,9 +83,9 @@ def test_a_rounding_error_is_no_delay() -> None:
 
 
 def test_a_change_belongs_to_the_window_that_ends_with_it() -> None:
-    found = scored([[0, 100]], [[]])
-    assert found.changes.tolist() == [1]
-    assert found.stale_h.tolist() == [0]
+    result = scored([[0, 100]], [[]])
+    assert result.changes.tolist() == [1]
+    assert result.stale_h.tolist() == [0]
 
 
 def test_visits_count_at_both_ends_of_the_window_and_not_beyond() -> None:
@@ -93,36 +93,36 @@ def test_visits_count_at_both_ends_of_the_window_and_not_beyond() -> None:
 
 
 def test_a_page_may_end_early() -> None:
-    found = scored([[10, 60]], [[20, 70]], ends=[50])
-    assert found.watched_h.tolist() == [50]
-    assert found.changes.tolist() == found.visits.tolist() == [1]
-    assert found.freshness.tolist() == [0.8]
+    result = scored([[10, 60]], [[20, 70]], ends=[50])
+    assert result.watched_h.tolist() == [50]
+    assert result.changes.tolist() == result.visits.tolist() == [1]
+    assert result.freshness.tolist() == [0.8]
 
 
 def test_a_page_that_ended_before_the_window_is_in_no_total() -> None:
-    found = scored([[10], [10]], [[0, 20], [20]], ends=[0, NEVER], sources=[5, 1])
-    assert math.isnan(found.freshness[0])
-    totals = found.totals()
+    result = scored([[10], [10]], [[0, 20], [20]], ends=[0, NEVER], sources=[5, 1])
+    assert math.isnan(result.freshness[0])
+    totals = result.totals()
     assert (totals.pages, totals.sources, totals.visits) == (1, 1, 1)
     assert totals.by_page.freshness == totals.by_source.freshness == 0.9
 
 
 def test_pages_do_not_see_with_the_visits_of_others() -> None:
-    found = scored([[10], [10], []], [[], [20], [10]])
-    assert found.stale_h.tolist() == [90, 10, 0]
-    assert found.totals().never_visited == 1
+    result = scored([[10], [10], []], [[], [20], [10]])
+    assert result.stale_h.tolist() == [90, 10, 0]
+    assert result.totals().never_visited == 1
 
 
 def test_pages_weigh_the_same_or_sources_do() -> None:
-    found = scored([[50], [], []], [[], [60], []], sources=[1, 0, 0]).totals()
-    assert found.by_page.freshness == pytest.approx((0.5 + 1 + 1) / 3)
-    assert found.by_source.freshness == pytest.approx((0.5 + 1) / 2)
+    totals = scored([[50], [], []], [[], [60], []], sources=[1, 0, 0]).totals()
+    assert totals.by_page.freshness == pytest.approx((0.5 + 1 + 1) / 3)
+    assert totals.by_source.freshness == pytest.approx((0.5 + 1) / 2)
 
 
 def test_a_source_without_changes_is_in_no_mean_over_changes() -> None:
-    found = scored([[10, 15], []], [[20], [5]], sources=[0, 1]).totals()
-    assert found.by_source.lost_share == 0.5
-    assert found.by_source.delay_h == 5
+    totals = scored([[10, 15], []], [[20], [5]], sources=[0, 1]).totals()
+    assert totals.by_source.lost_share == 0.5
+    assert totals.by_source.delay_h == 5
 
 
 def test_the_load_is_told_by_clock_hour_and_utc_day() -> None:

@@ -87,16 +87,16 @@ def test_polls_see_what_looks_at_each_of_them_would_see(seed: int) -> None:
     )
     looks = while_there(world, polls(12, SPAN.start, SPAN.split, 1 / 3))
     expected = seen(never(12), looks, world.changes)
-    found = polled(world, SPAN.start, SPAN.split)
+    observed = polled(world, SPAN.start, SPAN.split)
     for name in Histories.__dataclass_fields__:
-        assert getattr(found, name) == pytest.approx(getattr(expected, name), nan_ok=True), name
+        assert getattr(observed, name) == pytest.approx(getattr(expected, name), nan_ok=True), name
 
 
 def test_a_change_at_a_poll_is_seen_by_it() -> None:
     world = world_of([[-1.0, -1 / 3, -1e-9, 0.0]])
-    found = polled(world, SPAN.start, SPAN.split)
-    assert found.by - MONDAY == pytest.approx([-1, -1 / 3, 0])
-    assert found.after - MONDAY == pytest.approx([-4 / 3, -2 / 3, -1 / 3])
+    observed = polled(world, SPAN.start, SPAN.split)
+    assert observed.by - MONDAY == pytest.approx([-1, -1 / 3, 0])
+    assert observed.after - MONDAY == pytest.approx([-4 / 3, -2 / 3, -1 / 3])
 
 
 # Inputs of a policy
@@ -111,9 +111,9 @@ def test_what_is_still_to_come_moves_no_visit(policy: str, closed_loop: bool) ->
     first = np.concatenate([[0], np.cumsum(past)])[world.changes.first]
     other = replace(world, changes=Times(first, world.changes.at[past]))
     visits = [
-        simulate(one, Terms(policy, 20), SPAN, closed_loop=closed_loop) for one in (world, other)
+        simulate(each, Terms(policy, 20), SPAN, closed_loop=closed_loop) for each in (world, other)
     ]
-    before = [one.at[one.at <= until].tolist() for one in visits]
+    before = [times.at[times.at <= until].tolist() for times in visits]
     assert before[0] == before[1]
     assert len(before[0]) > 50
 
@@ -122,8 +122,8 @@ def test_visits_decide_what_comes_after_them() -> None:
     world = lively()
     still = replace(world, changes=Times(np.zeros(31, np.int64), np.empty(0)))
     counts = [
-        np.diff(simulate(one, Terms("optimal", 20), SPAN, closed_loop=True).first)
-        for one in (world, still)
+        np.diff(simulate(each, Terms("optimal", 20), SPAN, closed_loop=True).first)
+        for each in (world, still)
     ]
     assert counts[0][-10:].sum() > 2 * counts[0][:10].sum()
     assert counts[1][-10:].sum() < 1.2 * counts[1][:10].sum()
@@ -173,8 +173,8 @@ def test_groups_of_an_open_loop_stay_as_the_polls_made_them() -> None:
     shifted = Span(SPAN.start, SPAN.split, SPAN.split + 8 * WEEK)
     visits = simulate(world, Terms("groups"), shifted)
     for i in range(30):
-        mine = visits_of(visits, i)
-        early, late = mine[mine < 4 * WEEK], mine[mine >= 4 * WEEK]
+        own = visits_of(visits, i)
+        early, late = own[own < 4 * WEEK], own[own >= 4 * WEEK]
         assert (late - 4 * WEEK).tolist() == early.tolist()
 
 

@@ -11,53 +11,53 @@ from crawler.utils.time import ServerTime, steady_seconds
 HOUR = timedelta(hours=1)
 
 
-def read(server: ServerTime, said: datetime, within_seconds: float = 0.0) -> float:
-    return server.follow(said, steady_seconds(), within_seconds)
+def read(server: ServerTime, server_time: datetime, within_seconds: float = 0.0) -> float:
+    return server.follow(server_time, steady_seconds(), within_seconds)
 
 
 def test_it_is_this_machines_until_a_server_is_followed() -> None:
     server = ServerTime()
     assert abs(server.now() - datetime.now(UTC)) < timedelta(seconds=1)
-    there = datetime.now(UTC) - 5 * HOUR
-    assert -18001 < read(server, there) < -17999
-    assert there <= server.now() < there + timedelta(seconds=1)
+    server_time = datetime.now(UTC) - 5 * HOUR
+    assert -18001 < read(server, server_time) < -17999
+    assert server_time <= server.now() < server_time + timedelta(seconds=1)
 
 
 def test_an_answer_counts_from_when_the_server_gave_it() -> None:
-    server, there = ServerTime(), datetime.now(UTC)
-    server.follow(there, steady_seconds() - 10, 0.0)
-    assert there + timedelta(seconds=10) <= server.now() < there + timedelta(seconds=11)
+    server, server_time = ServerTime(), datetime.now(UTC)
+    server.follow(server_time, steady_seconds() - 10, 0.0)
+    assert server_time + timedelta(seconds=10) <= server.now() < server_time + timedelta(seconds=11)
 
 
 def test_it_never_goes_back() -> None:
-    server, there = ServerTime(), datetime.now(UTC)
-    read(server, there)
+    server, server_time = ServerTime(), datetime.now(UTC)
+    read(server, server_time)
     times = [server.now()]
     for seconds in (0.05, -0.1, 0.02, -0.2, 0.0, -0.03):
-        read(server, there + timedelta(seconds=seconds))
+        read(server, server_time + timedelta(seconds=seconds))
         for _ in range(20):
             time.sleep(0.001)
             times.append(server.now())
-    assert all(one < other for one, other in pairwise(times))
+    assert all(earlier < later for earlier, later in pairwise(times))
 
 
 def test_what_is_ahead_is_caught_up_with() -> None:
-    server, there = ServerTime(), datetime.now(UTC)
-    read(server, there + timedelta(seconds=0.1))
+    server, server_time = ServerTime(), datetime.now(UTC)
+    read(server, server_time + timedelta(seconds=0.1))
     began = steady_seconds()
-    assert -0.11 < read(server, there) < -0.09
+    assert -0.11 < read(server, server_time) < -0.09
     time.sleep(0.1)
-    half = (server.now() - there).total_seconds() - 0.1
+    half = (server.now() - server_time).total_seconds() - 0.1
     assert 0.04 < half < (steady_seconds() - began) / 2 + 0.01
     time.sleep(0.15)
     passed = steady_seconds() - began
-    assert abs((server.now() - there).total_seconds() - passed) < 0.005
+    assert abs((server.now() - server_time).total_seconds() - passed) < 0.005
 
 
 def test_what_is_late_is_made_good_at_once_and_noise_changes_nothing() -> None:
-    server, there = ServerTime(), datetime.now(UTC)
-    read(server, there)
-    read(server, there + HOUR, within_seconds=4000)
-    assert server.now() < there + HOUR / 2
-    read(server, there + HOUR)
-    assert server.now() >= there + HOUR
+    server, server_time = ServerTime(), datetime.now(UTC)
+    read(server, server_time)
+    read(server, server_time + HOUR, within_seconds=4000)
+    assert server.now() < server_time + HOUR / 2
+    read(server, server_time + HOUR)
+    assert server.now() >= server_time + HOUR

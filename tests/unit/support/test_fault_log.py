@@ -15,15 +15,15 @@ def row(at: float, agent: str = "worker-1", path: str = "/a", **more: Any) -> di
 
 
 def test_each_page_once() -> None:
-    found = fetches([row(1), row(2, path="/b")], [KILLED, AWAY])
-    assert (found.answered, found.again, found.cut) == (2, 0, 0)
-    assert found.pages == {"/a": 1, "/b": 1}
+    result = fetches([row(1), row(2, path="/b")], [KILLED, AWAY])
+    assert (result.answered, result.again, result.cut) == (2, 0, 0)
+    assert result.pages == {"/a": 1, "/b": 1}
 
 
 def test_what_a_killed_worker_had_in_its_hands() -> None:
-    found = fetches([row(9.5), row(11, "worker-2")], [KILLED])
-    assert (found.again, found.in_flight, found.unexplained) == (1, 1, [])
-    assert round(found.longest_seconds, 1) == 0.5
+    result = fetches([row(9.5), row(11, "worker-2")], [KILLED])
+    assert (result.again, result.in_flight, result.unexplained) == (1, 1, [])
+    assert round(result.longest_seconds, 1) == 0.5
 
 
 def test_another_worker_was_not_killed() -> None:
@@ -35,11 +35,11 @@ def test_a_kill_after_the_second_fetch_explains_nothing() -> None:
 
 
 def test_a_server_was_away_meanwhile() -> None:
-    found = fetches([row(19.5), row(25, "worker-2")], [AWAY])
-    assert (found.while_away, found.in_flight, found.unexplained) == (1, 0, [])
+    result = fetches([row(19.5), row(25, "worker-2")], [AWAY])
+    assert (result.while_away, result.in_flight, result.unexplained) == (1, 0, [])
     assert fetches([row(5), row(25, "worker-2")], [AWAY]).unexplained == ["/a"], "long before"
 
 
 def test_what_was_cut_is_no_answer() -> None:
-    found = fetches([row(9.9, complete=False), row(11, "worker-2")], [KILLED])
-    assert (found.cut, found.answered, found.again) == (1, 1, 0)
+    result = fetches([row(9.9, complete=False), row(11, "worker-2")], [KILLED])
+    assert (result.cut, result.answered, result.again) == (1, 1, 0)

@@ -64,25 +64,25 @@ def test_it_passes_on(relay: Relay) -> None:
 
 
 def test_it_refuses(relay: Relay) -> None:
-    with connected(relay) as one:
-        assert said(one, b"before") == b"before"
+    with connected(relay) as connection:
+        assert said(connection, b"before") == b"before"
         with relay.refusing():
             with pytest.raises(ConnectionRefusedError):
                 connected(relay)
-            assert is_cut(one)
-    with connected(relay) as one:
-        assert said(one, b"after") == b"after"
+            assert is_cut(connection)
+    with connected(relay) as connection:
+        assert said(connection, b"after") == b"after"
 
 
 def test_it_swallows(relay: Relay) -> None:
     with connected(relay) as old:
         assert said(old, b"before") == b"before"
         with relay.swallowing(), connected(relay) as new:
-            for one in (old, new):
-                one.settimeout(SHORT_SECONDS)
+            for connection in (old, new):
+                connection.settimeout(SHORT_SECONDS)
                 with pytest.raises(TimeoutError):
-                    said(one, b"into the void")
+                    said(connection, b"into the void")
         old.settimeout(10)
         assert is_cut(old)
-    with connected(relay) as one:
-        assert said(one, b"after") == b"after"
+    with connected(relay) as connection:
+        assert said(connection, b"after") == b"after"

@@ -14,10 +14,10 @@ def samples(memory_mb: list[float], descriptors: list[int]) -> list[Sample]:
 
 
 def test_growth_is_that_of_the_last_half() -> None:
-    found = trend(samples([*range(0, 400, 10), *(400 + k for k in range(40))], [9] * 80), 1)
-    assert round(found.mb_per_hour, 6) == 360
-    assert round(found.grown_mb, 6) == 39
-    assert found.mean_mb == 419.5
+    growth = trend(samples([*range(0, 400, 10), *(400 + k for k in range(40))], [9] * 80), 1)
+    assert round(growth.mb_per_hour, 6) == 360
+    assert round(growth.grown_mb, 6) == 39
+    assert growth.mean_mb == 419.5
 
 
 def test_descriptors_that_come_and_go_are_no_leak() -> None:

@@ -32,7 +32,7 @@ def links(body: bytes) -> list[str]:
 def test_all_pages_are_linked() -> None:
     with RunningQuick(450) as site:
         lists = links(get(site, "/")[2])
-        items = [path for one in lists for path in links(get(site, one)[2])]
+        items = [path for list_page in lists for path in links(get(site, list_page)[2])]
         assert ["/", *lists, *items] == list(Pages(450).paths())
         assert get(site, items[-1])[0] == 200
         assert [get(site, path)[0] for path in ("/item/451.html", "/list/4/", "/x")] == [404] * 3
@@ -84,9 +84,9 @@ def test_numbers_have_one_notation(path: bytes) -> None:
 
 def test_rewritten_items_show_the_texts_of_others_in_turn() -> None:
     pages = Pages(200, changes_seconds=60, rewrites=True)
-    found = [pages.page(b"/item/4.html", seconds) for seconds in (0, 60, 120, 180)]
+    versions = [pages.page(b"/item/4.html", seconds) for seconds in (0, 60, 120, 180)]
     shown = [4, 45, 86, 4]
-    assert found == [(item_page(item, n), n) for n, item in enumerate(shown)]
+    assert versions == [(item_page(item, n), n) for n, item in enumerate(shown)]
 
 
 def test_its_speed_can_be_measured() -> None:

@@ -40,10 +40,10 @@ def get(site: RunningSite, path: str, **headers: str) -> tuple[int, HTTPMessage,
 
 
 def test_the_etag_stays_while_the_frame_changes(site: RunningSite) -> None:
-    status, first, one = get(site, BUSY)
+    status, first, body = get(site, BUSY)
     _, second, two = get(site, BUSY)
     assert status == 200
-    assert one != two
+    assert body != two
     assert first["ETag"] == second["ETag"]
     assert first["Date"] == "Mon, 05 Jan 2026 00:00:00 GMT"
 

@@ -20,20 +20,20 @@ def lasting(world: World) -> list[str]:
 
 def test_who_looks_at_each_change_is_always_fresh() -> None:
     world = World()
-    found = totals(world, {p: world.changes(p, START, STOP) for p in lasting(world)}, START, STOP)
-    assert (found.by_page.freshness, found.by_page.age_days) == (1, 0)
-    assert found.changes == found.visits > 50
+    result = totals(world, {p: world.changes(p, START, STOP) for p in lasting(world)}, START, STOP)
+    assert (result.by_page.freshness, result.by_page.age_days) == (1, 0)
+    assert result.changes == result.visits > 50
 
 
 def test_what_is_stale_is_what_the_content_says() -> None:
     """Compare the staleness with the pages themselves, hour by hour."""
     world = World()
     changing = [path for path in lasting(world) if world.changes(path, START, STOP)][:12]
-    looks = [START + 12 * HOUR + day * 24 * HOUR for day in range(7)]
-    found = totals(world, dict.fromkeys(changing, looks), START, STOP)
-    stale = sum(is_stale(world, path, looks, hour) for path in changing for hour in range(168))
-    assert 1 - found.by_page.freshness == pytest.approx(stale / 168 / len(changing), abs=0.01)
-    assert found.load.per_day == len(changing)
+    visits = [START + 12 * HOUR + day * 24 * HOUR for day in range(7)]
+    result = totals(world, dict.fromkeys(changing, visits), START, STOP)
+    stale = sum(is_stale(world, path, visits, hour) for path in changing for hour in range(168))
+    assert 1 - result.by_page.freshness == pytest.approx(stale / 168 / len(changing), abs=0.01)
+    assert result.load.per_day == len(changing)
 
 
 def is_stale(world: World, path: str, looks: list[datetime], hour: int) -> bool:
@@ -47,7 +47,7 @@ def test_a_page_counts_until_its_end() -> None:
     world = World()
     item = next(i for i in world.items if i.ends and i.live(START) and i.per_week > 1)
     assert item.ends is not None
-    found = totals(world, {item.path: []}, START, item.ends + WEEK)
+    result = totals(world, {item.path: []}, START, item.ends + WEEK)
     first = world.changes(item.path, START, item.ends)[0]
-    assert found.by_page.freshness == pytest.approx((first - START) / (item.ends - START))
-    assert (found.pages, found.never_visited) == (1, 1)
+    assert result.by_page.freshness == pytest.approx((first - START) / (item.ends - START))
+    assert (result.pages, result.never_visited) == (1, 1)

@@ -149,14 +149,14 @@ def test_a_post_has_its_fields() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/shop/tools/", "/blog/", "/about/"])
 def test_the_frame_does_not_count(path: str) -> None:
-    one = WORLD.page(path, START, Visit(token="1"))
+    page = WORLD.page(path, START, Visit(token="1"))
     two = WORLD.page(path, START + SECOND, Visit(token="2"))
-    assert one is not None
+    assert page is not None
     assert two is not None
-    assert one.html != two.html
-    assert one.digest == two.digest
+    assert page.html != two.html
+    assert page.digest == two.digest
     for trap in ("/about/", "/cart/", "/login/"):
-        assert f'href="{trap}"' in one.html
+        assert f'href="{trap}"' in page.html
 
 
 def test_an_edit_is_visible_content() -> None:

@@ -98,13 +98,13 @@ def article(*edits: tuple[int, str]) -> list[str]:
 
 def test_a_long_line_is_shown_by_word_with_its_surroundings() -> None:
     diff = unified(article(), article((2500, "<b>new</b>"), (2504, "x"), (4000, "!")), ("a", "b"))
-    told = "\n".join(diff)
+    text = "\n".join(diff)
     shown = "word2499 [-word2500-]{+<b>new</b>+} word2501 word2502 word2503 [-word2504-]{+x+} "
-    assert shown in told
-    assert "word3999 [-word4000-]{+!+} word4001" in told
+    assert shown in text
+    assert "word3999 [-word4000-]{+!+} word4001" in text
     assert diff[3:5] == [" title: Tea", "~body: <article>word0 word1 wor"]
     assert diff[5].startswith("~… 21,")
-    assert len(told) < 800
+    assert len(text) < 800
 
 
 def test_short_lines_stay_lines_beside_long_ones() -> None:

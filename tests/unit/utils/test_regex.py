@@ -96,13 +96,13 @@ def test_the_largest_pattern_that_is_allowed_is_linear_too() -> None:
 
 
 def _found(pattern: str, text: str) -> tuple[Any, ...] | None:
-    found = compiled(pattern).search(text)
+    match = compiled(pattern).search(text)
     of_bytes = compiled(pattern).search(text.encode())
-    assert (found is None) is (of_bytes is None)
-    if found is None or of_bytes is None:
+    assert (match is None) is (of_bytes is None)
+    if match is None or of_bytes is None:
         return None
-    assert of_bytes[0] == (found[0] or "").encode()
-    return found[0], *found.groups("")
+    assert of_bytes[0] == (match[0] or "").encode()
+    return match[0], *match.groups("")
 
 
 PARTS = st.sampled_from([
@@ -121,8 +121,8 @@ PARTS = st.sampled_from([
 @example(USUAL[10], "2024/7/a-b/", "https://a.com/")
 def test_usual_patterns_find_what_python_finds(pattern: str, path: str, begin: str) -> None:
     expected = re.search(pattern, begin + path)
-    found = _found(pattern, begin + path)
-    assert found == (expected and (expected[0], *expected.groups("")))
+    match = _found(pattern, begin + path)
+    assert match == (expected and (expected[0], *expected.groups("")))
 
 
 CHARACTERS = ["a", "b", "/", "-", r"\d", r"\w", r"\.", "[^/]", "[a-c]", ".", r"[\w-]"]
@@ -160,11 +160,11 @@ def test_made_up_patterns_find_what_python_finds(
 def test_what_cannot_be_searched_is_refused_with_the_way_out(pattern: str, problem: str) -> None:
     with pytest.raises(WrapperError) as caught:
         wrapper(item_pages=["/item/", pattern])
-    said = str(caught.value)
-    assert said.startswith("shop.toml: item_pages.1: bad regular expression ")
-    assert problem in said
-    assert "\n" not in said
-    assert len(said) < 400
+    message = str(caught.value)
+    assert message.startswith("shop.toml: item_pages.1: bad regular expression ")
+    assert problem in message
+    assert "\n" not in message
+    assert len(message) < 400
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ BODY = b"""<p>Price: 12 GBP</p><p id='b'>price 7<!-- 8 --> GBP</p><p pattern='(a
 
 
 @pytest.mark.parametrize(
-    ("xpath", "found"),
+    ("xpath", "expected"),
     [
         ("//p[re:test(., 'price', 'i')]", ["Price: 12 GBP", "price 7 GBP"]),
         ("//p[re:test(., 'price')]", ["price 7 GBP"]),
@@ -235,9 +235,9 @@ BODY = b"""<p>Price: 12 GBP</p><p id='b'>price 7<!-- 8 --> GBP</p><p pattern='(a
         ("re:replace(12, '1', 'g', 'x')", ["x2"]),
     ],
 )
-def test_functions_of_xpath_find_what_they_always_found(xpath: str, found: list[str]) -> None:
+def test_functions_of_xpath_find_what_they_always_found(xpath: str, expected: list[str]) -> None:
     page = HtmlResponse("https://shop.example/", body=BODY, encoding="utf-8")
-    assert Field(xpath=xpath, type="list").read(page, ZoneInfo("UTC")) == found
+    assert Field(xpath=xpath, type="list").read(page, ZoneInfo("UTC")) == expected
 
 
 def test_excluded_pages_are_neither_lists_nor_items() -> None:

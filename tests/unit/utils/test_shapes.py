@@ -54,13 +54,13 @@ def test_links_that_differ_in_words_and_numbers_have_one_shape(
 
 
 def test_the_most_frequent_shape_comes_first_with_its_first_link() -> None:
-    found = shapes([f"{SITE}/about", *(f"{SITE}/tag/{word}" for word in WORDS)])
-    assert found[0] == Shape("/tag/{word}", 5, f"{SITE}/tag/love")
+    result = shapes([f"{SITE}/about", *(f"{SITE}/tag/{word}" for word in WORDS)])
+    assert result[0] == Shape("/tag/{word}", 5, f"{SITE}/tag/love")
 
 
 def test_hosts_are_named_where_there_are_several() -> None:
-    found = shapes([f"{SITE}/a", "https://b.example/a"])
-    assert {shape.text for shape in found} == {"shop.example/a", "b.example/a"}
+    result = shapes([f"{SITE}/a", "https://b.example/a"])
+    assert {shape.text for shape in result} == {"shop.example/a", "b.example/a"}
 
 
 def test_a_url_that_cannot_be_read_is_left_out() -> None:
@@ -73,6 +73,6 @@ def test_no_text_makes_it_slow() -> None:
     urls = [f"{SITE}/{''.join(chance.choices(signs, k=2000))}" for _ in range(2000)]
     urls += [f"{SITE}/{'a-' * 900}{n}b{'-a' * 90}" for n in range(2000)]
     began = time.process_time()
-    found = shapes(urls)
+    result = shapes(urls)
     assert time.process_time() - began < 5
-    assert sum(shape.count for shape in found) == len(urls)
+    assert sum(shape.count for shape in result) == len(urls)

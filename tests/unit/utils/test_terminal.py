@@ -53,8 +53,8 @@ def test_a_console_takes_no_markup_and_no_escapes() -> None:
     console = SafeConsole(file=file, width=400)
     table = Table(NASTY, "n", title=NASTY)
     table.add_row(NASTY, Text(NASTY, style="red"))
-    for one in (NASTY, Text(NASTY), table, (NASTY, [NASTY])):
-        console.print(one)
+    for item in (NASTY, Text(NASTY), table, (NASTY, [NASTY])):
+        console.print(item)
     assert UNSAFE.search(file.getvalue()) is None
     assert file.getvalue().count("[/nope] [bold] :smile:") >= 7
 
@@ -131,7 +131,7 @@ def test_secrets_are_left_out_in_linear_time() -> None:
 
 def test_nothing_else_prints() -> None:
     """Check that only the modules above use print(), a standard stream, or a rich console."""
-    found = set()
+    printing = set()
     for path in (ROOT / "crawler").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
@@ -140,5 +140,5 @@ def test_nothing_else_prints() -> None:
             if called in ("print", "Console", "rich.print", "json.dump") or called.startswith(
                 ("sys.stdout.write", "sys.stderr.write")
             ):
-                found.add(str(path.relative_to(ROOT)))
-    assert found <= PRINTING
+                printing.add(str(path.relative_to(ROOT)))
+    assert printing <= PRINTING

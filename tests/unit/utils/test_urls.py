@@ -182,16 +182,16 @@ def test_a_pattern_takes_time_in_proportion_to_the_url() -> None:
 
 
 def test_urls_that_often_lead_to_the_same_page() -> None:
-    found = variants("https://www.shop.example/News/index.html?a=1")
-    for one in (
+    urls = variants("https://www.shop.example/News/index.html?a=1")
+    for url in (
         "http://www.shop.example/News/index.html?a=1", "https://shop.example/News/",
         "https://www.shop.example/News", "https://www.shop.example/news/index.html",
     ):  # fmt: skip
-        assert one in found
-    assert len(found) == len(set(found)) <= 200
+        assert url in urls
+    assert len(urls) == len(set(urls)) <= 200
     assert "https://shop.example/lamp.html" in variants("https://shop.example/lamp")
     assert "https://shop.example/lamp" in variants("https://shop.example/lamp.php")
-    names = {bare(one) for one in found}
+    names = {bare(url) for url in urls}
     assert names == {"shop.example/news"}
 
 

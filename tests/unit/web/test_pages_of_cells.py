@@ -51,8 +51,8 @@ class Folders:
         path.write_text(text, encoding="utf-8")
 
     def build(self, now: datetime = NOW, retry: bool = True, builtin: bool = False) -> Done:
-        found = sources.find(None if builtin else self.templates)
-        return build(Cells(self.cells, now), found, self.out, retry=retry)
+        templates = sources.find(None if builtin else self.templates)
+        return build(Cells(self.cells, now), templates, self.out, retry=retry)
 
     def page(self, name: str = "index.html") -> str:
         return (self.out / name).read_text(encoding="utf-8")
@@ -166,8 +166,8 @@ def test_what_was_not_read_yet_is_no_error(folders: Folders) -> None:
     ],
 )
 def test_stale_is_what_failed_or_is_late(more: Row, reason: str | None) -> None:
-    found = Cells([cell("c", {"value": 1}, **more)], NOW).named("c")
-    assert (found.reason, found.stale) == (reason, reason is not None)
+    named = Cells([cell("c", {"value": 1}, **more)], NOW).named("c")
+    assert (named.reason, named.stale) == (reason, reason is not None)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ def test_files_are_copied_and_partials_are_not(folders: Folders) -> None:
     folders.template("deep/er/page.html", '{% extends "freshet/base.html" %}')
     done = folders.build()
     assert done.pages == {"deep/er/page.html": "written"}
-    found = {str(path.relative_to(folders.out)) for path in folders.out.rglob("*")}
-    assert {name for name in found if (folders.out / name).is_file()} == {
+    paths = {str(path.relative_to(folders.out)) for path in folders.out.rglob("*")}
+    assert {name for name in paths if (folders.out / name).is_file()} == {
         RECORD, "cells.json", "deep/er/page.html", "freshet.css", "freshet.js", "style/a.css",
     }  # fmt: skip
     assert folders.page("freshet.css") == "own {}"
@@ -379,12 +379,12 @@ def root(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_only_files_of_the_folder_are_answered(root: Path, path: str, status: int) -> None:
-    found = answer(root, PageRequest("GET", path, "localhost:1"))
-    assert found.status == status
+    result = answer(root, PageRequest("GET", path, "localhost:1"))
+    assert result.status == status
     if status == 301:
-        assert found.headers["Location"] == "sub/"
+        assert result.headers["Location"] == "sub/"
     if status == 404:
-        assert b"secret" not in found.body
+        assert b"secret" not in result.body
 
 
 def test_only_get_and_head_and_only_once_if_unchanged(root: Path) -> None:

@@ -306,10 +306,15 @@ def order(*words: str) -> Any:
 
 
 def test_options_as_they_are_meant() -> None:
-    asked = order("--callback", "https://public.example/push/", "--for", "5", "--port", "0")
-    assert asked.subscriptions.callback == "https://public.example/push"
-    assert (asked.bind, asked.port, asked.seconds, asked.unsubscribe) == ("127.0.0.1", 0, 5, False)
-    assert asked.subscriptions.lease == 10 * DAY
+    parsed = order("--callback", "https://public.example/push/", "--for", "5", "--port", "0")
+    assert parsed.subscriptions.callback == "https://public.example/push"
+    assert (parsed.bind, parsed.port, parsed.seconds, parsed.unsubscribe) == (
+        "127.0.0.1",
+        0,
+        5,
+        False,
+    )
+    assert parsed.subscriptions.lease == 10 * DAY
 
 
 @pytest.mark.parametrize(

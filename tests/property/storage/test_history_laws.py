@@ -10,13 +10,13 @@ from crawler.storage.histories import NameColumn, TextColumn, offsets, until_now
 from crawler.storage.targets import history_document, history_of
 from schedules.history import CHANGE, MINUTES, Histories, History
 
-LOOKS = st.lists(st.tuples(st.integers(1, 500), st.booleans()), max_size=12)
+OBSERVATIONS = st.lists(st.tuples(st.integers(1, 500), st.booleans()), max_size=12)
 
 
 @st.composite
 def pasts(draw: st.DrawFn) -> History:
     history = History.begin(draw(st.integers(1, 10_000)))
-    for pause, changed in draw(LOOKS):
+    for pause, changed in draw(OBSERVATIONS):
         history = history.seen(history.until + pause, changed=changed)
     return history
 

@@ -7,7 +7,7 @@ from crawler.cli.plan_output import bars, week_chart
 
 def test_bars_grow_with_their_values() -> None:
     assert bars([0, 1, 4, 8]) == " ▁▄█"
-    assert bars([0.0, 1e-9, 1.0]) == " ▁█", "what is not zero is seen"
+    assert bars([0.0, 1e-9, 1.0]) == " ▁█", "nonzero values are visible"
     assert bars([0, 0]) == "  "
     assert bars([]) == ""
 

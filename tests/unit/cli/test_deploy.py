@@ -64,7 +64,7 @@ def words_of(command: str | list[str]) -> list[str]:
     return shlex.split(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", command))
 
 
-def order(words: list[str]) -> options.Order:
+def parsed_options(words: list[str]) -> options.Order:
     """Return the options that `scrapy refresh run` parses from the words of a command."""
     assert words[:2] == ["refresh", "run"]
     parser = argparse.ArgumentParser()
@@ -89,7 +89,7 @@ def test_what_is_copied_into_the_image_is_there_and_not_ignored() -> None:
 
 def test_both_stages_have_one_python_and_one_place() -> None:
     bases = [rest.removesuffix(" AS build") for name, rest in instructions() if name == "FROM"]
-    assert len(set(bases)) == 1, "an environment finds its Python where it was made"
+    assert len(set(bases)) == 1, "a virtual environment must keep its path"
     for name, rest in final_stage():
         if rest.startswith("--from=build"):
             assert name == "COPY"
@@ -107,7 +107,7 @@ def test_the_image_is_run_by_nobody_in_particular_and_compiles_nothing() -> None
     assert "pip" not in " ".join(rest for name, rest in final_stage())
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     for package in re.findall(r"uninstall --yes (\S+)", runs):
-        assert f"\n{package}==" in lock, "what is taken out was put in"
+        assert f"\n{package}==" in lock, "removed packages must have been installed"
 
 
 def test_the_settings_of_the_image_exist() -> None:
@@ -126,7 +126,8 @@ def test_the_image_is_scrapy() -> None:
 
 def test_one_service_plans_and_any_number_works(compose: Part) -> None:
     planner, worker = (
-        order(words_of(compose["services"][name]["command"])) for name in ("planner", "worker")
+        parsed_options(words_of(compose["services"][name]["command"]))
+        for name in ("planner", "worker")
     )
     assert (planner.replan_hours, planner.prunes) == (24, True)
     assert (worker.replan_hours, worker.prunes) == (0, False)
@@ -151,7 +152,7 @@ def test_services_are_told_of_the_servers(compose: Part, name: str) -> None:
     assert service["init"] is True
     written = [place.split(":")[0] for place in service["tmpfs"]]
     written += [volume.split(":")[1] for volume in service["volumes"] if not volume.endswith(":ro")]
-    assert env["FRESHET_DATA_DIR"] in written, "all else is read-only"
+    assert env["FRESHET_DATA_DIR"] in written, "other folders are read-only"
 
 
 def test_every_service_is_bounded_and_published_to_nobody(compose: Part) -> None:
@@ -213,7 +214,7 @@ def test_units(template: str, tmp_path: Path) -> None:
     for name in ("CapabilityBoundingSet", "ProtectKernelModules", "PrivateDevices"):
         assert name not in settings
     (run,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
-    made = order(shlex.split(run.partition(" -m scrapy ")[2]))
+    made = parsed_options(shlex.split(run.partition(" -m scrapy ")[2]))
     assert made.names == ["books", f"{Path('wrappers').resolve()}/"]
     assert made.prunes == (template == SERVICE)
     assert (made.replan_hours == 0) == (template == WORKER)

@@ -39,7 +39,7 @@ def test_everything_has_a_description(name: str) -> None:
     for row in rows:
         empty = [cell for cell in CELLS.split(row)[1:-1] if not cell.strip()]
         assert not empty, f"no description: {row}"
-    assert ".\n" not in lines, "a command, an action or a collection without a description"
+    assert ".\n" not in lines, "a command, action, or collection has no description"
 
 
 @pytest.mark.parametrize("name", GENERATED)

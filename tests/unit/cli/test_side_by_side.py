@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crawler.cli.duplicates_explain import GAP, MAX_SENTENCES, Row, is_long, rows, sentences
 
-ONE = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
+TEXT = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
 
 
 def shown(left: str, right: str) -> list[tuple[str, str, str]]:
@@ -45,18 +45,18 @@ def test_what_never_ends_is_cut_and_control_characters_go() -> None:
 
 
 def test_texts_that_are_the_same_but_for_case_and_space() -> None:
-    assert rows(ONE, ONE.upper().replace(" ", "  ")) == [Row(GAP, left_out=4)]
+    assert rows(TEXT, TEXT.upper().replace(" ", "  ")) == [Row(GAP, left_out=4)]
 
 
 def test_a_changed_sentence_stands_beside_the_old_one() -> None:
-    pairs = rows(ONE, ONE.replace("Monday", "Tuesday").replace("on", "at", 1))
+    pairs = rows(TEXT, TEXT.replace("Monday", "Tuesday").replace("on", "at", 1))
     assert [row.mark for row in pairs] == ["|", " ", GAP]
     assert marked(pairs[0]) == (["on", "Monday"], ["at", "Tuesday"])
     assert pairs[2].left_out == 2
 
 
 def test_added_and_removed_sentences() -> None:
-    assert shown(ONE, ONE.replace(" It was closed for two years.", "")) == [
+    assert shown(TEXT, TEXT.replace(" It was closed for two years.", "")) == [
         (" ", "The museum opens on Monday.", "The museum opens on Monday."),
         ("<", "It was closed for two years.", ""),
         (" ", "Come and see!", "Come and see!"),
@@ -67,11 +67,11 @@ def test_added_and_removed_sentences() -> None:
 
 
 def test_an_edited_sentence_is_found_beside_new_ones() -> None:
-    right = ONE.replace(
+    right = TEXT.replace(
         "It was closed for two years.",
         "Something new stands here instead. It was closed for three years.",
     )
-    assert [mark for mark, _, _ in shown(ONE, right)] == [" ", ">", "|", " ", GAP]
+    assert [mark for mark, _, _ in shown(TEXT, right)] == [" ", ">", "|", " ", GAP]
 
 
 def test_chinese_words_that_differ() -> None:
@@ -82,7 +82,7 @@ def test_chinese_words_that_differ() -> None:
 def test_of_long_texts_the_beginnings_are_shown() -> None:
     left = " ".join(f"Sentence number {n} says nothing." for n in range(5000))
     assert is_long(left)
-    assert not is_long(ONE)
+    assert not is_long(TEXT)
     assert [row.left_out for row in rows(left, left)] == [MAX_SENTENCES]
     assert rows(left, left.replace("nothing", "less"))[0].mark == "|"
     assert len(rows("a. " * 9000, "a. " * 8000 + "b.")) == 1

@@ -31,7 +31,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_knob_has_a_default_and_a_description() -> None:
     Config.load()
-    undescribed = [name for name, knob in Config.model_fields.items() if not knob.description]
+    undescribed = [name for name, field in Config.model_fields.items() if not field.description]
     assert undescribed == []
 
 

@@ -24,7 +24,7 @@ def side(key: str, words: str, scheme: Scheme = SCHEME, **stored: Any) -> Compar
     return ComparedPost(key, words, sketch, **fields)
 
 
-def said(a: ComparedPost, b: ComparedPost, scheme: Scheme = SCHEME) -> str:
+def verdict_text(a: ComparedPost, b: ComparedPost, scheme: Scheme = SCHEME) -> str:
     return verdict(a, b, measure(a, b), scheme)
 
 
@@ -54,20 +54,20 @@ def test_bands_are_those_that_can_be_the_same() -> None:
 
 def test_a_copy_and_its_original() -> None:
     a, b = replace(A, **COPY), replace(B, **COPY)
-    assert said(a, b) == "duplicates: B is a copy of A since 2026-03-02 12:00"
-    assert said(b, a) == "duplicates: A is a copy of B since 2026-03-02 12:00"
+    assert verdict_text(a, b) == "duplicates: B is a copy of A since 2026-03-02 12:00"
+    assert verdict_text(b, a) == "duplicates: A is a copy of B since 2026-03-02 12:00"
     third = replace(B, key="c", **COPY)
-    assert said(b, third) == "duplicates: both are copies of a"
+    assert verdict_text(b, third) == "duplicates: both are copies of a"
 
 
 def test_copies_that_are_not_alike_themselves() -> None:
     a, other = replace(A, **COPY), side("c", text(7), **COPY)
-    assert said(a, other).endswith(" (through another copy, which is similar to both)")
-    assert said(replace(B, **COPY), other).endswith(
+    assert verdict_text(a, other).endswith(" (through another copy, which is similar to both)")
+    assert verdict_text(replace(B, **COPY), other).endswith(
         "copies of a (each is similar to the original, but they are not to each other)"
     )
     changed = replace(other, stored=B.sketch)
-    assert "(a text has changed since they were compared; run scrapy" in said(a, changed)
+    assert "(a text has changed since they were compared; run scrapy" in verdict_text(a, changed)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_copies_that_are_not_alike_themselves() -> None:
     ],
 )
 def test_posts_that_are_alike_and_not_marked(b: ComparedPost, why: str) -> None:
-    assert said(A, b).startswith(f"similar, but not marked as duplicates: {why}")
+    assert verdict_text(A, b).startswith(f"similar, but not marked as duplicates: {why}")
 
 
 def test_posts_in_two_clusters() -> None:
     a, b = replace(A, cluster=1, original="x"), replace(B, cluster=2, original="y")
-    assert said(a, b).endswith("to the posts of its own cluster when it was stored")
+    assert verdict_text(a, b).endswith("to the posts of its own cluster when it was stored")
 
 
 def test_posts_that_share_no_band() -> None:
@@ -97,17 +97,17 @@ def test_posts_that_share_no_band() -> None:
 
 
 def test_posts_that_are_different() -> None:
-    assert said(A, side("b", text(7))).endswith("is below 0.70")
+    assert verdict_text(A, side("b", text(7))).endswith("is below 0.70")
     nearly = Measured(1, 16, 0.68, {"5 characters": 0.72})
     assert verdict(A, B, nearly, SCHEME) == (
         "not duplicates: similarity 0.68 is below 0.70 (an estimate, with an error of up to 0.08)"
     )
-    assert said(A, side("b", "ok")).endswith("the shingles by which the other is compared")
+    assert verdict_text(A, side("b", "ok")).endswith("the shingles by which the other is compared")
 
 
 def test_a_post_without_text_is_like_nothing() -> None:
     empty = ComparedPost("b", "", None)
-    assert said(A, empty) == "not duplicates: B has no text to compare"
-    assert said(empty, empty) == "not duplicates: A has no text to compare"
+    assert verdict_text(A, empty) == "not duplicates: B has no text to compare"
+    assert verdict_text(empty, empty) == "not duplicates: A has no text to compare"
     assert not empty.is_changed
     assert replace(A, sketch=None).is_changed

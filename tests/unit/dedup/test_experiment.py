@@ -27,7 +27,7 @@ OTHERS = ["stone", "river", "cloud"]
 CHINESE = "今天的天气很好我们去公园"
 
 
-def silent(_: str) -> None:
+def ignore(_: str) -> None:
     """Discard progress messages."""
 
 
@@ -180,13 +180,13 @@ def test_made_posts_have_10_to_800_words_of_zipfs_law() -> None:
 def test_keys_of_all_posts_and_some_of_the_posts_themselves() -> None:
     corpus = Synthetic(50, seed=1)
     rules = ["features", "LSH words"]
-    prepared = prepare(corpus, rules, 10, Random(1), silent)
+    prepared = prepare(corpus, rules, 10, Random(1), ignore)
     texts = list(corpus.texts())
     assert prepared.documents == 50
     assert prepared.keys == {rule: [RULES[rule](text) for text in texts] for rule in rules}
     assert len({number for number, _ in prepared.sample}) == 10
     assert all(texts[number] == text for number, text in prepared.sample)
-    assert len(prepare(corpus, [], 60, Random(1), silent).sample) == 50
+    assert len(prepare(corpus, [], 60, Random(1), ignore).sample) == 50
 
 
 def test_each_post_is_as_likely_to_be_copied() -> None:
@@ -197,7 +197,7 @@ def test_each_post_is_as_likely_to_be_copied() -> None:
     drawn: Counter[int] = Counter()
     corpus = Numbers(10, 1)
     for seed in range(2000):
-        sample = prepare(corpus, [], 3, Random(seed), silent).sample
+        sample = prepare(corpus, [], 3, Random(seed), ignore).sample
         drawn.update(number for number, _ in sample)
     assert set(drawn) == set(range(10))
     assert all(count == pytest.approx(600, rel=0.15) for count in drawn.values())

@@ -27,7 +27,7 @@ from tests.unit.prose import Writer
 
 EXTRACTION = os.environ.get("EXTRACTION")
 needs_pages = pytest.mark.skipif(
-    not EXTRACTION, reason="EXTRACTION names no folder with the real pages"
+    not EXTRACTION, reason="set EXTRACTION to a folder with the real pages"
 )
 THRESHOLD = 0.7
 POSTS = 16

@@ -18,7 +18,7 @@ from crawler.search import (
 from crawler.utils.terminal import printable
 
 # Texts, and the words in them that the index alone does not find.
-UNFOUND = {
+ADDED_WORDS = {
     "plain English, “quoted” — and it’s done": None,
     "München, Москва, naïve, İ aside": "i̇",
     "Straße und Ma\u00df": "strasse mass",
@@ -35,10 +35,10 @@ UNFOUND = {
 }
 
 
-@pytest.mark.parametrize("text", UNFOUND)
+@pytest.mark.parametrize("text", ADDED_WORDS)
 def test_only_what_the_index_does_not_find_is_added(text: str) -> None:
-    assert search_words(None, text, {}) == UNFOUND[text]
-    assert search_words(text, None, {}) == UNFOUND[text]
+    assert search_words(None, text, {}) == ADDED_WORDS[text]
+    assert search_words(text, None, {}) == ADDED_WORDS[text]
 
 
 def test_fields_are_added_whatever_their_shape() -> None:

@@ -8,7 +8,7 @@ from crawler.extract.main_text import main_text
 from tests.unit.pages import page
 
 TITLE = "A lost cat"
-SAID = "Our grey cat has been missing since Monday. Please call if you have seen her."
+POST = "Our grey cat has been missing since Monday. Please call if you have seen her."
 ABOUT = "We write about what happens in our village, twice a week, since the winter of 2003."
 PARAGRAPH = "The council decided that the old bridge over the river will be repaired next year. "
 CARDS = "".join(
@@ -17,7 +17,7 @@ CARDS = "".join(
 )
 
 
-def said(body: str, title: str = f"{TITLE} | Village") -> str:
+def extracted(body: str, title: str = f"{TITLE} | Village") -> str:
     text: str = main_text(page(f"<html><title>{title}</title><body>{body}</body></html>"))[
         "main_text"
     ]
@@ -27,24 +27,24 @@ def said(body: str, title: str = f"{TITLE} | Village") -> str:
 @pytest.mark.parametrize(
     "post",
     [
-        f"<div><h1>{TITLE}</h1><p>{SAID}</p></div>",
-        f"<div><h2>Village</h2></div><div><h3>A  LOST cat</h3><div>{SAID}</div></div>",
-        f"<table><tr><td><h1>{TITLE}</h1>{SAID}</td></tr></table>",
-        f"<div><div><h1>{TITLE}</h1></div><div><p>{SAID}</p></div></div>",
-        f"<h1>{TITLE}</h1><div class='story-body'><p>{SAID}</p></div>",
-        f"<h5>News</h5><div id='articleText'><p>{SAID}</p></div>",
+        f"<div><h1>{TITLE}</h1><p>{POST}</p></div>",
+        f"<div><h2>Village</h2></div><div><h3>A  LOST cat</h3><div>{POST}</div></div>",
+        f"<table><tr><td><h1>{TITLE}</h1>{POST}</td></tr></table>",
+        f"<div><div><h1>{TITLE}</h1></div><div><p>{POST}</p></div></div>",
+        f"<h1>{TITLE}</h1><div class='story-body'><p>{POST}</p></div>",
+        f"<h5>News</h5><div id='articleText'><p>{POST}</p></div>",
     ],
     ids=["heading", "title's heading", "cell", "own box", "named by class", "named by id"],
 )
 def test_a_short_post_is_read_without_the_teasers_beside_it(post: str) -> None:
-    assert said(f"{post}<div>{CARDS}</div><div><p>{ABOUT}</p></div>") == SAID
+    assert extracted(f"{post}<div>{CARDS}</div><div><p>{ABOUT}</p></div>") == POST
 
 
 def test_all_that_stands_with_the_post_is_kept() -> None:
     post = (
-        f"<div><h1>{TITLE}</h1><p>{SAID}</p><p>Thanks</p><p>C<b>a</b>ll<br><a>Anna</a>.</p></div>"
+        f"<div><h1>{TITLE}</h1><p>{POST}</p><p>Thanks</p><p>C<b>a</b>ll<br><a>Anna</a>.</p></div>"
     )
-    assert said(post + f"<div>{CARDS}</div>") == f"{SAID}\nThanks\nCall Anna."
+    assert extracted(post + f"<div>{CARDS}</div>") == f"{POST}\nThanks\nCall Anna."
 
 
 @pytest.mark.parametrize(
@@ -58,23 +58,23 @@ def test_all_that_stands_with_the_post_is_kept() -> None:
 )
 @pytest.mark.parametrize("between", ["", "<h4><a href='/1'>Another post</a></h4>"])
 def test_an_article_is_not_cut_to_the_box_of_its_heading(article: str, between: str) -> None:
-    head = f"<div><h1>{TITLE}</h1><p>{SAID}</p></div>"
-    assert PARAGRAPH.strip() in said(f"<div>{head}{between}{article}</div>")
+    head = f"<div><h1>{TITLE}</h1><p>{POST}</p></div>"
+    assert PARAGRAPH.strip() in extracted(f"<div>{head}{between}{article}</div>")
 
 
 def test_an_article_in_a_heading_that_is_never_closed_is_kept() -> None:
     article = "".join(f"<p>{n}. {PARAGRAPH}</p>" for n in range(8))
-    assert "7. The council" in said(
-        f"<div><h1>{TITLE}</h1><p>{SAID}</p><h2>Standfirst{article}</div>"
+    assert "7. The council" in extracted(
+        f"<div><h1>{TITLE}</h1><p>{POST}</p><h2>Standfirst{article}</div>"
     )
 
 
 def test_what_a_page_says_in_several_named_places_is_kept() -> None:
-    parts = [f"<div class='post-text'><p>{n}. {SAID}</p></div>" for n in range(2)]
-    assert all(f"{n}. {SAID}" in said("".join(parts)) for n in range(2))
+    parts = [f"<div class='post-text'><p>{n}. {POST}</p></div>" for n in range(2)]
+    assert all(f"{n}. {POST}" in extracted("".join(parts)) for n in range(2))
 
 
 @pytest.mark.parametrize("tag", ["div", "a", "h2", "span"])
 def test_deep_nesting_takes_no_time(tag: str) -> None:
-    deep = f"<{tag} class='post'>{SAID}" * 20_000
-    assert SAID in said(f"<h1>{TITLE}</h1><p>{SAID}</p>{deep}")
+    deep = f"<{tag} class='post'>{POST}" * 20_000
+    assert POST in extracted(f"<h1>{TITLE}</h1><p>{POST}</p>{deep}")

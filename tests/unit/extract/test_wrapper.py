@@ -16,7 +16,7 @@ from crawler.items import Kind
 from spiders.wrapper import Arguments, WrapperSpider
 from tests.unit.pages import SITE, wrapper
 
-LEAST = {"name": "shop", "start_urls": SITE, "item_pages": "/item/"}
+MINIMAL = {"name": "shop", "start_urls": SITE, "item_pages": "/item/"}
 
 
 def error_of(keys: dict[str, Any], source: str = "shop.toml") -> str:
@@ -28,7 +28,7 @@ def error_of(keys: dict[str, Any], source: str = "shop.toml") -> str:
 
 
 def test_a_name_a_start_and_a_pattern_are_enough() -> None:
-    shop = Wrapper.of(LEAST, "shop.toml")
+    shop = Wrapper.of(MINIMAL, "shop.toml")
     assert shop.start_urls == (SITE,)
     assert shop.item_pages == ("/item/",)
     assert shop.timezone == "UTC"
@@ -36,7 +36,7 @@ def test_a_name_a_start_and_a_pattern_are_enough() -> None:
 
 @pytest.mark.parametrize("key", ["name", "start_urls", "item_pages"])
 def test_none_of_the_three_may_be_missing(key: str) -> None:
-    keys = {name: value for name, value in LEAST.items() if name != key}
+    keys = {name: value for name, value in MINIMAL.items() if name != key}
     assert error_of(keys) == f"shop.toml: {key}: is missing"
 
 
@@ -118,7 +118,7 @@ def test_none_of_the_three_may_be_missing(key: str) -> None:
     ids=lambda value: repr(value) if isinstance(value, dict) else "",
 )
 def test_an_error_names_source_key_and_cause(keys: dict[str, Any], key: str, cause: str) -> None:
-    error = error_of(LEAST | keys)
+    error = error_of(MINIMAL | keys)
     assert error.startswith(f"shop.toml: {key}")
     assert cause in error
     assert "hunter2" not in error
@@ -143,7 +143,7 @@ def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_a_secret_is_in_no_error(mistake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_KEY", "hunter2")
-    error = error_of(LEAST | {"headers": {"Authorization": "${SHOP_KEY}"}} | mistake)
+    error = error_of(MINIMAL | {"headers": {"Authorization": "${SHOP_KEY}"}} | mistake)
     assert "hunter2" not in error
 
 
@@ -154,7 +154,7 @@ def test_a_variable_elsewhere_does_not_excuse_a_password_in_the_proxy(
     proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_USER", "me")
-    assert "keep the password in the environment" in error_of(LEAST | {"proxy": proxy})
+    assert "keep the password in the environment" in error_of(MINIMAL | {"proxy": proxy})
 
 
 @pytest.mark.parametrize(

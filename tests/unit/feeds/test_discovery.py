@@ -11,7 +11,7 @@ PAGE = "https://blog.example/2026/post.html"
 RSS = 'rel="alternate" type="application/rss+xml"'
 
 
-def found(body: str, url: str = PAGE) -> Candidates:
+def candidates_on(body: str, url: str = PAGE) -> Candidates:
     """Return the feed candidates on a page with this body."""
     return candidates(HtmlResponse(url, body=body.encode(), encoding="utf-8"))
 
@@ -32,7 +32,7 @@ def found(body: str, url: str = PAGE) -> Candidates:
     ],
 )
 def test_a_feed_that_a_page_declares(link: str) -> None:
-    assert found(link).declared == ("https://blog.example/feed",)
+    assert candidates_on(link).declared == ("https://blog.example/feed",)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_feed_that_a_page_declares(link: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_feed_of_the_page(link: str) -> None:
-    assert found(link) == Candidates((), ())
+    assert candidates_on(link) == Candidates((), ())
 
 
 def test_feeds_stand_in_the_order_of_the_page_and_those_of_comments_last() -> None:
@@ -61,7 +61,7 @@ def test_feeds_stand_in_the_order_of_the_page_and_those_of_comments_last() -> No
         f'<link {RSS} href="/post/comments/feed"><link {RSS} title="Kommentare" href="/k.xml">'
         f'<link {RSS} href="/rss"><link {RSS} href="/atom"><link {RSS} href="/rss?utm_source=x">'
     )
-    paths = [url.removeprefix("https://blog.example") for url in found(page).declared]
+    paths = [url.removeprefix("https://blog.example") for url in candidates_on(page).declared]
     assert paths == ["/rss", "/atom", "/post/comments/feed", "/k.xml"]
 
 
@@ -71,7 +71,7 @@ def test_feeds_stand_in_the_order_of_the_page_and_those_of_comments_last() -> No
      "/x/feed.xml", "/news.rss", "/news.atom", "/all-rss.xml", "/index.rdf", "/feed?lang=en"],
 )  # fmt: skip
 def test_a_link_that_looks_like_a_feed(path: str) -> None:
-    named = found(f'<a href="/about">About</a><a href="{path}">RSS</a>')
+    named = candidates_on(f'<a href="/about">About</a><a href="{path}">RSS</a>')
     assert named == Candidates((), (f"https://blog.example{path}",))
 
 
@@ -80,15 +80,17 @@ def test_a_link_that_looks_like_a_feed(path: str) -> None:
     ["/feedback", "/feeds-explained.html", "/rss.html", "/sitemap.xml", "/index.json", "/surfeed"],
 )
 def test_a_link_that_does_not(path: str) -> None:
-    assert found(f'<a href="{path}">x</a>').guessed == ()
+    assert candidates_on(f'<a href="{path}">x</a>').guessed == ()
 
 
 def test_what_is_declared_is_not_guessed_as_well() -> None:
-    named = found(f'<link {RSS} href="/feed"><a href="/feed#x">RSS</a><a href="/atom.xml">Atom</a>')
+    named = candidates_on(
+        f'<link {RSS} href="/feed"><a href="/feed#x">RSS</a><a href="/atom.xml">Atom</a>'
+    )
     assert named == Candidates(("https://blog.example/feed",), ("https://blog.example/atom.xml",))
 
 
 def test_a_page_with_thousands_of_links_names_some() -> None:
     page = "".join(f'<link {RSS} href="/{i}"><a href="/{i}/feed">x</a>' for i in range(2000))
-    named = found(page)
+    named = candidates_on(page)
     assert (len(named.declared), len(named.guessed)) == (MAX_CANDIDATES, MAX_CANDIDATES)

@@ -15,7 +15,9 @@ UMLAUT = item("<description>Bücher, жизнь</description>")
 UNDECLARED = rss(UMLAUT, head="")
 
 
-def told(document: str | bytes, content_type: str | None = None) -> tuple[list[str], str]:
+def texts_and_problems(
+    document: str | bytes, content_type: str | None = None
+) -> tuple[list[str], str]:
     """Return the texts and the problems of a document."""
     parsed = reading(document, content_type)
     texts = [
@@ -36,7 +38,9 @@ def told(document: str | bytes, content_type: str | None = None) -> tuple[list[s
     ],
 )
 def test_nearly_xml_is_read_and_what_is_wrong_is_told(inside: str, text: str, problem: str) -> None:
-    texts, problems = told(rss(item(f"<description>{inside}</description>"), item(n=2)))
+    texts, problems = texts_and_problems(
+        rss(item(f"<description>{inside}</description>"), item(n=2))
+    )
     assert texts[0].startswith(text)
     assert len(texts) == 2
     assert problems.startswith(problem)
@@ -60,13 +64,13 @@ def test_a_broken_document_gives_the_ids_and_contents_of_a_whole_one() -> None:
     ],
 )
 def test_what_servers_write_before_a_feed_is_stepped_over(before: str, problem: str) -> None:
-    texts, problems = told(before + rss(item(), item(n=2)))
+    texts, problems = texts_and_problems(before + rss(item(), item(n=2)))
     assert texts == ["Post 1", "Post 2"]
     assert problems == f"malformed XML: {problem}"
 
 
 def test_what_servers_write_behind_a_feed_is_left_out() -> None:
-    texts, problems = told(rss(item()) + "\n<script>track()</script>")
+    texts, problems = texts_and_problems(rss(item()) + "\n<script>track()</script>")
     assert texts == ["Post 1"]
     assert problems == "malformed XML: junk after document element, line 2"
 
@@ -76,20 +80,20 @@ def test_what_servers_write_behind_a_feed_is_left_out() -> None:
 )
 def test_of_a_document_that_is_cut_off_the_last_post_is_left_out(rest: str) -> None:
     cut = rss(item()).partition("</channel>")[0] + rest
-    texts, problems = told(cut)
+    texts, problems = texts_and_problems(cut)
     assert texts == ["Post 1"]
     assert problems.endswith("the document ends within its last entry, which is left out")
 
 
 def test_a_document_that_only_lacks_its_end_has_all_posts() -> None:
-    texts, problems = told(rss(item(), item(n=2)).partition("</channel>")[0])
+    texts, problems = texts_and_problems(rss(item(), item(n=2)).partition("</channel>")[0])
     assert texts == ["Post 1", "Post 2"]
     assert problems == "malformed XML: its end is missing, line 1"
 
 
 def test_lines_are_counted_as_in_the_document() -> None:
     document = "<?xml version='1.0'?>\n<!-- a\n b -->\n" + rss(item("\n<x>&</x>"), head="")
-    assert told(document)[1].endswith("invalid token), line 5")
+    assert texts_and_problems(document)[1].endswith("invalid token), line 5")
 
 
 @pytest.mark.parametrize(
@@ -115,30 +119,32 @@ def test_lines_are_counted_as_in_the_document() -> None:
     ],
 )
 def test_a_document_is_read_in_the_encoding_it_is_in(body: bytes, content_type: str | None) -> None:
-    assert told(body, content_type) == (["Bücher, жизнь"], "")
+    assert texts_and_problems(body, content_type) == (["Bücher, жизнь"], "")
 
 
 def test_an_encoding_that_does_not_fit_is_told() -> None:
     latin = rss(item("<description>Bücher für alle</description>")).encode("latin-1")
-    assert told(latin) == (
+    assert texts_and_problems(latin) == (
         ["Bücher für alle"],
         "no valid encoding declared: read as cp1252",
     )
     unknown = rss(UMLAUT, head="<?xml version='1.0' encoding='bogus'?>")
-    assert told(unknown) == (["Bücher, жизнь"], "unknown encoding 'bogus'")
+    assert texts_and_problems(unknown) == (["Bücher, жизнь"], "unknown encoding 'bogus'")
 
 
 def test_a_few_broken_bytes_do_not_change_the_encoding() -> None:
     body = rss(item("<description>жизнь как она есть</description>")).encode()
-    texts, problems = told(body.replace("есть".encode(), b"\xd0" + "есть".encode()))
+    texts, problems = texts_and_problems(body.replace("есть".encode(), b"\xd0" + "есть".encode()))
     assert texts == ["жизнь как она \N{REPLACEMENT CHARACTER}есть"]
     assert problems == "1 character invalid in utf-8: replaced"
 
 
 def test_entities_of_the_document_are_read_and_bombs_are_not() -> None:
     head = '<!DOCTYPE rss [<!ENTITY me "Ada &#38; Bob"><!ENTITY bomb "&me;&me;">]>'
-    assert told(rss(item("<description>by &me;</description>"), head=head))[0] == ["by Ada & Bob"]
-    _, problems = told(rss(item("<description>&bomb;</description>"), head=head))
+    assert texts_and_problems(rss(item("<description>by &me;</description>"), head=head))[0] == [
+        "by Ada & Bob"
+    ]
+    _, problems = texts_and_problems(rss(item("<description>&bomb;</description>"), head=head))
     assert problems.startswith("malformed XML: undefined entity")
 
 
@@ -151,7 +157,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
         '<?xml version="1.0"?><?xml-stylesheet href="http://127.0.0.1:9/x.xsl"?>'
         '<!DOCTYPE rss SYSTEM "http://127.0.0.1:9/x.dtd" [<!ENTITY file SYSTEM "file:///etc/passwd">]>'
     )
-    texts, _ = told(rss(item("<description>a &file; b</description>"), head=head))
+    texts, _ = texts_and_problems(rss(item("<description>a &file; b</description>"), head=head))
     assert "root" not in texts[0]
 
 
@@ -191,7 +197,7 @@ HOSTILE = {
     "deep JSON": '{"a":' * (HALF // 5),
 }
 # Parsing takes about one second; ten seconds mean a hang.
-MOST_SECONDS = 10
+MAX_SECONDS = 10
 
 
 @pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
@@ -201,7 +207,7 @@ def test_hostile_documents_end_as_soon_as_others(document: str) -> None:
         parsed = reading(document)
     except NoFeed:
         parsed = None
-    assert time.monotonic() - start < MOST_SECONDS
+    assert time.monotonic() - start < MAX_SECONDS
     if parsed is not None:
         assert sum(len(str(entry.content)) for entry in parsed.entries) < 8 * len(document)
 
@@ -217,13 +223,13 @@ def test_a_malformed_document_of_any_size_is_not_guessed_at() -> None:
      "&#99999999999;", "&#x110000;"],
 )  # fmt: skip
 def test_references_to_no_character_are_left_out(reference: str) -> None:
-    texts, _ = told(rss(item(f"<description>a&#0;b{reference}c</description>")))
+    texts, _ = texts_and_problems(rss(item(f"<description>a&#0;b{reference}c</description>")))
     assert texts == ["abc"]
 
 
 @pytest.mark.parametrize("reference", ["&#65;", "&#x41;", "&#00065;", "&#x00041;"])
 def test_references_to_characters_stay(reference: str) -> None:
-    texts, _ = told(rss(item(f"<description>a&#0;b{reference}c</description>")))
+    texts, _ = texts_and_problems(rss(item(f"<description>a&#0;b{reference}c</description>")))
     assert texts == ["abAc"]
 
 

@@ -15,7 +15,7 @@ def dated(*dates: str, built: str = "") -> FeedDocument:
     return reading(rss(*posts, channel=f"<lastBuildDate>{built}</lastBuildDate>" if built else ""))
 
 
-def believed(document: FeedDocument) -> list[datetime | None]:
+def dates_of(document: FeedDocument) -> list[datetime | None]:
     return [entry.published for entry in document.entries]
 
 
@@ -45,7 +45,7 @@ def believed(document: FeedDocument) -> list[datetime | None]:
     ],
 )
 def test_dates_are_read_in_many_forms(text: str, hour: int, minute: int) -> None:
-    (date,) = believed(dated(text))
+    (date,) = dates_of(dated(text))
     assert date is not None
     assert date.replace(second=0, microsecond=0) == datetime(2024, 4, 1, hour, minute, tzinfo=UTC)
 
@@ -55,7 +55,7 @@ def test_dates_are_read_in_many_forms(text: str, hour: int, minute: int) -> None
 )
 def test_what_nobody_can_read_is_no_date_and_that_is_told(text: str) -> None:
     parsed = dated(text)
-    assert believed(parsed) == [None]
+    assert dates_of(parsed) == [None]
     assert [p for p in parsed.problems if p.startswith("1 date not understood")]
 
 
@@ -68,16 +68,16 @@ def test_no_date_is_no_problem() -> None:
 )
 def test_a_date_that_cannot_be_true_is_not_believed_and_that_is_told(text: str) -> None:
     parsed = dated(text)
-    assert believed(parsed) == [None]
+    assert dates_of(parsed) == [None]
     assert parsed.problems[0].startswith("1 date before 1995 or in the future: ignored")
 
 
 def test_a_clock_that_is_a_little_fast_is_forgiven() -> None:
-    assert believed(dated("2024-05-01T12:40:00Z")) == [NOW]
+    assert dates_of(dated("2024-05-01T12:40:00Z")) == [NOW]
 
 
 def test_a_post_of_this_minute_is_believed() -> None:
-    assert believed(dated("2024-05-01T11:59:50Z", "2024-04-01T10:00:00Z")) == [
+    assert dates_of(dated("2024-05-01T11:59:50Z", "2024-04-01T10:00:00Z")) == [
         NOW - timedelta(seconds=10),
         datetime(2024, 4, 1, 10, tzinfo=UTC),
     ]
@@ -103,18 +103,18 @@ def test_dates_made_with_the_document_are_not_believed_and_that_is_told(
     dates: list[str], built: str, problem: str
 ) -> None:
     parsed = dated(*dates, built=built)
-    assert believed(parsed) == [None] * 3
+    assert dates_of(parsed) == [None] * 3
     assert problem in parsed.problems
 
 
 @pytest.mark.parametrize("dates", [["2024-04-01"] * 2, ["2024-04-01"] * 3 + ["2024-04-02"]])
 def test_a_few_posts_of_one_moment_are_believed(dates: list[str]) -> None:
-    assert None not in believed(dated(*dates))
+    assert None not in dates_of(dated(*dates))
 
 
 def test_the_newest_post_may_be_as_old_as_the_document() -> None:
     dates = ["2024-04-30T08:00:00Z", "2024-04-29T08:00:00Z", "2024-04-28T08:00:00Z"]
-    assert None not in believed(dated(*dates, built="2024-04-30T08:00:00Z"))
+    assert None not in dates_of(dated(*dates, built="2024-04-30T08:00:00Z"))
 
 
 def test_the_day_of_publishing_counts_before_that_of_an_update() -> None:

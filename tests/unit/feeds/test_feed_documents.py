@@ -22,7 +22,7 @@ from tests.unit.feeding import reading
 
 REAL_FEEDS = os.environ.get("REAL_FEEDS")
 pytestmark = pytest.mark.skipif(
-    not REAL_FEEDS, reason="REAL_FEEDS names no folder with the 525 feed documents"
+    not REAL_FEEDS, reason="set REAL_FEEDS to a folder with the 525 feed documents"
 )
 # Parts of problem messages about a wrong encoding or malformed XML.
 WRONG = ("malformed XML", "no encoding declared", "unknown encoding", "character")

@@ -183,7 +183,7 @@ SCHEME = Shop.read_wrapper(Arguments()).selector_digest(Kind.ITEM)
 KNOWN = Validators('"1"', "Wed, 01 May 2024 12:00:00 GMT")
 
 
-def asked(target: Target, **meta: Any) -> Request:
+def outgoing(target: Target, **meta: Any) -> Request:
     """Return the request for a target as it is sent."""
     crawling = spider()
     request = crawling.request(target)
@@ -192,14 +192,14 @@ def asked(target: Target, **meta: Any) -> Request:
     return request
 
 
-def known(**changed: Any) -> Target:
+def known_item(**changed: Any) -> Target:
     """Return an item that was read with the current site definition."""
     usual = {"validators": KNOWN, "content_hash": "h1", "selector_digest": SCHEME}
     return Target("shop", ITEM, Kind.ITEM, **(usual | changed))
 
 
 def test_a_known_page_is_asked_for_with_its_validators() -> None:
-    headers = asked(known()).headers
+    headers = outgoing(known_item()).headers
     assert headers["If-None-Match"] == b'"1"'
     assert headers["If-Modified-Since"] == b"Wed, 01 May 2024 12:00:00 GMT"
 
@@ -207,14 +207,14 @@ def test_a_known_page_is_asked_for_with_its_validators() -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        known(content_hash=None),
-        known(selector_digest="of another wrapper"),
-        known(validators=Validators()),
+        known_item(content_hash=None),
+        known_item(selector_digest="of another wrapper"),
+        known_item(validators=Validators()),
     ],
     ids=["never read", "wrapper edited", "no validators"],
 )
 def test_a_page_whose_content_is_wanted_is_asked_for_plainly(target: Target) -> None:
-    headers = asked(target).headers
+    headers = outgoing(target).headers
     assert "If-None-Match" not in headers
     assert "If-Modified-Since" not in headers
 
@@ -223,7 +223,9 @@ def test_a_page_whose_content_is_wanted_is_asked_for_plainly(target: Target) -> 
     ("final", "sent"), [(None, False), (ITEM, True), ("https://shop.example/item/2", False)]
 )
 def test_validators_of_one_url_do_not_go_to_another(final: str | None, sent: bool) -> None:
-    redirected = asked(known(final_url=final), redirect_urls=["https://shop.example/item/0"])
+    redirected = outgoing(
+        known_item(final_url=final), redirect_urls=["https://shop.example/item/0"]
+    )
     assert ("If-None-Match" in redirected.headers) is sent
 
 

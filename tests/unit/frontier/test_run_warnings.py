@@ -49,14 +49,14 @@ def test_why_a_run_found_nothing() -> None:
 
 
 def test_a_field_is_named_with_its_selector() -> None:
-    def said(name: str, **keys: Any) -> str:
+    def warning(name: str, **keys: Any) -> str:
         return never_found(wrapper(**keys), name, 40)
 
-    assert said("price", fields={"price": ".prise"}) == (
+    assert warning("price", fields={"price": ".prise"}) == (
         "field price: nothing found on 40 of 40 pages (selector .prise)"
     )
-    assert said("price", fields={"price": {"xpath": "//b"}}).endswith("(selector //b)")
-    assert said("main_text") == "main_text: nothing found on 40 of 40 pages"
+    assert warning("price", fields={"price": {"xpath": "//b"}}).endswith("(selector //b)")
+    assert warning("main_text") == "main_text: nothing found on 40 of 40 pages"
 
 
 def test_the_fields_of_a_site_are_its_own_and_those_of_main_text() -> None:

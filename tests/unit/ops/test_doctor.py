@@ -134,7 +134,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str], Path]) -> None:
     init = install("spiders")
     finding = worst(doctor.check_names())
-    assert finding.status is WARNING, "in the project's folder its own come first"
+    assert finding.status is WARNING, "in the project's folder, its own modules come first"
     assert finding.found == f"package 'spiders' is also installed by greedy ({init})"
     assert finding.todo == f"pip uninstall greedy, or always run python -m scrapy in {PROJECT}"
 
@@ -173,7 +173,7 @@ def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     (finding,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
     assert finding.found.startswith(f"{deep}: ")
-    assert not deep.exists(), "and is not made"
+    assert not deep.exists(), "the check must not create the folder"
     (tmp_path / "a").write_text("")
     (finding,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
     assert (finding.status, finding.found) == (FAILED, f"{deep}: {tmp_path / 'a'} is not a folder")

@@ -55,7 +55,7 @@ def values(family: Metric, suffix: str = "") -> dict[tuple[tuple[str, str], ...]
     """Return the value of each series; `suffix` selects series of a histogram or a counter."""
     wanted = [sample for sample in family.samples if sample.name == family.name + suffix]
     by_labels = {tuple(sorted(sample.labels.items())): sample.value for sample in wanted}
-    assert len(by_labels) == len(wanted), "no series stands twice"
+    assert len(by_labels) == len(wanted), "a series is repeated"
     return by_labels
 
 
@@ -232,10 +232,10 @@ def test_answers(method: str, path: str, trouble: str | None, status: int) -> No
     async def metrics() -> bytes:
         return b"freshet_x 1\n"
 
-    async def said() -> str | None:
+    async def status_text() -> str | None:
         return trouble
 
-    assert asyncio.run(answer(MetricsSource(metrics, said), method, path)).status == status
+    assert asyncio.run(answer(MetricsSource(metrics, status_text), method, path)).status == status
 
 
 def test_before_the_first_reading_there_is_nothing_to_tell() -> None:
@@ -287,7 +287,7 @@ def test_a_sample_stands_for_all() -> None:
     ((name, estimate),) = estimated(some, Counter(shop=300))
     assert (name, estimate.planned, estimate.requests_per_day) == ("shop", 200, 300)
     assert (estimate.expected_freshness, estimate.expected_age_seconds) == (0.75, 2 * 86_400)
-    assert estimate.present_freshness == 1, "what plans know nothing of is left out"
+    assert estimate.present_freshness == 1, "targets unknown to plans are excluded"
     assert estimate.present_age_seconds == pytest.approx(0, abs=1e-3)
     assert np.isnan([estimate.missed_per_week, estimate.delay_seconds]).all()
 

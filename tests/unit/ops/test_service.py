@@ -56,7 +56,7 @@ COUNTS = {
 }  # fmt: skip
 
 
-def standing(due: float | None, *, not_before: float = 0, is_running: bool = False) -> SpiderState:
+def state_of(due: float | None, *, not_before: float = 0, is_running: bool = False) -> SpiderState:
     return SpiderState(due=due, not_before=not_before, read_at=NOW, is_running=is_running)
 
 
@@ -64,32 +64,32 @@ def test_at_first_every_spider_has_its_pass() -> None:
     begin, _ = decide(NOW, {"a": SpiderState(), "b": SpiderState()}, room=4)
     assert begin == ["a", "b"]
     assert SpiderState().is_blind
-    assert not SpiderState().needs_read(NOW), "whatever the database says: it may be empty"
+    assert not SpiderState().needs_read(NOW), "the database may be empty"
 
 
 def test_who_has_waited_longest_goes_first_and_no_more_than_have_room() -> None:
     spiders = {
-        "late": standing(NOW - 1), "later": standing(NOW - 2), "latest": standing(NOW - 3),
-        "at work": standing(NOW - 9, is_running=True),
+        "late": state_of(NOW - 1), "later": state_of(NOW - 2), "latest": state_of(NOW - 3),
+        "at work": state_of(NOW - 9, is_running=True),
     }  # fmt: skip
     assert decide(NOW, spiders, room=3)[0] == ["latest", "later"]
     assert decide(NOW, spiders, room=1)[0] == []
 
 
 def test_a_pause_counts_as_waiting_only_from_its_end() -> None:
-    spiders = {"rested": standing(NOW - 9, not_before=NOW - 1), "due": standing(NOW - 2)}
+    spiders = {"rested": state_of(NOW - 9, not_before=NOW - 1), "due": state_of(NOW - 2)}
     assert decide(NOW, spiders, room=1)[0] == ["due"]
 
 
 @pytest.mark.parametrize(
     ("spiders", "seconds"),
     [
-        ({"a": standing(NOW + 2), "b": standing(NOW + 3)}, 2),
-        ({"a": standing(NOW + 900)}, DUE_SECONDS),
-        ({"a": standing(None)}, DUE_SECONDS),
-        ({"a": standing(NOW - 9, not_before=NOW + 1)}, 1),
-        ({"a": standing(None, not_before=NOW + 0.2)}, 0.2),
-        ({"a": standing(NOW - 9, is_running=True)}, DUE_SECONDS),
+        ({"a": state_of(NOW + 2), "b": state_of(NOW + 3)}, 2),
+        ({"a": state_of(NOW + 900)}, DUE_SECONDS),
+        ({"a": state_of(None)}, DUE_SECONDS),
+        ({"a": state_of(NOW - 9, not_before=NOW + 1)}, 1),
+        ({"a": state_of(None, not_before=NOW + 0.2)}, 0.2),
+        ({"a": state_of(NOW - 9, is_running=True)}, DUE_SECONDS),
         ({}, DUE_SECONDS),
     ],
     ids=["first", "far", "none", "pause", "look after a pause", "at work", "nobody"],
@@ -103,20 +103,20 @@ def test_the_sleep_ends_when_there_may_be_something_to_do(
 
 
 def test_after_a_good_pass_the_database_is_asked_what_is_due() -> None:
-    state = standing(NOW - 9, is_running=True)
+    state = state_of(NOW - 9, is_running=True)
     pause = state.ended(RunEnd.GOOD, NOW)
     assert not state.is_running
-    assert state.ready is None, "what was due is visited"
+    assert state.ready is None, "all due targets were visited"
     assert not state.needs_read(NOW)
     assert state.needs_read(NOW + pause)
     state.due, state.read_at = NOW + 99, NOW + 1
     assert not state.needs_read(NOW + 2)
-    assert state.needs_read(NOW + 1 + DUE_SECONDS), "an import may have brought something forward"
+    assert state.needs_read(NOW + 1 + DUE_SECONDS), "an import may have made targets due earlier"
 
 
 @pytest.mark.parametrize("ending", [RunEnd.FAILED, RunEnd.BUSY])
 def test_a_pass_that_could_not_begin_is_tried_again_without_a_look(ending: RunEnd) -> None:
-    state = standing(NOW, is_running=True)
+    state = state_of(NOW, is_running=True)
     pause = state.ended(ending, NOW)
     assert state.ready == NOW + pause
     assert not state.needs_read(NOW + pause)
@@ -166,7 +166,7 @@ def test_periodic_jobs_are_told_what_the_service_was_told() -> None:
 def test_settings_of_a_pass_leave_those_of_the_project_alone() -> None:
     settings = Settings({"CLOSESPIDER_TIMEOUT": 20, "EXTENSIONS": {"mine.Own": 1}})
     own = run_settings(settings, 60)
-    assert own.getfloat("CLOSESPIDER_TIMEOUT") == 20, "the shorter of the two"
+    assert own.getfloat("CLOSESPIDER_TIMEOUT") == 20, "the shorter limit applies"
     assert own.getdict("EXTENSIONS")["mine.Own"] == 1
     assert own.getdict("EXTENSIONS")["crawler.ops.extensions.Garbage"] is None
     assert settings.getdict("EXTENSIONS") == {"mine.Own": 1}
@@ -197,7 +197,7 @@ def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
     Filed.place.write_text("broken", encoding="utf-8")
     assert classes(spiders) == ["example", "filed", "other", "own"]
     assert [job.word for job in initial_jobs(spiders)] == ["filed", "own"], (
-        "Freshet's, but for examples"
+        "Freshet's spiders, except for the examples"
     )
     with pytest.raises(ConfigError, match="other: not a WrapperSpider"):
         jobs_of(["other"], spiders, StoredSites())
@@ -218,30 +218,32 @@ def test_what_runs_is_what_has_targets() -> None:
     spiders: Spiders = {"idle": Idle, "shop": Shop, ANY_SITE: SiteSpider}
     jobs = default_jobs(spiders, stored_sites)
     assert [job.word for job in jobs.jobs] == ["news", "shop"]
-    assert [job.definition for job in jobs.jobs] == [stored["news"], None], "a class wins"
+    assert [job.definition for job in jobs.jobs] == [stored["news"], None], (
+        "a spider class takes precedence"
+    )
     assert (jobs.undefined, jobs.unwatched) == (["lost"], ["idle"])
     assert not needs_database(["shop", "a.toml"], spiders)
     assert needs_database(["news"], spiders)
 
 
-def order(*words: str) -> ServiceOptions:
+def parsed_options(*words: str) -> ServiceOptions:
     parser = argparse.ArgumentParser()
     add_options(parser)
     return options_of(Config.load(), parser.parse_intermixed_args(list(words)))
 
 
 def test_options() -> None:
-    assert order() == ServiceOptions([], None, 60, 24)
-    given = order("books", "--spider", "quotes", "books", "--for", "1h", "--slice", "2m")
+    assert parsed_options() == ServiceOptions([], None, 60, 24)
+    given = parsed_options("books", "--spider", "quotes", "books", "--for", "1h", "--slice", "2m")
     assert given == ServiceOptions(["books", "quotes"], 3600, 120, 24)
-    assert order("--replan", "0").replan_hours == 0
-    assert order("--replan", "2d").replan_hours == 48
+    assert parsed_options("--replan", "0").replan_hours == 0
+    assert parsed_options("--replan", "2d").replan_hours == 48
 
 
 @pytest.mark.parametrize("words", [("--for", "soon"), ("--slice", "0m"), ("--replan", "-1h")])
 def test_bad_times_name_their_option(words: tuple[str, str]) -> None:
     with pytest.raises(ConfigError, match=f"^{words[0]}: invalid duration: '{words[1]}'"):
-        order("=".join(words))
+        parsed_options("=".join(words))
 
 
 def test_a_bug_is_told_with_its_place_a_users_error_as_it_is() -> None:

@@ -19,7 +19,7 @@ RULES = Rules(
 )
 
 
-def known(**state: object) -> Target:
+def known_item(**state: object) -> Target:
     """Return an item that was fetched before."""
     return target(
         **({"content_hash": "h1", "raw_hash": "r1", "selector_digest": "s1", "size": 100} | state)
@@ -40,12 +40,12 @@ def hours(moment: datetime) -> float:
     ("page", "outcome", "due"),
     [
         (fetched(content_hash="h1"), Outcome.NEW, 24),
-        (fetched(known(), content_hash="h1"), Outcome.UNCHANGED, 24),
-        (fetched(known(), content_hash="h2"), Outcome.CHANGED, 24),
-        (fetched(known(), outcome=Outcome.NOT_MODIFIED, status=304), Outcome.NOT_MODIFIED, 24),
-        (fetched(known(), outcome=Outcome.GONE, status=404), Outcome.GONE, 24),
-        (fetched(known(consecutive_errors=2), outcome=Outcome.ERROR), Outcome.ERROR, 1),
-        (fetched(known(), outcome=Outcome.BLOCKED, status=403), Outcome.BLOCKED, 1),
+        (fetched(known_item(), content_hash="h1"), Outcome.UNCHANGED, 24),
+        (fetched(known_item(), content_hash="h2"), Outcome.CHANGED, 24),
+        (fetched(known_item(), outcome=Outcome.NOT_MODIFIED, status=304), Outcome.NOT_MODIFIED, 24),
+        (fetched(known_item(), outcome=Outcome.GONE, status=404), Outcome.GONE, 24),
+        (fetched(known_item(consecutive_errors=2), outcome=Outcome.ERROR), Outcome.ERROR, 1),
+        (fetched(known_item(), outcome=Outcome.BLOCKED, status=403), Outcome.BLOCKED, 1),
         (fetched(target(Kind.LIST), content_hash="h1"), Outcome.NEW, 6),
     ],
     ids=["new", "unchanged", "changed", "304", "gone", "error", "blocked", "new list page"],
@@ -68,7 +68,7 @@ def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: f
 def test_an_edit_of_the_wrapper_is_no_change_of_the_page(
     digest: str, raw: str, outcome: Outcome, reason: str | None
 ) -> None:
-    decided = visit(fetched(known(), content_hash="h2", selector_digest=digest, raw_hash=raw))
+    decided = visit(fetched(known_item(), content_hash="h2", selector_digest=digest, raw_hash=raw))
     assert (decided.outcome, decided.reason) == (outcome, reason)
 
 
@@ -84,7 +84,7 @@ def test_an_edit_of_the_wrapper_is_no_change_of_the_page(
 def test_a_page_is_gone_when_it_was_confirmed(
     before: int, gone: bool, due: float, reason: str | None
 ) -> None:
-    decided = visit(fetched(known(consecutive_gone=before), outcome=Outcome.GONE))
+    decided = visit(fetched(known_item(consecutive_gone=before), outcome=Outcome.GONE))
     assert (decided.gone, hours(decided.next_visit), decided.reason) == (gone, due, reason)
     assert decided.consecutive_gone == before + 1
 
@@ -95,7 +95,7 @@ def test_one_confirmation_is_enough_where_that_is_asked_for() -> None:
 
 
 def test_a_page_that_comes_back_starts_anew() -> None:
-    before = known(consecutive_gone=2, consecutive_errors=4)
+    before = known_item(consecutive_gone=2, consecutive_errors=4)
     decided = visit(fetched(before, content_hash="h1"))
     assert (decided.consecutive_gone, decided.consecutive_errors, decided.gone) == (0, 0, False)
 
@@ -110,14 +110,14 @@ def test_a_page_that_comes_back_starts_anew() -> None:
 def test_errors_in_a_row_are_asked_about_less_and_less(
     outcome: Outcome, before: int, due: float
 ) -> None:
-    page = fetched(known(consecutive_errors=before), outcome=outcome, reason="status 500")
+    page = fetched(known_item(consecutive_errors=before), outcome=outcome, reason="status 500")
     decided = visit(page)
     assert (hours(decided.next_visit), decided.consecutive_errors) == (due, before + 1)
     assert decided.reason == "status 500"
 
 
 def test_an_error_says_nothing_about_a_page_being_gone() -> None:
-    decided = visit(fetched(known(consecutive_gone=2), outcome=Outcome.ERROR))
+    decided = visit(fetched(known_item(consecutive_gone=2), outcome=Outcome.ERROR))
     assert decided.consecutive_gone == 2
 
 
@@ -129,7 +129,7 @@ def test_an_error_says_nothing_about_a_page_being_gone() -> None:
 def test_the_sizes_are_those_of_the_paper_s_table(
     get_size: int, update_size: int, sign: int
 ) -> None:
-    before = known(size=get_size - sign * update_size)
+    before = known_item(size=get_size - sign * update_size)
     decided = visit(fetched(before, content_hash="h2", size=get_size))
     assert (decided.fetched.size, decided.update_size, int(decided.changed)) == (
         get_size, update_size, 1,
@@ -137,7 +137,7 @@ def test_the_sizes_are_those_of_the_paper_s_table(
 
 
 def test_a_replacement_of_the_same_size_is_a_change_of_size_0() -> None:
-    decided = visit(fetched(known(size=100), content_hash="h2", size=100))
+    decided = visit(fetched(known_item(size=100), content_hash="h2", size=100))
     assert (decided.update_size, decided.changed) == (0, True)
 
 
@@ -145,9 +145,9 @@ def test_a_replacement_of_the_same_size_is_a_change_of_size_0() -> None:
     "page",
     [
         fetched(content_hash="h1", size=500),
-        fetched(known(), outcome=Outcome.NOT_MODIFIED, size=0),
-        fetched(known(), outcome=Outcome.GONE, size=500),
-        fetched(known(), outcome=Outcome.ERROR, size=500),
+        fetched(known_item(), outcome=Outcome.NOT_MODIFIED, size=0),
+        fetched(known_item(), outcome=Outcome.GONE, size=500),
+        fetched(known_item(), outcome=Outcome.ERROR, size=500),
     ],
     ids=["first visit", "304", "gone", "error"],
 )

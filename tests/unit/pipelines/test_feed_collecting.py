@@ -99,18 +99,18 @@ def test_a_post_that_a_crash_kept_from_its_visit_is_new_again() -> None:
 
 
 def test_the_window_grows_until_posts_leave_and_follows_the_document_then() -> None:
-    def look(monitor: Monitor, *names: str) -> Monitor:
+    def observe(monitor: Monitor, *names: str) -> Monitor:
         return collect(fetched(*map(entry, names)), monitor, {}).monitor
 
-    young = look(Monitor(), "b", "a")
-    grown = look(young, "c", "b", "a")
+    young = observe(Monitor(), "b", "a")
+    grown = observe(young, "c", "b", "a")
     assert [(m.feed_size, m.full) for m in (young, grown)] == [(2, False), (3, False)]
-    assert planned_feed_size(grown) == 10, "there may be room for more"
-    rolled = look(grown, "d", "c", "b")
+    assert planned_feed_size(grown) == 10, "the feed may have room for more posts"
+    rolled = observe(grown, "d", "c", "b")
     assert (rolled.feed_size, rolled.full, planned_feed_size(rolled)) == (3, True, 3)
-    shrunk = look(rolled, "e", "d")
+    shrunk = observe(rolled, "e", "d")
     assert shrunk.feed_size == 2
-    assert look(shrunk).feed_size == 2, "an empty document tells nothing"
+    assert observe(shrunk).feed_size == 2, "an empty document gives no information"
 
 
 def test_posts_are_lost_when_no_post_of_the_last_document_is_left() -> None:

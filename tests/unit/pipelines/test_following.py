@@ -27,16 +27,16 @@ TODAY = format_datetime(NOON - HOUR, usegmt=True)
 WATCHED = History(AT - 600, AT - 60)
 
 
-def known(**state: object) -> Target:
+def known_item(**state: object) -> Target:
     """Return an item that was fetched before."""
     usual = {"content_hash": "h1", "raw_hash": "r1", "selector_digest": "s1", "history": WATCHED}
     return target(**(usual | state))
 
 
-def look(before: str | None, now: str | None, outcome: Outcome = Outcome.CHANGED) -> Fetched:
+def dated_fetch(before: str | None, now: str | None, outcome: Outcome = Outcome.CHANGED) -> Fetched:
     """Return a fetch with the previous and the current Last-Modified header."""
     content = "h1" if outcome is Outcome.UNCHANGED else "h2"
-    of = known(validators=Validators(last_modified=before), false_dates=4)
+    of = known_item(validators=Validators(last_modified=before), false_dates=4)
     return fetched(of, content_hash=content, validators=Validators(last_modified=now))
 
 
@@ -47,17 +47,17 @@ def look(before: str | None, now: str | None, outcome: Outcome = Outcome.CHANGED
     ("page", "history"),
     [
         (fetched(content_hash="h1"), History.begin(AT)),
-        (fetched(known(), content_hash="h1"), History(AT - 600, AT)),
-        (fetched(known(), content_hash="h2"), WATCHED.seen(AT, changed=True)),
-        (fetched(known(), outcome=Outcome.NOT_MODIFIED), History(AT - 600, AT)),
+        (fetched(known_item(), content_hash="h1"), History(AT - 600, AT)),
+        (fetched(known_item(), content_hash="h2"), WATCHED.seen(AT, changed=True)),
+        (fetched(known_item(), outcome=Outcome.NOT_MODIFIED), History(AT - 600, AT)),
         (
-            fetched(known(), content_hash="h2", selector_digest="s2", raw_hash="r1"),
+            fetched(known_item(), content_hash="h2", selector_digest="s2", raw_hash="r1"),
             History(AT - 600, AT),
         ),
-        (fetched(known(history=None), content_hash="h2"), History.begin(AT)),
-        (fetched(known(), outcome=Outcome.GONE), None),
-        (fetched(known(), outcome=Outcome.ERROR), None),
-        (fetched(known(), outcome=Outcome.BLOCKED), None),
+        (fetched(known_item(history=None), content_hash="h2"), History.begin(AT)),
+        (fetched(known_item(), outcome=Outcome.GONE), None),
+        (fetched(known_item(), outcome=Outcome.ERROR), None),
+        (fetched(known_item(), outcome=Outcome.BLOCKED), None),
     ],
     ids=["new", "same", "changed", "304", "edited wrapper", "no past", "gone", "error", "blocked"],
 )
@@ -66,7 +66,7 @@ def test_each_look_extends_the_past(page: Fetched, history: History | None) -> N
 
 
 def test_an_alias_has_no_past() -> None:
-    visit = decide(fetched(known(), content_hash="h2"), RULES)
+    visit = decide(fetched(known_item(), content_hash="h2"), RULES)
     visit.become_alias("https://shop.example/item/2")
     assert (visit.history, visit.every_hours) == (None, None)
 
@@ -95,7 +95,7 @@ def test_what_the_page_says_of_its_change(
     before: str | None, now: str | None, hours: float | None
 ) -> None:
     expected = 0 if hours is None else AT + hours * 60
-    assert changes.said(look(before, now)) == expected
+    assert changes.said(dated_fetch(before, now)) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_the_page_says_of_its_change(
 def test_a_new_date_on_the_old_content_is_a_lie(
     before: str | None, now: str | None, outcome: Outcome, lied: bool
 ) -> None:
-    page = look(before, now, outcome)
+    page = dated_fetch(before, now, outcome)
     if outcome is Outcome.NOT_MODIFIED:
         page.outcome = outcome
     assert decide(page, RULES).false_dates == 4 + lied
@@ -123,7 +123,7 @@ def test_a_new_date_on_the_old_content_is_a_lie(
 
 def next_visit(plan: Planned | None, zone: str = "UTC", **page: object) -> Visit:
     rules = Rules(INTERVALS, INTERVALS, 3, ZoneInfo(zone))
-    return decide(fetched(known(plan=plan), **({"content_hash": "h1"} | page)), rules)
+    return decide(fetched(known_item(plan=plan), **({"content_hash": "h1"} | page)), rules)
 
 
 def hours(moment: datetime) -> float:
@@ -158,7 +158,7 @@ def test_a_plan_decides_about_the_next_visit(
 def test_the_plan_of_a_feed_may_wait_longer_than_errors_do() -> None:
     long = replace(INTERVALS, planned_hours=9 * 168)
     visit, _ = changes.next_visit(
-        fetched(known(plan=Planned("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
+        fetched(known_item(plan=Planned("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
         ZoneInfo("UTC"), long,
     )  # fmt: skip
     assert 100 < hours(visit) <= 8 * 168

@@ -103,7 +103,7 @@ def test_what_was_asked_of_the_present_plan_is_known() -> None:
     assert in_effect(usual | {"daily_cap": 0}).options.daily_cap == 0
     assert in_effect(usual | {"daily_cap": 0, "budget_per_day": None}).options.daily_cap is None
     assert in_effect(plan_document(spiders=["shop", "blog"])).options == PlanOptions(), (
-        "of others, too"
+        "the plan covers other spiders too"
     )
     assert NOTHING.options == PlanOptions()
 

@@ -263,17 +263,17 @@ def test_visits_that_cannot_be_written_are_an_error_of_one_line(tmp_path: Path) 
 
 
 # Freshness, age in days, delay and delay of all in hours, share lost; daily visits at noon.
-REFEREE_BY_PAGE = (
+EXPECTED_BY_PAGE = (
     0.9159682570970326, 0.025504040578783214, 8.022701023391813, 10.214238749018453,
     0.47813604240282687,
 )  # fmt: skip
-REFEREE_BY_SOURCE = (
+EXPECTED_BY_SOURCE = (
     0.7707242791659499, 0.09347879636832168, 8.046305066127417, 11.05593866687295,
     0.4042489631357763,
 )  # fmt: skip
 
 
-@pytest.mark.skipif(not EVAL_DATA, reason="EVAL_DATA names no folder with the trace of real pages")
+@pytest.mark.skipif(not EVAL_DATA, reason="set EVAL_DATA to a folder with the trace of real pages")
 def test_daily_visits_of_real_pages_score_what_an_independent_referee_gave_them() -> None:
     trace = read_trace(Path(str(EVAL_DATA)) / "pages" / "changes.csv.gz")
     start, stop = (datetime(2024, *day, tzinfo=UTC).timestamp() / 3600 for day in ((1, 22), (3, 4)))
@@ -282,5 +282,5 @@ def test_daily_visits_of_real_pages_score_what_an_independent_referee_gave_them(
     visits = Times(np.arange(n + 1) * len(at), np.tile(at, n))
     totals = score(trace.changes, visits, trace.source, trace.ends, start, stop).totals()
     assert (totals.pages, totals.sources, totals.changes, totals.visits) == (916, 17, 13584, 38262)
-    assert astuple(totals.by_page) == pytest.approx(REFEREE_BY_PAGE, abs=1e-9)
-    assert astuple(totals.by_source) == pytest.approx(REFEREE_BY_SOURCE, abs=1e-9)
+    assert astuple(totals.by_page) == pytest.approx(EXPECTED_BY_PAGE, abs=1e-9)
+    assert astuple(totals.by_source) == pytest.approx(EXPECTED_BY_SOURCE, abs=1e-9)

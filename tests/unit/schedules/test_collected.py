@@ -19,40 +19,42 @@ def ragged(*feeds: list[float]) -> Times:
     return Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
 
 
-def found(posts: list[float], visits: list[float], window: int, hours: float = 100) -> Collected:
+def result_of(
+    posts: list[float], visits: list[float], window: int, hours: float = 100
+) -> Collected:
     """Return the result for one feed's posts in the hours since Monday."""
     return collected(ragged(posts), ragged(visits), np.array([window]), MONDAY, MONDAY + hours)
 
 
 def test_example_1_of_the_paper_the_delay_of_five_posts() -> None:
-    of = found([2, 4, 6, 8, 9], [5, 10], 10)
+    of = result_of([2, 4, 6, 8, 9], [5, 10], 10)
     assert of.delay_h.tolist() == [3 + 1 + 4 + 2 + 1]
     assert of.got.tolist() == [5]
 
 
 def test_example_3_of_the_paper_one_fetch_of_ten_posts_collects_the_newest_five() -> None:
-    of = found([*range(1, 11)], [10], 5)
+    of = result_of([*range(1, 11)], [10], 5)
     assert (of.missed.tolist(), of.got.tolist()) == ([5], [5])
     assert of.delay_h.tolist() == [4 + 3 + 2 + 1 + 0]
 
 
 def test_posts_of_one_moment_push_each_other_out() -> None:
-    assert found([3, 3, 3], [4], 2).missed.tolist() == [1]
+    assert result_of([3, 3, 3], [4], 2).missed.tolist() == [1]
 
 
 def test_what_no_fetch_saw_is_missed_if_it_left_and_uncollected_if_it_stands() -> None:
-    of = found([10, 60, 70, 80], [20], 2)
+    of = result_of([10, 60, 70, 80], [20], 2)
     assert (of.got.tolist(), of.missed.tolist(), of.uncollected.tolist()) == ([1], [1], [2])
     assert of.totals().lost_pct == 75
 
 
 def test_a_fetch_at_the_moment_of_a_post_collects_it() -> None:
-    assert found([10], [10], 1).delay_h.tolist() == [0]
-    assert found([10 + 1e-10], [10], 1).delay_h.tolist() == [0]
+    assert result_of([10], [10], 1).delay_h.tolist() == [0]
+    assert result_of([10 + 1e-10], [10], 1).delay_h.tolist() == [0]
 
 
 def test_posts_count_after_the_start_and_up_to_the_end_fetches_at_both() -> None:
-    of = found([0, 100], [-1, 0, 100, 101], 5)
+    of = result_of([0, 100], [-1, 0, 100, 101], 5)
     assert (of.posts.tolist(), of.visits.tolist(), of.got.tolist()) == ([1], [2], [1])
 
 
@@ -65,11 +67,11 @@ def test_feeds_do_not_see_with_the_fetches_of_others() -> None:
 
 
 def test_without_posts_there_are_no_means() -> None:
-    totals = found([], [10], 5).totals()
+    totals = result_of([], [10], 5).totals()
     assert math.isnan(totals.missed_pct)
     assert math.isnan(totals.delay_h)
 
 
 def test_a_window_has_to_hold_time() -> None:
     with pytest.raises(ValueError, match="is empty"):
-        found([], [], 5, hours=0)
+        result_of([], [], 5, hours=0)

@@ -56,7 +56,7 @@ def wall(zone: str, since: float, until: float) -> Wall:
     return Wall(walls.base, walls.hours[0])
 
 
-def believed(some: Population, past: Histories) -> tuple[Estimate, Rates]:
+def estimates(some: Population, past: Histories) -> tuple[Estimate, Rates]:
     estimated = estimate(some, past)
     return estimated, estimated.rates(slice(0, len(some)))
 
@@ -114,7 +114,7 @@ def test_a_day_of_23_hours_is_a_day(zone: str, day: int) -> None:
 def test_the_posterior_is_prior_times_likelihood() -> None:
     n = 60
     some = population(n, UTC)
-    estimated, rate = believed(some, watched(some, changes(some, rates(n)), every=6))
+    estimated, rate = estimates(some, watched(some, changes(some, rates(n)), every=6))
     part = slice(0, n)
     mass = running(np.full(WEEK_HOURS, 1 / WEEK_HOURS))
     posterior = estimated.likelihood.astype(float) * estimated.prior[some.group]
@@ -137,7 +137,7 @@ def test_rates_cover_the_truth_and_are_not_biased(every: float) -> None:
     n = 1500
     some = population(n, UTC)
     true = np.random.default_rng(1).gamma(1.5, 1.0, n).clip(0.05, 4)
-    rate = believed(some, watched(some, changes(some, true, weeks=10), every, 10))[1]
+    rate = estimates(some, watched(some, changes(some, true, weeks=10), every, 10))[1]
     assert rate.mean.sum() == pytest.approx(true.sum(), rel=0.05)
     covered = np.mean((true >= rate.low * 0.93) & (true <= rate.high * 1.07))
     assert 0.85 < covered < 0.97
@@ -150,7 +150,7 @@ def test_visits_at_odd_times_are_as_good() -> None:
     happened = changes(some, true, weeks=10)
     at = [np.sort(rng.uniform(NOW - 10 * WEEK_HOURS, NOW, 25)) for _ in range(n)]
     visits = Times(np.arange(n + 1) * 25, np.concatenate(at))
-    rate = believed(some, seen(never(n), visits, happened))[1]
+    rate = estimates(some, seen(never(n), visits, happened))[1]
     assert rate.mean.mean() == pytest.approx(2, rel=0.06)
 
 
@@ -158,7 +158,7 @@ def test_silent_targets_keep_a_rate() -> None:
     n = 200
     some = population(n, UTC)
     true = np.where(np.arange(n) < 100, 3.0, 0.0)
-    rate = believed(some, watched(some, changes(some, true, weeks=10), every=24, weeks=10))[1]
+    rate = estimates(some, watched(some, changes(some, true, weeks=10), every=24, weeks=10))[1]
     assert (rate.mean[100:] > 0).all()
     assert rate.mean[100:].max() < 0.3
     assert rate.low.min() >= RATES[0]
@@ -184,7 +184,7 @@ def test_a_new_target_begins_as_its_neighbors() -> None:
         after=past.after,
         by=past.by,
     )
-    rate = believed(more, pasts)[1]
+    rate = estimates(more, pasts)[1]
     assert rate.mean[n] == pytest.approx(0.1, abs=0.1)
     assert rate.mean[n + 1] == pytest.approx(2, rel=0.3)
     assert rate.mean[n + 2] == pytest.approx(6, rel=0.3)
@@ -193,7 +193,7 @@ def test_a_new_target_begins_as_its_neighbors() -> None:
 
 def test_nothing_known_at_all_is_a_wide_guess() -> None:
     some = population(12)
-    estimated, rate = believed(some, never(12))
+    estimated, rate = estimates(some, never(12))
     assert (rate.low <= 0.02).all()
     assert (rate.high >= 20).all()
     np.testing.assert_allclose(estimated.profiles(slice(0, 12)), 1 / WEEK_HOURS)
@@ -326,7 +326,7 @@ def test_estimates_do_not_depend_on_the_order() -> None:
     some = population(n)
     past = watched(some, changes(some, rates(n), OFFICE), every=2)
     order = np.random.default_rng(0).permutation(n)
-    here, there = believed(some, past), believed(some.of(order), past.of(order))
+    here, there = estimates(some, past), estimates(some.of(order), past.of(order))
     np.testing.assert_allclose(there[1].mean, here[1].mean[order], rtol=1e-4)
     np.testing.assert_allclose(
         there[0].profiles(slice(0, n)), here[0].profiles(slice(0, n))[order], rtol=1e-4, atol=1e-9

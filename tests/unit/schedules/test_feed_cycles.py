@@ -14,7 +14,7 @@ from schedules.terms import BudgetTooSmall
 MONDAY = 24.0 * (7 * 2822 + 4)
 
 
-def believed(*feeds: list[float]) -> Posting:
+def estimated(*feeds: list[float]) -> Posting:
     """Return estimates for feeds with posts at these hours of the three weeks since a Monday."""
     flat = np.array([hour for feed in feeds for hour in feed], np.float64)
     posts = Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
@@ -33,14 +33,14 @@ DAILY = [24 * day + 9.5 + j / 60 for day in range(21) for j in range(6)]
 
 
 def test_a_feed_that_posts_each_morning_is_fetched_soon_after() -> None:
-    plan = optimal_schedules(believed(DAILY), limits(1), Schedules.none(1), visits_per_week=7)
+    plan = optimal_schedules(estimated(DAILY), limits(1), Schedules.none(1), visits_per_week=7)
     slots = np.array(plan.schedules[0].slots)
     assert len(slots) == 7
     assert set(slots % 24) <= {10, 11, 12}
 
 
 def test_a_silent_feed_gets_the_floor_where_visits_are_dear() -> None:
-    plan = optimal_schedules(believed([], DAILY), limits(2), Schedules.none(2), price=2.0)
+    plan = optimal_schedules(estimated([], DAILY), limits(2), Schedules.none(2), price=2.0)
     assert plan.schedules[0].visits_per_week == 0.25
     assert plan.schedules[1].visits_per_week >= 1
 
@@ -53,12 +53,12 @@ def test_a_silent_feed_gets_the_floor_where_visits_are_dear() -> None:
     ],
 )  # fmt: skip
 def test_the_longest_interval_is_kept_at_any_price(most: float, visits: float) -> None:
-    plan = optimal_schedules(believed([]), limits(1, most=most), Schedules.none(1), price=1e6)
+    plan = optimal_schedules(estimated([]), limits(1, most=most), Schedules.none(1), price=1e6)
     assert plan.schedules[0].visits_per_week == pytest.approx(visits)
 
 
 def test_cycles_lengthen_as_visits_get_dearer() -> None:
-    feeds, bounds = believed([9.5, 100, 300]), limits(1, most=4032)
+    feeds, bounds = estimated([9.5, 100, 300]), limits(1, most=4032)
     plans = [
         optimal_schedules(feeds, bounds, Schedules.none(1), price=price).schedules[0]
         for price in (0.01, 0.1, 0.3, 1, 3, 10, 100)
@@ -70,7 +70,7 @@ def test_cycles_lengthen_as_visits_get_dearer() -> None:
 
 
 def test_no_more_visits_than_the_shortest_interval_allows() -> None:
-    plan = optimal_schedules(believed(DAILY), limits(1, least=48), Schedules.none(1), price=1e-9)
+    plan = optimal_schedules(estimated(DAILY), limits(1, least=48), Schedules.none(1), price=1e-9)
     slots = np.array(plan.schedules[0].slots)
     assert np.diff(np.append(slots, slots[0] + WEEK_HOURS)).min() >= 48
 
@@ -78,12 +78,12 @@ def test_no_more_visits_than_the_shortest_interval_allows() -> None:
 def test_too_few_visits_for_all_floors_are_refused() -> None:
     with pytest.raises(BudgetTooSmall):
         optimal_schedules(
-            believed([], []), limits(2, most=168), Schedules.none(2), visits_per_week=1
+            estimated([], []), limits(2, most=168), Schedules.none(2), visits_per_week=1
         )
 
 
 def test_a_present_schedule_that_is_hardly_worse_stays() -> None:
-    feeds, bounds = believed(DAILY), limits(1)
+    feeds, bounds = estimated(DAILY), limits(1)
     first = optimal_schedules(feeds, bounds, Schedules.none(1), visits_per_week=7)
     moved = Schedules(
         first.schedules.weeks, first.schedules.first, first.schedules.slots.copy(),
@@ -95,7 +95,7 @@ def test_a_present_schedule_that_is_hardly_worse_stays() -> None:
 
 
 def test_a_present_schedule_in_a_closed_hour_goes() -> None:
-    feeds, bounds = believed(DAILY), limits(1)
+    feeds, bounds = estimated(DAILY), limits(1)
     bounds.open_hours[0, :10] = False
     slot, none = np.array([3], np.uint16), np.zeros(1)
     night = Schedules(np.ones(1, np.uint8), np.array([0, 1]), slot, none, none)
@@ -105,5 +105,5 @@ def test_a_present_schedule_in_a_closed_hour_goes() -> None:
 
 def test_without_feeds_there_is_no_plan() -> None:
     assert (
-        len(optimal_schedules(believed(), limits(0), Schedules.none(0), price=1.0).schedules) == 0
+        len(optimal_schedules(estimated(), limits(0), Schedules.none(0), price=1.0).schedules) == 0
     )

@@ -25,7 +25,7 @@ from schedules.feeds.post_rates import table
 from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS
 
 ALWAYS = np.ones(WEEK_HOURS, np.bool_)
-FOR_EVER = 1e9
+FOREVER = 1e9
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Feed:
 
     def room(self, **other: float) -> Room:
         """Return the room for fetches in these hours and in the first hour of the next cycle."""
-        least, most = other.get("least", 1.0), other.get("most", FOR_EVER)
+        least, most = other.get("least", 1.0), other.get("most", FOREVER)
         return Room(0, self.hours + 1, ALWAYS, least, most)
 
 

@@ -139,7 +139,7 @@ def hours(text: str) -> float:
 @pytest.fixture(scope="module")
 def busy() -> Real:
     if not EVAL_DATA:
-        pytest.skip("EVAL_DATA names no folder with the posts of real feeds")
+        pytest.skip("set EVAL_DATA to a folder with the posts of real feeds")
     return Real.read(Path(EVAL_DATA) / "feeds" / "busy")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.faults.fetches import Blow, fetches
 
 KILLED = Blow("worker", 10.0, 10.1, "worker-1")
-AWAY = Blow("Redis", 20.0, 22.0)
+OUTAGE = Blow("Redis", 20.0, 22.0)
 
 
 def row(at: float, agent: str = "worker-1", path: str = "/a", **more: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def row(at: float, agent: str = "worker-1", path: str = "/a", **more: Any) -> di
 
 
 def test_each_page_once() -> None:
-    result = fetches([row(1), row(2, path="/b")], [KILLED, AWAY])
+    result = fetches([row(1), row(2, path="/b")], [KILLED, OUTAGE])
     assert (result.answered, result.again, result.cut) == (2, 0, 0)
     assert result.pages == {"/a": 1, "/b": 1}
 
@@ -35,9 +35,11 @@ def test_a_kill_after_the_second_fetch_explains_nothing() -> None:
 
 
 def test_a_server_was_away_meanwhile() -> None:
-    result = fetches([row(19.5), row(25, "worker-2")], [AWAY])
+    result = fetches([row(19.5), row(25, "worker-2")], [OUTAGE])
     assert (result.while_away, result.in_flight, result.unexplained) == (1, 0, [])
-    assert fetches([row(5), row(25, "worker-2")], [AWAY]).unexplained == ["/a"], "long before"
+    assert fetches([row(5), row(25, "worker-2")], [OUTAGE]).unexplained == ["/a"], (
+        "the fault was long before"
+    )
 
 
 def test_what_was_cut_is_no_answer() -> None:

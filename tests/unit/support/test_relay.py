@@ -46,7 +46,7 @@ def connected(relay: Relay) -> socket.socket:
     return socket.create_connection(("127.0.0.1", relay.port), timeout=10)
 
 
-def said(connection: socket.socket, text: bytes) -> bytes:
+def echoed(connection: socket.socket, text: bytes) -> bytes:
     connection.sendall(text)
     return connection.recv(100)
 
@@ -60,29 +60,29 @@ def is_cut(connection: socket.socket) -> bool:
 
 def test_it_passes_on(relay: Relay) -> None:
     with connected(relay) as one, connected(relay) as two:
-        assert (said(one, b"one"), said(two, b"two")) == (b"one", b"two")
+        assert (echoed(one, b"one"), echoed(two, b"two")) == (b"one", b"two")
 
 
 def test_it_refuses(relay: Relay) -> None:
     with connected(relay) as connection:
-        assert said(connection, b"before") == b"before"
+        assert echoed(connection, b"before") == b"before"
         with relay.refusing():
             with pytest.raises(ConnectionRefusedError):
                 connected(relay)
             assert is_cut(connection)
     with connected(relay) as connection:
-        assert said(connection, b"after") == b"after"
+        assert echoed(connection, b"after") == b"after"
 
 
 def test_it_swallows(relay: Relay) -> None:
     with connected(relay) as old:
-        assert said(old, b"before") == b"before"
+        assert echoed(old, b"before") == b"before"
         with relay.swallowing(), connected(relay) as new:
             for connection in (old, new):
                 connection.settimeout(SHORT_SECONDS)
                 with pytest.raises(TimeoutError):
-                    said(connection, b"into the void")
+                    echoed(connection, b"into the void")
         old.settimeout(10)
         assert is_cut(old)
     with connected(relay) as connection:
-        assert said(connection, b"after") == b"after"
+        assert echoed(connection, b"after") == b"after"

@@ -71,10 +71,10 @@ def test_it_changes_and_grows_with_time() -> None:
     assert [n for n in early if early[n] != late[n]] == [4]
     at = 70 * 4
     assert pages.page(b"/item/1.html", at) != early[1]
-    assert pages.page(b"/item/3.html", at * 1000) == early[3], "every fourth never changes"
+    assert pages.page(b"/item/3.html", at * 1000) == early[3], "every fourth item never changes"
     assert pages.page(b"/item/201.html", 4.9) is None
     assert pages.page(b"/item/201.html", 5.0) is not None
-    assert pages.page(b"/", 0) != pages.page(b"/", 5.0), "and a list more"
+    assert pages.page(b"/", 0) != pages.page(b"/", 5.0), "a new item changes the list"
 
 
 @pytest.mark.parametrize("path", [b"/item/0.html", b"/item/01.html", b"/list/0/", b"/item/.html"])

@@ -51,7 +51,7 @@ USUAL = [
     r"[\]{,5}(?=x]",
 ]
 # Patterns with unsupported features, and the error messages with the way out.
-LACKING = [
+UNSUPPORTED = [
     (r"/shop/(?!item/)\w+/", "look-ahead is not supported: (?!. To exclude URLs, use not_list_p"),
     (r"/a(?=b)", "look-ahead is not supported: (?="),
     (r"(?<!x)/a/", "look-behind is not supported: (?<!"),
@@ -156,7 +156,7 @@ def test_made_up_patterns_find_what_python_finds(
     assert _found(pattern, text) == (expected and (expected[0], *expected.groups("")))
 
 
-@pytest.mark.parametrize(("pattern", "problem"), LACKING)
+@pytest.mark.parametrize(("pattern", "problem"), UNSUPPORTED)
 def test_what_cannot_be_searched_is_refused_with_the_way_out(pattern: str, problem: str) -> None:
     with pytest.raises(WrapperError) as caught:
         wrapper(item_pages=["/item/", pattern])

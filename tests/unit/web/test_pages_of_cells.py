@@ -407,4 +407,4 @@ def test_only_get_and_head_and_only_once_if_unchanged(root: Path) -> None:
 def test_hosts_that_are_this_machine(root: Path, host: str, local: bool) -> None:
     assert is_local(host) is local
     assert (answer(root, PageRequest("GET", "/", host)).status == 403) is not local
-    assert answer(root, PageRequest("GET", "/", "")).status == 403, "none, or several"
+    assert answer(root, PageRequest("GET", "/", "")).status == 403, "no host, or several"

@@ -76,7 +76,7 @@ def test_the_next_request_has_a_time_of_its_own(
         assert not transport.disconnected
     assert transport.value().count(b"HTTP/1.1 200") == 3
     clock.advance(HEAD_SECONDS + 1)
-    assert not transport.disconnected, "nothing has begun"
+    assert not transport.disconnected, "no request has started"
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_a_name_of_both_kinds_is_asked_at_its_public_address(
     assert allowed("http://hub.example/", "http://127.0.0.1/feed") == ["93.184.216.34"]
 
 
-async def crowd(lanes: TaskPool, works: int, hosts: int) -> tuple[int, int]:
+async def max_concurrency(pool: TaskPool, works: int, hosts: int) -> tuple[int, int]:
     """Return the maximum number of concurrent jobs in total and per host."""
     running: list[str] = []
     most = [0, 0]
@@ -251,14 +251,14 @@ async def crowd(lanes: TaskPool, works: int, hosts: int) -> tuple[int, int]:
 
     for n in range(works):
         host = f"h{n % hosts}"
-        await lanes.put(f"k{n}", host, lambda host=host: work(host))
-    await lanes.drain(10)
+        await pool.put(f"k{n}", host, lambda host=host: work(host))
+    await pool.drain(10)
     return most[0], most[1]
 
 
 def test_a_hub_gets_few_requests_at_once() -> None:
-    assert asyncio.run(crowd(TaskPool(), 300, 100))[0] == MAX_RUNNING
-    assert asyncio.run(crowd(TaskPool(), 100, 3))[1] == MAX_RUNNING_PER_HOST
+    assert asyncio.run(max_concurrency(TaskPool(), 300, 100))[0] == MAX_RUNNING
+    assert asyncio.run(max_concurrency(TaskPool(), 100, 3))[1] == MAX_RUNNING_PER_HOST
 
 
 def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
@@ -266,14 +266,14 @@ def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
         await asyncio.sleep(1000)
 
     async def run() -> None:
-        lanes = TaskPool()
-        taken = [lanes.offer(f"k{n}", "slow", never_ends) for n in range(1000)]
+        pool = TaskPool()
+        taken = [pool.offer(f"k{n}", "slow", never_ends) for n in range(1000)]
         assert sum(taken) == MAX_WAITING_PER_HOST
-        assert not lanes.offer("k0", "other", never_ends), "a feed is asked for once at a time"
-        assert lanes.offer("other", "other", never_ends)
-        await asyncio.wait_for(lanes.drain(0.01), 5)
-        assert lanes.offer("k0", "slow", never_ends), "all is free again"
-        await lanes.drain(0)
+        assert not pool.offer("k0", "other", never_ends), "one job per feed at a time"
+        assert pool.offer("other", "other", never_ends)
+        await asyncio.wait_for(pool.drain(0.01), 5)
+        assert pool.offer("k0", "slow", never_ends), "all slots are free again"
+        await pool.drain(0)
 
     asyncio.run(run())
 
@@ -288,16 +288,16 @@ def test_work_that_fails_leaves_the_rest_alone() -> None:
         done.append(1)
 
     async def run() -> None:
-        lanes = TaskPool()
-        lanes.offer("a", "hub", fails)
-        lanes.offer("b", "hub", works)
-        await lanes.drain(5)
+        pool = TaskPool()
+        pool.offer("a", "hub", fails)
+        pool.offer("b", "hub", works)
+        await pool.drain(5)
 
     asyncio.run(run())
     assert done == [1]
 
 
-def order(*words: str) -> Any:
+def parsed_options(*words: str) -> Any:
     import argparse
 
     parser = argparse.ArgumentParser()
@@ -306,7 +306,9 @@ def order(*words: str) -> Any:
 
 
 def test_options_as_they_are_meant() -> None:
-    parsed = order("--callback", "https://public.example/push/", "--for", "5", "--port", "0")
+    parsed = parsed_options(
+        "--callback", "https://public.example/push/", "--for", "5", "--port", "0"
+    )
     assert parsed.subscriptions.callback == "https://public.example/push"
     assert (parsed.bind, parsed.port, parsed.seconds, parsed.unsubscribe) == (
         "127.0.0.1",
@@ -333,7 +335,7 @@ def test_options_as_they_are_meant() -> None:
 )
 def test_wrong_options_are_one_line(words: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as raised:
-        order(*words)
+        parsed_options(*words)
     assert "\n" not in str(raised.value)
 
 

@@ -107,10 +107,13 @@ def test_the_order_of_targets_does_not_matter(
     steps, key = market
     order = np.array(random.sample(range(len(key)), len(key)))  # type: ignore[attr-defined]
     budget = budget_of(steps, share)
-    here, there = allocate(steps, key, budget), allocate(*in_order(steps, key, order), budget)
-    assert here.price == there.price
+    original, reordered = (
+        allocate(steps, key, budget),
+        allocate(*in_order(steps, key, order), budget),
+    )
+    assert original.price == reordered.price
     shuffled, _ = in_order(steps, key, order)
-    np.testing.assert_array_equal(bought(steps, here)[order], bought(shuffled, there))
+    np.testing.assert_array_equal(bought(steps, original)[order], bought(shuffled, reordered))
 
 
 @given(markets(), SHARES, SHARES)

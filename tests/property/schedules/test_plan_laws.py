@@ -112,12 +112,12 @@ def test_the_order_of_targets_does_not_matter(seed: int, policy: str) -> None:
     some, past = case(seed)
     terms = Terms(policy, 2 * least_per_day(some), 2.2 * least_per_day(some), 30)
     order = np.random.default_rng(seed).permutation(len(some))
-    here = plan(some, past, terms, NOW)
-    there = plan(some.of(order), past.of(order), terms, NOW)
-    assert there.price == pytest.approx(here.price, nan_ok=True)
-    np.testing.assert_allclose(there.stale, here.stale[order])
+    original = plan(some, past, terms, NOW)
+    reordered = plan(some.of(order), past.of(order), terms, NOW)
+    assert reordered.price == pytest.approx(original.price, nan_ok=True)
+    np.testing.assert_allclose(reordered.stale, original.stale[order])
     for i, row in enumerate(order):
-        a, b = here.schedules[row], there.schedules[i]
+        a, b = original.schedules[row], reordered.schedules[i]
         assert (a.weeks, a.slots) == (b.weeks, b.slots)
         assert b.every_hours == pytest.approx(a.every_hours)
 
@@ -264,12 +264,12 @@ def test_slots_follow_the_clock_of_the_site(east: int) -> None:
         population(24, (ZoneInfo("UTC"),)), population(24, (ZoneInfo(f"Etc/GMT{-east:+d}"),))
     )  # fmt: skip
     happened = changes(utc, rates(24) + 1, OFFICE)
-    there = Times(happened.first, happened.at - east)
+    happened_there = Times(happened.first, happened.at - east)
     terms = Terms(budget_per_day=40)
-    here = plan(utc, watched(utc, happened, 1), terms, NOW)
+    in_utc = plan(utc, watched(utc, happened, 1), terms, NOW)
     made = plan(away, shifted(watched(utc, happened, 1), -east), terms, NOW)
-    assert len(there.at) == len(happened.at)
-    assert all_of(made.schedules) == all_of(here.schedules)
+    assert len(happened_there.at) == len(happened.at)
+    assert all_of(made.schedules) == all_of(in_utc.schedules)
 
 
 def shifted(past: Histories, hours: float) -> Histories:

@@ -85,8 +85,8 @@ def test_a_feed_names_its_own_host_for_itself_and_its_posts() -> None:
 
 def test_robots_txt_has_the_rights_of_whom_it_is_read_for() -> None:
     feed = Target("feeds", "http://10.0.0.5/feed", Kind.FEED)
-    asked = Request("http://10.0.0.5/robots.txt", meta={ON_BEHALF_OF: request(feed.url, feed)})
-    guard().policy(asked)
+    robots = Request("http://10.0.0.5/robots.txt", meta={ON_BEHALF_OF: request(feed.url, feed)})
+    guard().policy(robots)
 
 
 def test_a_typed_url_names_its_host_for_its_request_only() -> None:

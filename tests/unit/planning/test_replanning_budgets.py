@@ -86,9 +86,9 @@ def test_without_a_budget_the_fixed_intervals_go_on() -> None:
 
 def test_without_a_budget_the_present_plan_goes_on() -> None:
     present, of = plan_document(budget_per_day=5.0), {"plan": "p", "every": 48.0}
-    asked = in_effect(present)
-    assert budget_of(pages(4, **of), effect=asked) == (5, ASKED, True, 8)
-    assert budget_of([*pages(4, **of), page("new")], effect=asked) == (5, ASKED, True, 8)
+    effect = in_effect(present)
+    assert budget_of(pages(4, **of), effect=effect) == (5, ASKED, True, 8)
+    assert budget_of([*pages(4, **of), page("new")], effect=effect) == (5, ASKED, True, 8)
     grown = in_effect(plan_document(budget_from="intervals"))
     assert budget_of([*pages(4, **of), page("new")], effect=grown) == (6, INTERVALS, True, 9)
 

@@ -316,9 +316,12 @@ def test_a_sample_is_the_same_in_any_order() -> None:
     rng = np.random.default_rng(0)
     group, key = rng.integers(0, 4, 30_000), rng.integers(0, 2**64, 30_000, dtype=np.uint64)
     order = rng.permutation(30_000)
-    here, there = set(key[sample(group, key)]), set(key[order][sample(group[order], key[order])])
-    assert here == there
-    assert len(here) < 30_000
+    original, reordered = (
+        set(key[sample(group, key)]),
+        set(key[order][sample(group[order], key[order])]),
+    )
+    assert original == reordered
+    assert len(original) < 30_000
 
 
 def test_estimates_do_not_depend_on_the_order() -> None:
@@ -326,8 +329,11 @@ def test_estimates_do_not_depend_on_the_order() -> None:
     some = population(n)
     past = watched(some, changes(some, rates(n), OFFICE), every=2)
     order = np.random.default_rng(0).permutation(n)
-    here, there = estimates(some, past), estimates(some.of(order), past.of(order))
-    np.testing.assert_allclose(there[1].mean, here[1].mean[order], rtol=1e-4)
+    original, reordered = estimates(some, past), estimates(some.of(order), past.of(order))
+    np.testing.assert_allclose(reordered[1].mean, original[1].mean[order], rtol=1e-4)
     np.testing.assert_allclose(
-        there[0].profiles(slice(0, n)), here[0].profiles(slice(0, n))[order], rtol=1e-4, atol=1e-9
+        reordered[0].profiles(slice(0, n)),
+        original[0].profiles(slice(0, n))[order],
+        rtol=1e-4,
+        atol=1e-9,
     )

@@ -39,11 +39,11 @@ def world(seed: int = 3) -> tuple[Feeds, Times]:
 def of_a_replan(feeds: Feeds, posts: Times) -> tuple[Histories, Population]:
     """Return the input of a replan at SPLIT: posts known by then, and feeds without limits."""
     owner = np.repeat(np.arange(N), np.diff(posts.first))
-    known = (posts.at > SPAN.start) & (posts.at <= SPLIT)
+    is_known = (posts.at > SPAN.start) & (posts.at <= SPLIT)
     past = Histories(
         np.full(N, SPAN.start), np.full(N, SPLIT),
-        np.searchsorted(owner[known], np.arange(N + 1)), posts.at[known],
-        posts.at[known] + 1 / 60,
+        np.searchsorted(owner[is_known], np.arange(N + 1)), posts.at[is_known],
+        posts.at[is_known] + 1 / 60,
     )  # fmt: skip
     zeros = np.zeros(N, np.int64)
     population = Population(

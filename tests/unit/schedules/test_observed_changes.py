@@ -85,9 +85,9 @@ MINUTES = st.lists(st.integers(0, 300), max_size=12, unique=True).map(sorted)
 def test_visits_see_what_looking_one_by_one_sees(rows: list[tuple[list[int], list[int]]]) -> None:
     visits, changes = (times(*([at / 60 for at in row[k]] for row in rows)) for k in (0, 1))
     past = seen(never(len(rows)), visits, changes)
-    for i, (looks, happened) in enumerate(rows):
+    for i, (visited, happened) in enumerate(rows):
         history: History | None = None
-        for at in looks:
+        for at in visited:
             if history is None:
                 history = History.begin(at)
             else:

@@ -63,9 +63,9 @@ def test_an_even_interval_stays_as_long_as_it_hardly_changes() -> None:
     assert not again.updated.any()
     less = plan(some, past, Terms("harmonic", 95.0), NOW, first.schedules)
     assert less.requests_per_day <= 95 * (1 + 1e-9)
-    much = plan(some, past, Terms("harmonic", 250.0), NOW, first.schedules)
-    assert much.updated.mean() > 0.9
-    assert much.requests_per_day == pytest.approx(250, rel=1e-6)
+    generous = plan(some, past, Terms("harmonic", 250.0), NOW, first.schedules)
+    assert generous.updated.mean() > 0.9
+    assert generous.requests_per_day == pytest.approx(250, rel=1e-6)
 
 
 def test_even_visits_are_spread_in_time() -> None:
@@ -107,9 +107,9 @@ def test_the_outlook_of_even_and_of_slotted_visits_agree() -> None:
         np.tile(np.arange(7) * 24, n).astype(np.uint16), np.zeros(n), np.zeros(n),
     )  # fmt: skip
     even = outlook(believed, Schedules.even(np.full(n, 7.0), np.zeros(n)))
-    here = outlook(believed, slotted)
-    np.testing.assert_allclose(here.stale, even.stale, rtol=1e-4)
-    np.testing.assert_allclose(here.age_days, even.age_days, rtol=1e-3)
+    slotted_outlook = outlook(believed, slotted)
+    np.testing.assert_allclose(slotted_outlook.stale, even.stale, rtol=1e-4)
+    np.testing.assert_allclose(slotted_outlook.age_days, even.age_days, rtol=1e-3)
 
 
 def test_a_target_without_visits_is_stale_for_ever() -> None:

@@ -85,8 +85,8 @@ def test_polls_see_what_looks_at_each_of_them_would_see(seed: int) -> None:
         began=np.where(random.random(12) < 0.5, MONDAY - random.uniform(0, 4 * WEEK, 12), np.nan),
         ends=np.where(random.random(12) < 0.5, MONDAY - random.uniform(0, 3 * WEEK, 12), np.inf),
     )
-    looks = while_there(world, polls(12, SPAN.start, SPAN.split, 1 / 3))
-    expected = seen(never(12), looks, world.changes)
+    visits = while_there(world, polls(12, SPAN.start, SPAN.split, 1 / 3))
+    expected = seen(never(12), visits, world.changes)
     observed = polled(world, SPAN.start, SPAN.split)
     for name in Histories.__dataclass_fields__:
         assert getattr(observed, name) == pytest.approx(getattr(expected, name), nan_ok=True), name
@@ -200,8 +200,8 @@ def test_no_plan_moves_a_target_past_its_longest_interval(policy: str) -> None:
     world = replace(world, population=population_of(30, longest=14 * DAY))
     visits = simulate(world, Terms(policy, 6), SPAN, replan_hours=2 * DAY)
     for i in range(30):
-        looks = np.concatenate([[0.0], visits_of(visits, i), [4 * WEEK]])
-        assert np.diff(looks).max() <= 14 * DAY + 1
+        times = np.concatenate([[0.0], visits_of(visits, i), [4 * WEEK]])
+        assert np.diff(times).max() <= 14 * DAY + 1
 
 
 def test_slots_follow_the_clock_of_their_site() -> None:

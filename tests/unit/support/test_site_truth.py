@@ -36,9 +36,9 @@ def test_what_is_stale_is_what_the_content_says() -> None:
     assert result.load.per_day == len(changing)
 
 
-def is_stale(world: World, path: str, looks: list[datetime], hour: int) -> bool:
+def is_stale(world: World, path: str, visits: list[datetime], hour: int) -> bool:
     now = START + (hour + 0.5) * HOUR
-    seen = max((look for look in looks if look <= now), default=START)
+    seen = max((visit for visit in visits if visit <= now), default=START)
     return world.content(path, seen) != world.content(path, now)
 
 

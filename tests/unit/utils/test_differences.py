@@ -64,8 +64,8 @@ def test_one_character_in_a_large_text_without_lines_is_one_character() -> None:
 def test_a_large_difference_is_the_same_both_ways() -> None:
     before = large(1)
     after = random.Random(3).sample(before, len(before))
-    there = diff_size("".join(before), "".join(after))
-    assert there == diff_size("".join(after), "".join(before))
+    forward = diff_size("".join(before), "".join(after))
+    assert forward == diff_size("".join(after), "".join(before))
 
 
 def test_lines_without_measure_count_wherever_they_stand() -> None:

@@ -14,7 +14,7 @@ from schedules.history import Floats, Histories, Times
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 
-# A Monday. In the five weeks before, clocks changed in New York, Berlin, St. John's and Lord Howe.
+# A Monday. In the five weeks before, clocks changed in all of these zones except Asia/Kolkata.
 NOW = datetime(2026, 4, 6, tzinfo=UTC).timestamp() / 3600
 ZONES = tuple(
     ZoneInfo(name)

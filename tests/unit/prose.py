@@ -17,7 +17,7 @@ WORD_WEIGHTS, HAN_WEIGHTS = (
 
 
 class Writer:
-    """Generates texts that are all different."""
+    """Generate texts that are all different."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

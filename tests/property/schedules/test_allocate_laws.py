@@ -75,7 +75,7 @@ def test_the_budget_is_never_exceeded(market: tuple[Steps, np.ndarray], share: f
 
 @given(markets(), SHARES)
 def test_the_best_is_bought_first(market: tuple[Steps, np.ndarray], share: float) -> None:
-    """Marginal values are at least the price for allocated steps, at most the price for others."""
+    """Compare values with the price: at least as high for allocated steps, at most for others."""
     steps, key = market
     allocation = allocate(steps, key, budget_of(steps, share))
     for begin, end, last in zip(steps.first[:-1], steps.first[1:], allocation.chosen, strict=True):
@@ -93,7 +93,7 @@ def test_all_is_sold_to_those_who_can_pay(market: tuple[Steps, np.ndarray]) -> N
 
 @given(markets())
 def test_the_least_budget_buys_the_least(market: tuple[Steps, np.ndarray]) -> None:
-    """The price is finite too, because other modules calculate with it."""
+    """Check that the price is finite, because other modules calculate with it."""
     steps, key = market
     allocation = allocate(steps, key, least_visits(steps))
     assert (allocation.chosen == steps.first[:-1]).all()
@@ -139,7 +139,7 @@ def test_who_has_what_was_bought_keeps_it(market: tuple[Steps, np.ndarray], shar
 def test_values_that_tremble_move_nobody(
     market: tuple[Steps, np.ndarray], share: float, seed: int
 ) -> None:
-    """A change within the dead band removes no visit; the remaining budget may add visits."""
+    """Check that a change within the dead band removes no visit; leftover budget may add visits."""
     steps, key = market
     budget = budget_of(steps, share)
     allocation = allocate(steps, key, budget)

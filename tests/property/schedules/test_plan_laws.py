@@ -243,7 +243,7 @@ def test_the_heavier_of_two_alike_is_never_visited_less(seed: int, policy: str) 
 @given(SEEDS)
 @few
 def test_weights_and_costs_are_relative(seed: int) -> None:
-    """Scaling the weights, or dividing weights by costs, leaves the plan nearly unchanged."""
+    """Scale the weights, or divide weights by costs; the plan stays nearly the same."""
     some, past = case(seed)
     terms = Terms(budget_per_day=2 * least_per_day(some), daily_cap=2.2 * least_per_day(some))
     usual = plan(some, past, terms, NOW)
@@ -295,7 +295,7 @@ def test_a_page_is_visited_after_its_change_in_zones_of_half_hours(zone: str, mi
 
 @pytest.mark.parametrize("cap", [1.0, 1.2, 1.5])
 def test_days_are_brought_to_their_cap(cap: float) -> None:
-    """All changes are on workdays, so all visits would be too."""
+    """Put all changes on workdays, so that all visits would be on workdays without a cap."""
     n = 400
     some = population(n, (ZoneInfo("UTC"),))
     past = watched(some, changes(some, rates(n), OFFICE), every=2)

@@ -96,12 +96,12 @@ def test_hours_are_under_their_cap_where_there_is_room(zones: tuple[ZoneInfo, ..
     peak = at(*rng.choice([9, 10, 33, 34, 100], 300).tolist())
     assert requests(peak, some, 1).max() > 20
     after = moved(peak, some, 3)
-    # No clock changes in the week that follows, except on Lord Howe and in Auckland.
+    # None of these zones changes its clock in the week that follows.
     assert requests(after, some, 1).max() <= 3
 
 
 def test_no_two_visits_of_a_target_become_one() -> None:
-    """Three visits share hour 10, which has room for two; the moved target also has one at 11."""
+    """Move a third visit out of hour 10; its target already has a visit at 11."""
     some = population(3, UTC, key=np.array([1, 2, 3], np.uint64))
     before = replace(
         at(10, 10, 10), first=np.array([0, 1, 2, 4]), slots=np.array([10, 10, 10, 11], np.uint16)
@@ -126,7 +126,7 @@ def test_intervals_keep_their_limits_when_hours_are_levelled() -> None:
 
 
 def test_a_site_s_cap_holds_beside_that_of_all() -> None:
-    """The site needs 314 of its 336 visits a week; all sites together need 630 of 1176."""
+    """Allow the site 336 visits a week; it needs 314. All sites together need 630 of 1176."""
     some = population(80, (*UTC, ZONES[0]), site_hour=np.array([np.inf, 2.0]))
     past = watched(some, changes(some, rates(80) + 3, OFFICE), every=2)
     made = plan(some, past, Terms(budget_per_day=90, hourly_cap=7), NOW)
@@ -144,7 +144,7 @@ def test_no_visit_is_lost_where_there_is_no_room() -> None:
 
 
 def test_a_visit_comes_earlier_where_it_cannot_come_later() -> None:
-    """Moving to 11 or 12 would leave less than three hours before the visit at 13."""
+    """Avoid 11 and 12, which are less than three hours before the visit at 13."""
     some = population(2, UTC, min_hours=np.full(2, 3.0), key=np.array([1, 2], np.uint64))
     before = replace(at(10, 10), first=np.array([0, 1, 3]), slots=np.array([10, 10, 13], np.uint16))
     after = moved(before, some, 1)
@@ -164,7 +164,7 @@ def test_the_hours_drawn_are_taken_where_there_is_room() -> None:
 
 
 def test_targets_may_change_places() -> None:
-    """Each target has left the hour that another target needs; they move one after the other."""
+    """Let each target move to the hour that another target leaves, one after the other."""
     some = population(4, UTC, key=np.arange(4, dtype=np.uint64))
     after = moved(at(20, 30, 40, 50), some, 1, at(10, 20, 30, 40))
     assert after.slots.tolist() == [20, 30, 40, 50]
@@ -177,7 +177,7 @@ def test_hours_that_are_over_a_new_cap_are_left() -> None:
 
 
 def test_a_rare_visit_stays_in_its_week() -> None:
-    """The hour comes from the current schedule, the week from the new one."""
+    """Take the hour from the current schedule and the week from the new one."""
     some = population(2, UTC, key=np.array([1, 2], np.uint64))
     weeks = np.array([1, 4], np.uint8)
     drawn, present = replace(at(10, 346), weeks=weeks), replace(at(10, 12), weeks=weeks)
@@ -220,7 +220,7 @@ def test_without_caps_there_are_no_tolls() -> None:
 
 
 def test_tolls_bring_a_known_demand_to_the_cap() -> None:
-    """Demand falls with the square root of a day's price; the right price uses up the budget."""
+    """Let demand fall with the square root of a day's price; the right price uses up the budget."""
     demand = np.array([[9.0, 16, 25, 36, 4, 1, 1]])
 
     def loads(surcharge: np.ndarray) -> tuple[np.ndarray, float]:

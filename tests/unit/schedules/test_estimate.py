@@ -102,7 +102,7 @@ def test_a_change_is_shared_out_over_the_hours_it_may_have_been_in() -> None:
 
 @pytest.mark.parametrize(("zone", "day"), [("America/New_York", 21), ("Europe/Berlin", 0)])
 def test_a_day_of_23_hours_is_a_day(zone: str, day: int) -> None:
-    """From local midnight to local midnight, each hour counts once; the skipped hour does not."""
+    """Count each hour from local midnight to local midnight once, but not the skipped hour."""
     jump = NOW - 8 * 24 if zone == "Europe/Berlin" else NOW - 29 * 24
     ahead = 1 if zone == "Europe/Berlin" else -5
     past = Past(jump - 100, NOW, np.array([jump - ahead]), np.array([jump - ahead + 23.0]))
@@ -165,7 +165,7 @@ def test_silent_targets_keep_a_rate() -> None:
 
 
 def test_a_new_target_begins_as_its_neighbors() -> None:
-    """A new target starts with the rates of its group, or of its site if the group is empty."""
+    """Start a new target with the rates of its group, or of its site if the group is empty."""
     n = 300
     some = population(n, (*UTC, *UTC))
     group = np.where(some.site == 0, 0, np.where(np.arange(n) % 4 == 1, 1, 2))
@@ -201,7 +201,7 @@ def test_nothing_known_at_all_is_a_wide_guess() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_profiles_are_even_until_the_data_speak(count: int) -> None:
-    """A few changes of a whole site carry little information about its hours."""
+    """Check that a few changes of a whole site carry little information about its hours."""
     some = population(5, UTC)
     at = np.sort(np.random.default_rng(count).uniform(NOW - 800, NOW, count))
     first = np.array([0, count, count, count, count, count])
@@ -213,7 +213,7 @@ def test_profiles_are_even_until_the_data_speak(count: int) -> None:
 
 @pytest.mark.parametrize("days", [3, 10, 17, 21])
 def test_days_that_were_seen_more_often_are_no_busier(days: int) -> None:
-    """Weekdays that are observed more often do not get a higher rate in an even profile."""
+    """Check that an even profile stays even if some weekdays are observed more often."""
     n = 400
     some = population(n, UTC)
     past = watched(some, changes(some, np.full(n, 12.0)), every=1, weeks=days / 7)
@@ -224,7 +224,7 @@ def test_days_that_were_seen_more_often_are_no_busier(days: int) -> None:
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York", "Europe/Berlin"])
 @pytest.mark.parametrize("days", [0.01, 0.5, 3, 7, 10, 35, 300])
 def test_even_changes_follow_the_hours_of_the_watch(zone: str, days: float) -> None:
-    """Expected changes follow the clock: in the week of a jump, an hour is missing or repeated."""
+    """Count hours by the clock: in the week of a jump, an hour is missing or repeated."""
     since = int(NOW - 24 * days)
     hours = [
         (EPOCH + timedelta(hours=hour)).astimezone(ZoneInfo(zone))
@@ -243,7 +243,7 @@ def test_even_changes_follow_the_hours_of_the_watch(zone: str, days: float) -> N
 def test_a_sunday_of_23_or_25_hours_is_watched_as_long(
     day: int, hours: int, expected: dict[int, int]
 ) -> None:
-    """New York, 2024-03-10 and 2024-11-03."""
+    """Check 2024-03-10 and 2024-11-03 in New York."""
     start = (datetime(2024, 1, 1, 5, tzinfo=UTC_ZONE) - EPOCH) / timedelta(hours=1) + (day - 1) * 24
     start -= day > 70
     past = Past(start, start + hours, np.empty(0), np.empty(0))

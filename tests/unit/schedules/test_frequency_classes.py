@@ -73,7 +73,7 @@ def by_night_of_paper() -> np.ndarray:
 
 
 def test_the_timetable_of_the_paper() -> None:
-    """Midnight is in the row of the day that begins, as in the paper."""
+    """Put midnight in the row of the day that begins, as in the paper."""
     changes = np.array([changes_of(url) for url in CHANGES])
     groups = six(group(changes.sum(axis=1) / WEEKS))
     table = defaultdict(set)

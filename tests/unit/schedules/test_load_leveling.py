@@ -79,7 +79,7 @@ def test_weeks_that_differ_by_two_are_evened_by_those_that_were_just_visited() -
 
 
 def test_after_a_long_pause_weeks_are_even_again() -> None:
-    """All targets are overdue and are visited immediately."""
+    """Visit all targets immediately, because all are overdue."""
     n = 40
     some, last = population(n, UTC), np.full(n, NOW - 6 * WEEK_HOURS)
     drawn = rare(*((4, 168 * (i % 4) + 9) for i in range(n)))

@@ -102,7 +102,7 @@ def test_at_load_two_value_keeps_the_floor_and_is_the_freshest_that_does(seed: i
 def test_nobody_falls_far_below_the_floor(
     rows: list[tuple[float, float, float]], load: float, seed: int
 ) -> None:
-    """The minimum covers all requests but the newest, and is restored once the server is free.
+    """Apply the minimum to all requests but the newest, and restore it once the server is free.
 
     A cell can fall below the minimum when a request arrives: it had its share of the requests up to
     the second to last. The running refresh is not interrupted and takes up to one period, in which

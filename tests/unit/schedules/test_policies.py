@@ -120,7 +120,7 @@ def test_a_target_without_visits_is_stale_for_ever() -> None:
 
 
 def test_the_outlook_is_what_comes_true() -> None:
-    """Other weeks of the same process are staler: several changes a day are learned as one."""
+    """Score other weeks, which are staler because several changes a day are learned as one."""
     n, rng = 200, np.random.default_rng(3)
     some = population(n, (ZoneInfo("UTC"),))
     true = rng.gamma(2.0, 1.5, n) + 0.1

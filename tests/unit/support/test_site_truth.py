@@ -43,7 +43,7 @@ def is_stale(world: World, path: str, visits: list[datetime], hour: int) -> bool
 
 
 def test_a_page_counts_until_its_end() -> None:
-    """A page that is never visited is stale from its first change until it disappears."""
+    """Count a page that is never visited as stale from its first change until it disappears."""
     world = World()
     item = next(i for i in world.items if i.ends and i.live(START) and i.per_week > 1)
     assert item.ends is not None

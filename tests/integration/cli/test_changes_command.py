@@ -1,4 +1,4 @@
-"""`scrapy changes`: what runs found, the newest first, each with a line of what it is."""
+"""`scrapy changes`: events found by runs, newest first, with a one-line summary."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def told(freshet: Freshet, *words: object) -> list[Row]:
 
 
 def in_short(rows: list[Row]) -> list[tuple[str, str, str]]:
-    """Outcomes, last parts of URLs, summaries."""
+    """Return outcomes, last parts of URLs, and summaries."""
     return [(row["outcome"], row["url"].rpartition("/")[2], row["summary"]) for row in rows]
 
 
 @pytest.fixture
 def shop(freshet: Freshet, pages: Pages) -> tuple[Freshet, Pages]:
-    """A site of a list and two items, crawled once."""
+    """Create a site with a list and two items, and crawl it once."""
     fields = {
         "title": "h1", "price": {"css": "b", "type": "number"}, "body": "main",
         "tags": {"css": "i", "type": "list"},
@@ -126,7 +126,7 @@ def test_a_feed_names_its_posts(freshet: Freshet, database: Db, pages: Pages) ->
 
 
 def test_it_reads_no_more_than_an_index_of_the_events(stored: tuple[Db, str]) -> None:
-    """Of 20 spiders with 200 visits each, one in ten an event, ten rows cost ten rows."""
+    """Read ten rows for ten events; each of 20 spiders has 200 visits with 20 events."""
     db, uri = stored
     on(uri, prepare)
     names = [f"s{k}" for k in range(20)]

@@ -1,4 +1,4 @@
-"""The quick start's table of the demonstration is what the demonstration prints."""
+"""The quick start shows the table that the demo prints."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.integration.harness import ROOT, _clean
 from tests.site.demo import PORT
 
 LIMIT_SECONDS = 600
-# Requests a day, freshness, hours that a change waits: runs take real time, so on
-# a very busy machine the last digit may be the next one.
+# Requests per day, freshness, and hours until a change is found: runs take real time, so the
+# last digit may differ by one on a very busy machine.
 TOLERANCES = (1, 0.011, 1)
 FIGURES = r"\D*([\d.]+)" * len(TOLERANCES)
 
 
 @pytest.fixture
 def environment() -> Iterator[dict[str, str]]:
-    """As of a user who has set nothing, with data of the test's own and an embedded server."""
-    # A socket's path may have 107 bytes, so not in pytest's folder.
+    """Set up a user without settings, with separate data and an embedded server."""
+    # A socket path is limited to 107 bytes, so pytest's folder is too deep.
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         environment = _clean() | {"FRESHET_DATA_DIR": folder}
         yield environment

@@ -1,4 +1,4 @@
-"""What commands import, and what they leave running: both cost each start of a command time."""
+"""Modules that commands import and threads they leave running: both slow down each command."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ import pytest
 from crawler.storage.embedded import EmbeddedServer
 from tests.integration.harness import HIDDEN, ROOT, Db, Freshet, Pages, outcomes
 
-# Commands, parted by `;`, in a process of their own. It tells what it has loaded, and which threads
-# go on.
+# Runs commands, separated by `;`, in a subprocess, and reports loaded modules and running threads.
 RUN = """
 import gc, json, sys, threading
 from itertools import groupby
@@ -36,27 +35,27 @@ with open(told, "w") as file:
     found["collections"] = [generation["collections"] for generation in gc.get_stats()]
     json.dump(found | {"thresholds": gc.get_threshold()}, file)
 """
-# Compilers, arrays, servers' drivers, a web client and server, readers of pages and of dates.
+# Compilers, arrays, database drivers, HTTP clients and servers, page and date parsers.
 HEAVY = {
     "numba", "numpy", "scipy", "redis", "pymongo", "aiohttp", "twisted.conch", "trafilatura",
     "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
     "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session",
     "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
 }  # fmt: skip
-# Not those with actions, each of which is a module that has to be asked for its options.
+# Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (
     "cells", "crawl", "cron", "db", "doctor", "explain", "forget", "history", "learn", "metrics",
     "plan", "prune", "replan", "simulate", "targets", "wrapper",
 )  # fmt: skip
 OF_STORAGE = {"pymongo", "crawler.storage.client"}
-# Of garbage, until a crawl with nothing due has ended: by default there are over 300.
+# Garbage collections until a crawl with nothing due has ended; over 300 by default.
 MOST_COLLECTIONS = 220
 OF_CRAWLS = {"numpy", "twisted.internet.reactor", "crawler.frontier.session", "spiders.wrapper"}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command at its end."""
+    """Hold the results of a finished command."""
 
     code: int
     out: str
@@ -76,7 +75,7 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run a command as a user does: nothing is in memory before."""
+    """Return a function that runs a command in a new process, as a user does."""
 
     def run(*words: object, **env: object) -> Ended:
         told = tmp_path / "told.json"

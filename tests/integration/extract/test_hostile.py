@@ -1,4 +1,4 @@
-"""Misbehaving servers: each costs its own page, its memory and its time are bounded."""
+"""Misbehaving servers: each fails only its own page, with bounded memory and time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.site.running import RunningHostile
 
 SECONDS, MEGABYTES = 4, 1
 LIMITS = {"FRESHET_RESPONSE_SECONDS": SECONDS, "FRESHET_RESPONSE_MB": MEGABYTES}
-# One of them took 2 GB before there were bounds.
+# One of these servers took 2 GB before the limits existed.
 MOST_MB = 300
-# So much is on its way before a client can say that it is enough, at three tries.
+# Bytes in flight before a client can abort a response, over three attempts.
 MOST_SENT = 30_000_000
 SETTINGS = ("-s", "MEMUSAGE_CHECK_INTERVAL_SECONDS=0.5", "-s", "REDIRECT_MAX_TIMES=5")
 RESOLVER = """
@@ -87,14 +87,14 @@ REASONS = {
     "to-javascript": "javascript:alert(1)",
     "to-nonsense": "Invalid IPv6 URL",
 }
-# A body is read to its announced length; a page whose refresh leads nowhere is a page.
+# A body is read up to its announced length; a refresh that leads nowhere is ignored.
 FINE = ("long", "some-cookies", "refresh-file")
 OFF_LIMITS = ("refresh-private", *(f"to-{name}" for name in PLACES))
 
 
 @dataclass(frozen=True)
 class Hostiles:
-    """A pass over all of them."""
+    """Hold the results of a run over all hostile pages."""
 
     db: Db
     url: str
@@ -102,7 +102,7 @@ class Hostiles:
     log: str
 
     def visit(self, path: str) -> Row:
-        """The only visit of a page."""
+        """Return the only visit of a page."""
         (found,) = visits(self.db, target=f"{self.url}{path}")
         return found
 
@@ -117,7 +117,7 @@ def server() -> Iterator[RunningHostile]:
 def hostiles(
     server: RunningHostile, databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Hostiles]:
-    """The pass, run once for the tests that only look."""
+    """Run the crawl once for all read-only tests."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "resolver_of_hostile.py").write_text(RESOLVER, encoding="utf-8")
     with databases() as (db, uri):
@@ -195,18 +195,18 @@ def test_none_fills_the_log_with_tracebacks(hostiles: Hostiles) -> None:
     assert not after, before[-500:] + after[:5000]
 
 
-# What robots.txt forbids of /good/0 to /good/2, by the address whose robots.txt it is.
+# Numbers of the pages /good/0 to /good/2 that each address's robots.txt disallows.
 ROBOTS = {
-    "127.0.0.11": {1},  # 10 MB; a rule behind the limit is not read
+    "127.0.0.11": {1},  # 10 MB; a rule beyond the limit is not read
     "127.0.0.12": {1},  # endless
     "127.0.0.13": set(),  # slow
-    "127.0.0.14": set(),  # redirects in circles
+    "127.0.0.14": set(),  # redirect loop
     "127.0.0.15": set(),  # redirects into the private network
-    "127.0.0.16": set(),  # rubbish
+    "127.0.0.16": set(),  # garbage
     "127.0.0.17": {1},  # half a megabyte of wildcards
-    "127.0.0.18": {1},  # the same in one line
+    "127.0.0.18": {1},  # the same on one line
     "127.0.0.19": {1},  # thousands of user agents above thousands of rules
-    "127.0.0.20": set(),  # a bomb
+    "127.0.0.20": set(),  # a decompression bomb
 }  # fmt: skip
 UNREAD = {
     "127.0.0.13": LATE,
@@ -220,7 +220,7 @@ UNREAD = {
 def robots(
     server: RunningHostile, databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Db, str, str]]:
-    """A pass over hosts whose robots.txt misbehaves; its database, its log and their port."""
+    """Run a crawl of hosts with misbehaving robots.txt; yield the database, log and port."""
     folder = tmp_path_factory.mktemp("robots")
     port = server.url.rpartition(":")[2]
     with databases() as (db, uri):

@@ -1,4 +1,4 @@
-"""Pages that are made to harm their reader: each costs itself, and the log says why."""
+"""Pages made to harm the parser: each fails only itself, and the log records the cause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.harness import Db, Freshet, Pages, Row, visits
 from tests.site.hostile_pages import BROKEN, ENDLESS, FINE, HEAD, PARAGRAPH
 
 MEGABYTES = 64
-# A spider that logs for how long its event loop could do nothing else.
+# A spider that logs the longest time for which its event loop was blocked.
 TICKING = """
 import asyncio, time
 from spiders.wrapper import WrapperSpider
@@ -48,20 +48,20 @@ class Ticking(WrapperSpider):
         self.logger.warning("the loop stood still for %.3f s", self.longest)
 """
 TOO_DEEP = "nested more than 2,000 deep"
-# Why a page cannot be read.
+# Expected error for each unreadable page.
 REASONS = dict.fromkeys(BROKEN, TOO_DEEP) | {"memory": f"takes more than {MEGABYTES} MB of memory"}
 
 
 @dataclass(frozen=True)
 class Passed:
-    """A pass over some pages."""
+    """Hold the results of a run over some pages."""
 
     db: Db
     url: str
     log: str
 
     def visit(self, name: str) -> Row:
-        """The only visit of a page."""
+        """Return the only visit of a page."""
         (found,) = visits(self.db, target=f"{self.url}/item/{name}.html")
         return found
 
@@ -70,7 +70,7 @@ class Passed:
 def passed(
     databases: Databases, folder: Path, bodies: Mapping[str, str], main_text: bool, **env: object
 ) -> Iterator[Passed]:
-    """A pass over pages with these bodies."""
+    """Run a crawl of pages with these bodies."""
     with databases() as (db, uri), Pages() as pages, Freshet(folder, MONGO_URI=uri) as freshet:
         for name, body in bodies.items():
             pages.file(f"/item/{name}.html", HEAD + body)
@@ -128,7 +128,7 @@ def test_a_page_that_keeps_its_reader_busy_is_given_up(
 def test_links_made_for_a_pattern_cost_no_page(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    """Each would keep a search that backtracks busy for minutes, in a crawl and in a plan."""
+    """Bound matches that would backtrack for minutes, in a crawl and in a plan."""
     endless = r"(\w+/?)+/none$|((a{0,7}){0,7}){0,7}x$|.*-.*-.*-.*-.*\.none$"
     traps = [f"/trap/{'a' * 1900}!", f"/trap/{'-a' * 900}", f"/trap/{'a/' * 900}!"]
     pages.list("/list.html", [*traps, "/item/1.html"])
@@ -146,7 +146,7 @@ def test_links_made_for_a_pattern_cost_no_page(
     assert found == dict.fromkeys(("/list.html", "/item/1.html"))
     (post,) = database.posts.find()
     assert post["fields"]["made"] == "word"
-    # What a site listed once is searched again in each plan.
+    # URLs that a site listed once are matched again in each plan.
     row = database.targets.find_one({"kind": "item"})
     assert row is not None
     longer = [row | {"_id": f"trapped {pages.url}{x}", "url": f"{pages.url}{x}"} for x in traps]
@@ -158,7 +158,7 @@ def test_links_made_for_a_pattern_cost_no_page(
 def test_a_large_change_is_measured_without_holding_up_the_crawl(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    """No other thread runs while the library compares 180,000 characters with others."""
+    """Keep the event loop running while the library compares 180,000 characters."""
     numbers = random.Random(1)
     before, after = ("".join(numbers.choices("abcdefgh", k=180_000)) for _ in range(2))
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A run whose patterns match nothing, or whose selectors find nothing, does not end in silence."""
+"""A run warns if its patterns match nothing or its selectors find nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Definition = Callable[..., Path]
 
 @pytest.fixture
 def define(freshet: Freshet, pages: Pages) -> Definition:
-    """A site of two list pages and twelve items, and how to describe it."""
+    """Create a site of two lists and twelve items; return a function that writes its definition."""
     pages.list("index.html", [*ITEMS[:6], "/seite2.html", *TAGS])
     pages.list("seite2.html", [*ITEMS[6:], "/index.html"])
     for n, path in enumerate(ITEMS):
@@ -42,7 +42,7 @@ def define(freshet: Freshet, pages: Pages) -> Definition:
 
 
 def warned(result: Result) -> list[str]:
-    """What the run says at its end, without the site's name."""
+    """Return the warnings at the end of a run, without the site's name."""
     lines = [
         line
         for line in result.err.splitlines()
@@ -314,7 +314,7 @@ def test_the_doctor_tells_of_sites_without_items(
 
 
 def found_by_doctor(freshet: Freshet, wrapper: Path) -> list[tuple[str, str, str]]:
-    """What the doctor finds of items and their fields."""
+    """Return the doctor's findings about items and their fields."""
     done = run(freshet, "doctor", "--quick", "--json", "--spider", wrapper)
     findings = json.loads(done.out)["findings"]
     wanted = [one for one in findings if one["check"] in ("items", "fields")]

@@ -1,4 +1,4 @@
-"""A page and the posts that feeds have of its URL are one item with several sources."""
+"""A page and the feed posts that link to it are one item with several sources."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def shown(pages: Pages, name: str) -> str:
 
 
 def feed(pages: Pages, texts: Texts, name: str = "feed.xml") -> str:
-    """Write a feed with the posts of these items; its URL."""
+    """Write a feed with posts for these items and return its URL."""
     items = (post(item, words, shown(pages, item)) for item, words in texts.items())
     pages.file(name, rss(*items))
     return f"{pages.url}/{name}"
 
 
 def blog(freshet: Freshet, pages: Pages) -> Path:
-    """Write the pages of a blog; its wrapper."""
+    """Write the pages of a blog and return its site definition."""
     for name, words in WORDS.items():
         article(pages, name, words)
     return site(freshet, pages, *NAMES, spider="blog")
@@ -54,7 +54,7 @@ def sources(row: Row) -> list[str]:
 
 
 def items(db: Db) -> dict[str, list[str]]:
-    """Which spiders' posts are sources of each item; no post is a copy of another."""
+    """Return the spiders of each item's sources; check that no post is a duplicate."""
     assert db.posts.count_documents({"duplicate_of": {"$exists": True}}) == 0
     assert db.posts.count_documents({"original": {"$ne": True}}) == 0
     found: dict[str, list[str]] = {}
@@ -64,7 +64,7 @@ def items(db: Db) -> dict[str, list[str]]:
 
 
 def flags(db: Db) -> dict[str, tuple[Any, ...]]:
-    """What stands on each post; clusters, which get new ids, by the posts that are in them."""
+    """Return the flags of each post; a cluster is a list of its members, since its id changes."""
     rows = list(db.posts.find())
     members: dict[Any, list[str]] = {}
     for row in rows:
@@ -173,7 +173,7 @@ def test_copies_of_an_item_are_copies_of_all_its_sources(
     before = flags(db)
     assert run(freshet, "duplicates", "rebuild").code == 0
     assert flags(db) == before
-    # What was compared with a source that goes is compared with the one that is left.
+    # Posts compared with a removed source are compared with the remaining source.
     assert freshet("feeds", "remove", url, "--yes").code == 0
     assert {row["spider"] for row in db.posts.find({"original": True})} == {"blog"}
     assert db.posts.find_one({"spider": "copies"})["duplicate_of"] == f"blog {shown(pages, 'a')}"
@@ -207,12 +207,12 @@ def test_posts_of_one_feed_with_one_link_are_items_of_their_own(
     known = post("known", text(30))
 
     def only(name: str, words: str) -> None:
-        """The feed's only post with the link; another one shows that it is the same feed."""
+        """Write a feed with one post for the link and a known post that identifies the feed."""
         pages.file("one.xml", rss(known, post(name, f"same {words}", link)))
 
     only("w0", text(10))
     crawl(freshet)
-    # Until another one comes, the only post of a feed with this link is taken for it.
+    # A feed's only post with this link counts as the page's post until another one appears.
     of_link = {"item": {"$regex": "item-changes"}}
     assert sorted(row["spider"] for row in db.posts.find(of_link)) == ["blog", "feeds"]
     for n in range(1, 4):
@@ -223,7 +223,7 @@ def test_posts_of_one_feed_with_one_link_are_items_of_their_own(
     only("w3", f"{text(13)} edited")
     crawl(freshet, hours=24 * 5)
     assert [row["spider"] for row in db.posts.find(of_link)] == ["blog"]
-    # However many share it, a few are kept to tell.
+    # Only a few of the posts that share a link are kept as evidence.
     witnesses = {"url": link, "feed": f"{pages.url}/one.xml", "link": {"$exists": True}}
     assert db.posts.count_documents(witnesses) == 2
 
@@ -321,7 +321,7 @@ def test_a_followed_post_is_an_item_with_the_page_of_another_spider(
 def test_pages_that_all_redirect_to_one_are_as_many_items(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
-    """A page that asks for consent must not make one item of a feed's posts."""
+    """Keep posts apart whose links all redirect to one consent page."""
     db, uri = stored
     pages.file("consent/index.html", f"<p>{text(70)}</p>")
     for name in NAMES:

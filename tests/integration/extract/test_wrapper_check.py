@@ -1,4 +1,4 @@
-"""`scrapy wrapper check`: what patterns and selectors make of pages, before anything is stored."""
+"""`scrapy wrapper check`: a preview of patterns and selectors before anything is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAGS = [f"/tag/{word}/" for word in ("love", "life", "tea", "books")]
 
 @pytest.fixture
 def wrapper(freshet: Freshet, pages: Pages) -> Path:
-    """A site whose selector for prices is wrong."""
+    """Define a site with a wrong selector for prices."""
     items = [f"/item/{n}" for n in range(5)]
     pages.list("index.html", [*items, "/list/2", *TAGS, "/about", "https://other.example/"])
     for n, path in enumerate(items):
@@ -31,7 +31,7 @@ def wrapper(freshet: Freshet, pages: Pages) -> Path:
 
 
 def checked(freshet: Freshet, *args: object, code: int = 0) -> dict[str, Any]:
-    """What the check prints as JSON."""
+    """Run the check and return its JSON."""
     done = freshet("wrapper", "check", *args, "--json")
     assert (done.code, done.err) == (code, ""), done
     printed: dict[str, Any] = json.loads(done.out)
@@ -39,7 +39,7 @@ def checked(freshet: Freshet, *args: object, code: int = 0) -> dict[str, Any]:
 
 
 def text(freshet: Freshet, *args: object, code: int = 0) -> str:
-    """What the check prints for people."""
+    """Run the check and return its text output."""
     done: Result = freshet("wrapper", "check", *args)
     assert (done.code, done.err) == (code, ""), done
     return done.out

@@ -1,4 +1,4 @@
-"""`scrapy feeds`: lists in and out, feeds found on pages, how they are doing, and their removal."""
+"""`scrapy feeds`: import and export, feed discovery on pages, status, and removal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def written(folder: Path, text: str | bytes, name: str = "list.opml") -> Path:
 
 
 def seen(db: Db, url: str, target: Row | None = None, monitor: Row | None = None) -> None:
-    """A feed of the spider `feeds` as a crawl leaves it."""
+    """Store a feed of the spider `feeds` as a crawl does."""
     key = {"_id": f"feeds {url}", "spider": "feeds", "url": url}
     past = {
         "since": NOW - 336 * HOUR,
@@ -80,7 +80,7 @@ def seen(db: Db, url: str, target: Row | None = None, monitor: Row | None = None
 
 @pytest.fixture
 def prepared(freshet: Freshet, database: Db) -> Db:
-    """An empty database with its collections."""
+    """Return an empty database with its collections."""
     assert feeds(freshet, "list").code == 0
     return database
 
@@ -206,7 +206,7 @@ def test_an_export_is_imported_as_it_was(freshet: Freshet, database: Db, tmp_pat
     path = tmp_path / "out.opml"
     done = feeds(freshet, "export", path)
     assert (done.code, done.out) == (0, f"2 feeds written to {path}\n")
-    # The second export may be of the next second.
+    # The second export may happen in the next second.
     dated = re.compile(r"<dateCreated>[^<]+</dateCreated>")
     assert dated.sub("", path.read_text()) == dated.sub("", feeds(freshet, "export").out)
     again = in_json(freshet, "feeds", "import", path, "--spider", "other")
@@ -244,7 +244,7 @@ def test_a_file_that_cannot_be_written(freshet: Freshet, prepared: Db, tmp_path:
 
 @pytest.fixture
 def blog(pages: Pages) -> Pages:
-    """A page that names three feeds, one of which is not there, and pages that name none."""
+    """Create a page that names three feeds, of which one is missing, and pages that name none."""
     for name in ("main", "second", "comments", "private/feed"):
         pages.file(f"{name}.xml", RSS.format(name.title()))
     links = map(LINK.format, ("comments.xml", "gone.xml", "main.xml?utm_source=page", "second.xml"))
@@ -467,7 +467,7 @@ def test_an_empty_list_says_how_to_begin(freshet: Freshet, database: Db) -> None
 
 
 def collected(db: Db, url: str) -> None:
-    """A feed with all that may come of one: a post, its page, versions and visits of both."""
+    """Store a feed with all it can produce: a post, its page, versions and visits of both."""
     key, page = f"feeds {url}", f"{url}posts/1"
     seen(db, url)
     times: Row = {"at": NOW, "spider": "feeds", "content_hash": "h"}

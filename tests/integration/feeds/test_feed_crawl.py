@@ -1,4 +1,4 @@
-"""`scrapy crawl feeds`: posts collected, edits, losses, bad documents, moves and twins."""
+"""`scrapy crawl feeds`: new, edited and missed posts, bad documents, redirects, duplicate feeds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def subscribe(db: Db, uri: str, *urls: str, **more: object) -> None:
-    """Put feeds under watch, due at once."""
+    """Add feeds that are due immediately."""
     on(uri, prepare)
     for url in urls:
         db.targets.insert_one(new_document("feeds", url, Kind.FEED, BEGIN, BEGIN) | more)
 
 
 def crawl(freshet: Freshet, *args: str, hours: float = 0, **env: object) -> Result:
-    """One pass over the feeds that ends well."""
+    """Run one crawl of the feeds and check that it succeeds."""
     words = ("-s", "AUTOTHROTTLE_ENABLED=0", "-s", "DOWNLOAD_DELAY=0", *args)
     result = freshet("crawl", "feeds", *words, hours=hours, **env)
     assert result.code == 0, result.err
@@ -268,7 +268,7 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
     assert [row.get("pushed", False) for row in visits(db)] == [False, True, True]
     assert db.feeds.find_one()["posts"] == 4
 
-    # The poll that follows knows the pushed posts, and misses nothing.
+    # The next poll recognizes the pushed posts and reports none as missed.
     pages.file("/feed.xml", rss(post("pushed 2"), post("pushed 1")))
     crawl(freshet, hours=12)
     (row,) = visits(db, target=url, posts_new=0)
@@ -276,7 +276,7 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
 
 
 def deliver(db: Db, url: str, number: int, body: str, at: datetime) -> None:
-    """What a hub posted, as `scrapy feeds push` keeps it."""
+    """Store a hub's delivery as `scrapy feeds push` does."""
     row = {
         "_id": f"feeds {url} {number}", "spider": "feeds", "url": url, "body": body.encode(),
         "at": at, "content_type": "application/rss+xml", "size": len(body),
@@ -298,7 +298,7 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
     before = (collected(db)["a"], list(db.versions.find().sort("at")))
     pages.clear_log()
 
-    # An old document, and one that was never seen: both have signatures of the hub.
+    # Deliver an outdated document and one never served; both carry valid signatures of the hub.
     for number, body in enumerate([first, rss(post("a", "three"))]):
         old = body.replace("A blog", "An old name")
         deliver(db, url, number, old, datetime.now(UTC))
@@ -308,7 +308,7 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
         assert asked(pages)["/feed.xml"] == number + 1, "in the same run"
         assert db.feeds.find_one()["title"] == "A blog"
 
-    # A true edit comes with that fetch; a new post comes with the delivery itself.
+    # A true edit is found by that fetch; a new post arrives with the delivery itself.
     edited = rss(post("b", "new"), post("a", "three"))
     pages.file("/feed.xml", edited)
     deliver(db, url, 3, edited, datetime.now(UTC))

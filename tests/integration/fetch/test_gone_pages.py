@@ -1,4 +1,4 @@
-"""Pages that answer 404 or 410: gone once it is sure, and welcome when they come back."""
+"""Pages that answer 404 or 410: gone after confirmation, and restored when they return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.integration.harness import Db, Freshet, Pages, asked, target, visits
 from tests.site.running import RunningSite
 
-DAY = 25  # hours, so that items are due again
+DAY = 25  # hours; longer than a day so that items are due again
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Limits of one pass: what is left over is done by the next one."""
+"""Limits of a run: the next run continues with the remaining targets."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_small_batches_and_few_pages_in_flight_store_the_same(
 
 
 class Crowd(BaseHTTPRequestHandler):
-    """A slow site of one list and twelve items, which counts who is there at the same time."""
+    """Serve a slow site of one list and twelve items, and count simultaneous requests."""
 
     here, most = 0, 0
     lock = threading.Lock()
@@ -107,7 +107,7 @@ class Crowd(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress the request log."""
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -134,5 +134,5 @@ def test_a_delay_between_requests_is_kept(freshet: Freshet, site: RunningSite) -
     freshet.crawl(wrapper)
     times = [request["at"] for request in site.requests()]
     assert len(times) == 5
-    # Scrapy's delay is from half to one and a half of what is asked for.
+    # Scrapy varies the delay between 0.5 and 1.5 times the configured value.
     assert min(after - before for before, after in pairwise(times)) >= 0.19

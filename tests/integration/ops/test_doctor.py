@@ -1,4 +1,4 @@
-"""`scrapy doctor` on real servers, good ones and broken ones."""
+"""`scrapy doctor` on real servers, healthy and broken."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOBODY = "mongodb://%2Fnowhere%2Fmongod.sock/freshet"
 
 @pytest.fixture
 def prepared(stored: tuple[Db, str]) -> Db:
-    """A database as commands leave it."""
+    """Prepare a database as commands do."""
     db, uri = stored
     on(uri, prepare)
     return db
@@ -42,7 +42,7 @@ def findings(done: Result) -> list[Row]:
 
 
 def bad(done: Result) -> list[Row]:
-    """What is not fine."""
+    """Return the findings that are not ok."""
     return [one for one in findings(done) if one["status"] != "ok"]
 
 
@@ -239,7 +239,7 @@ def test_a_site_whose_definition_is_lost(freshet: Freshet, prepared: Db) -> None
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Freshet]:
-    """Freshet without MONGO_URI; its server, if it started one, is stopped at the end."""
+    """Yield Freshet without MONGO_URI; stop the embedded server at the end if it was started."""
     data = Path(tempfile.mkdtemp(prefix="fd-"))
     with Freshet(tmp_path, FRESHET_DATA_DIR=data) as freshet:
         yield freshet

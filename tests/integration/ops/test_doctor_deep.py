@@ -1,4 +1,4 @@
-"""`scrapy doctor --deep`: whether the collections of a database agree, and what repairs them."""
+"""`scrapy doctor --deep`: consistency checks of the collections, and repairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def deep(freshet: Freshet, *args: object, **env: object) -> dict[str, Row]:
-    """What is said of each invariant."""
+    """Return the finding for each invariant."""
     words = ("doctor", "--quick", "--deep", "--json", *args)
     done = run(freshet, *words, FRESHET_CONTACT="mailto:me@example.org", **env)
     laws = {str(law) for law in Invariant}
@@ -34,14 +34,14 @@ def deep(freshet: Freshet, *args: object, **env: object) -> dict[str, Row]:
 
 
 def broken(freshet: Freshet, *args: object, **env: object) -> dict[str, int]:
-    """How often which invariants do not hold."""
+    """Return the violation count of each broken invariant."""
     found = deep(freshet, *args, **env)
     assert found.keys() == {str(law) for law in Invariant}
     return {name: one["broken"] for name, one in found.items() if one["status"] != "ok"}
 
 
 def crawled(freshet: Freshet, pages: Pages, db: Db, uri: str, **env: object) -> Path:
-    """A site and a feed after two runs with changes: copies, an error, a page that is gone."""
+    """Crawl a site and a feed twice, with changes: duplicates, an error and a missing page."""
     for name, words in (("a", text(1)), ("b", edited(text(1), 3)), ("c", text(2)), ("d", text(3))):
         article(pages, name, words)
     wrapper = site(freshet, pages, "a", "b", "c", "d", "e")
@@ -88,7 +88,7 @@ def test_nothing_is_said_of_visits_that_are_sums_of_days(
 
 @pytest.fixture(scope="module")
 def whole(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A crawled database; nobody changes it."""
+    """Yield a crawled database that tests must not modify."""
     folder = tmp_path_factory.mktemp("whole")
     with databases() as (db, uri), Pages() as pages:
         env = {"MONGO_URI": uri, "FRESHET_DATA_DIR": folder / "d", "FRESHET_DUPLICATES": DUPLICATES}
@@ -104,7 +104,7 @@ def copy(source: Db, target: Db) -> None:
 
 
 def item(db: Db, name: str) -> Row:
-    """The target of a page."""
+    """Return the target of a page."""
     found: Row | None = db.targets.find_one({"url": {"$regex": f"item-{name}.html$"}})
     assert found is not None
     return found

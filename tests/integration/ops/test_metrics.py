@@ -1,4 +1,4 @@
-"""Metrics as Prometheus gets them: of crawls, of the service, of the database."""
+"""Metrics in Prometheus format: of crawls, of the service, and of the database."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COUNTED = "freshet_visits_total"
 
 
 def figures(text: str) -> Figures:
-    """Values by name and by the labels' values, in the order of the labels' names."""
+    """Return values by metric name and label values, in the order of the label names."""
     samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     found: Figures = {}
     for one in samples:
@@ -53,7 +53,7 @@ def figures(text: str) -> Figures:
 
 
 def get(url: str, host: str | None = None) -> tuple[int, str]:
-    """Status and text of an answer. host: what the Host header says."""
+    """Return the status and text of a response. host: value of the Host header."""
     asked_for = urllib.request.Request(url, headers={"Host": host} if host else {})
     try:
         with urllib.request.urlopen(asked_for, timeout=20) as response:
@@ -63,7 +63,7 @@ def get(url: str, host: str | None = None) -> tuple[int, str]:
 
 
 def until(url: str, status: int) -> None:
-    """Return when a URL is answered so."""
+    """Wait until a URL returns this status."""
     deadline = time.monotonic() + 20
     while get(url)[0] != status:
         assert time.monotonic() < deadline
@@ -74,7 +74,7 @@ LISTENS = re.compile(r"http://(127\.0\.0\.1|0\.0\.0\.0):")
 
 
 class Serving:
-    """A command that tells where it listens; it is ended by SIGTERM, and has to end well."""
+    """Run a command that prints its address; end it by SIGTERM and check that it succeeds."""
 
     def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
         self.process = freshet.start(*words, **env)
@@ -97,14 +97,14 @@ class Serving:
             assert "Traceback" not in self.err, self.err
 
     def metrics(self) -> Figures:
-        """What it tells at present."""
+        """Return the current metrics."""
         status, text = get(f"{self.url}/metrics")
         assert status == 200, text
         return figures(text)
 
 
 def shop(freshet: Freshet, pages: Pages, name: str = "shop", **keys: object) -> Path:
-    """A wrapper of a list and two items."""
+    """Define a site with a list and two items."""
     paths = [f"/{name}/item-{k}.html" for k in range(2)]
     pages.list(f"/{name}/list.html", paths)
     for path in paths:
@@ -131,7 +131,7 @@ def test_a_crawl_leaves_its_counts_and_the_next_adds_to_them(
         assert found["freshet_requests_total", "shop"] == len(pages.requests())
         of_class = {key[1]: n for key, n in found.items() if key[0] == "freshet_responses_total"}
         assert sum(of_class.values()) == len(pages.requests())
-        # Of a site without robots.txt.
+        # The site has no robots.txt.
         assert of_class["4xx"] == database.runs.count_documents({})
         assert found["freshet_storage_batch_visits_sum", "shop"] == database.visits.count_documents(
             {}
@@ -285,7 +285,7 @@ def visit(outcome: str, at: datetime, **own: object) -> Row:
 
 @pytest.fixture
 def filled(stored: tuple[Db, str]) -> tuple[Db, str]:
-    """A shop with a plan, a log and a pass; a spider that was never planned."""
+    """Store a shop with a plan, a change log and a run, and a spider that was never planned."""
     db, uri = stored
     put(db, uri, [
         page(f"{SHOP}/1", plan=plan(), next_visit=NOW - 2 * HOUR),

@@ -1,4 +1,4 @@
-"""`scrapy explain`: what is known of a page, and why it is visited when it is."""
+"""`scrapy explain`: the history, change rate, plan and visit reasons of a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Stored = tuple[Db, str]
 
 
 def scrapy(freshet: Freshet, *args: object, **env: object) -> Result:
-    """A command at NOW that ends well."""
+    """Run a command at NOW and check that it succeeds."""
     done = run(freshet, *args, hours=clock(), COLUMNS=200, **env)
     assert (done.code, done.err) == (0, ""), done.err
     return done

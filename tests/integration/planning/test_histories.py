@@ -1,4 +1,4 @@
-"""Histories: what crawls write down of a target's past, old databases, and all of it as arrays."""
+"""Histories: updates during crawls, and loading targets as arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def minutes(moment: datetime) -> int:
 
 
 def changes_of(row: Row) -> list[tuple[datetime, datetime]]:
-    """Between which looks a target changed."""
+    """Return each change as the observations before and after it."""
     packed = np.frombuffer(row["history"]["changes"], CHANGE)
     return [(_moment(change["after"]), _moment(change["by"])) for change in packed]
 
@@ -42,13 +42,13 @@ def _moment(minute: Any) -> datetime:
 
 
 def shown(row: Row) -> tuple[float, float, list[tuple[float, float]]]:
-    """A history in hours since its begin: the last look, and the changes."""
+    """Return the last observation and the changes, in hours since the history began."""
     since = row["history"]["since"]
     changes = [((a - since) / HOUR, (b - since) / HOUR) for a, b in changes_of(row)]
     return 0, (row["history"]["until"] - since) / HOUR, changes
 
 
-# What crawls write.
+# Updates during crawls.
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_pruning_visits_leaves_the_history(
     assert after | {"kept_bytes": before["kept_bytes"]} == before
 
 
-# All of it as arrays.
+# Loading targets as arrays.
 
 
 def on(uri: str, call: Any) -> Any:
@@ -171,7 +171,7 @@ def watched_row(name: str, spider: str = "x", **more: object) -> Row:
 
 
 def history(until: datetime, *changes: tuple[int, int, int], false_dates: int = 0) -> Row:
-    """A history from BEGIN on; changes as (after, by, said), hours since BEGIN, said 0: none."""
+    """Build a history from BEGIN; changes are (after, by, stated) in hours, 0: no stated time."""
     start = minutes(BEGIN)
     packed = [
         (start + a * 60, start + b * 60, said and start + said * 60) for a, b, said in changes

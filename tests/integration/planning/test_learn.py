@@ -1,4 +1,4 @@
-"""A learning phase: some pages are polled at a grid for a while, all else goes on as before."""
+"""Sampling phase: some pages are polled on a fixed grid while all other visits continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import in_json, run
 from tests.integration.once import Left, elsewhere, left_in, put_into
 
-# A Monday at noon; everything here happens so many hours later, by Freshet's clock.
+# A Monday at noon; the tests run at offsets in hours from it, on Freshet's clock.
 MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 GRID = 1 / 3
@@ -24,7 +24,7 @@ SPIDER = "pages"
 
 
 class Life:
-    """A small site with its wrapper, crawled and learned so many hours after MONDAY."""
+    """Crawl and sample a small site at given offsets in hours from MONDAY."""
 
     def __init__(self, freshet: Freshet, pages: Pages, db: Db) -> None:
         self.freshet, self.pages, self.db = freshet, pages, db
@@ -59,7 +59,7 @@ class Life:
 
 
 def offset(hours: float) -> float:
-    """What moves the clock to so many hours after MONDAY."""
+    """Return the clock offset for a number of hours after MONDAY."""
     return (MONDAY - datetime.now(UTC)) / HOUR + hours
 
 
@@ -71,7 +71,7 @@ def served() -> Iterator[Pages]:
 
 @pytest.fixture
 def pages(served: Pages) -> Pages:
-    """Two lists and their items, as they were at MONDAY."""
+    """Reset the two lists and their items to their state at MONDAY."""
     return as_at_first(served)
 
 
@@ -86,7 +86,7 @@ def as_at_first(pages: Pages) -> Pages:
 
 @pytest.fixture(scope="module")
 def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """What the first crawl left."""
+    """Return the database contents after the first crawl."""
     with elsewhere(databases, tmp_path_factory.mktemp("first")) as (freshet, db, _):
         Life(freshet, as_at_first(served), db).crawl(0)
         return left_in(db)
@@ -94,7 +94,7 @@ def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def life(freshet: Freshet, pages: Pages, stored: tuple[Db, str], left: Left) -> Life:
-    """After the first crawl."""
+    """Return the site after the first crawl."""
     put_into(*stored, left)
     return Life(freshet, pages, stored[0])
 
@@ -192,7 +192,7 @@ def test_it_ends_by_itself(life: Life) -> None:
 
 
 def test_more_pages_than_the_budget_allows_take_turns(life: Life) -> None:
-    # Two pages at a time for two and a third days.
+    # Each rotation polls two pages for two and a third days.
     begun = life.learned(0, "--budget", "48", "--every", "1h", "--weeks", "1", "--sample", "6")
     assert (begun["pages"], begun["rotations"], begun["rotation"]) == (6, 3, 0)
     turns = [{row["url"] for row in begun["urls"] if row["rotation"] == turn} for turn in range(3)]
@@ -213,7 +213,7 @@ def test_no_day_has_more_polls_than_the_budget(life: Life) -> None:
         due = {"$set": {"next_visit": MONDAY + hours * HOUR}}
         life.db.targets.update_many({}, due)
         life.crawl(hours)
-    # The first crawl was on the same day, so two polls were left.
+    # The first crawl took place on the same day, so two polls remained.
     assert sum(len(life.polls(url, -12, 12)) for url in learning) == 4
     others = life.db.visits.count_documents({"target": {"$nin": learning}})
     assert others == 3 * (ITEMS + 2 - 2), "the others were visited in each pass"
@@ -318,7 +318,7 @@ def test_mistakes_are_one_line(freshet: Freshet, seen: Db, args: Any, complaint:
 
 @pytest.fixture
 def seen(freshet: Freshet, database: Db) -> Db:
-    """A database with ten pages that were seen, without a crawl."""
+    """Fill a database with ten visited pages, without a crawl."""
     run(freshet, "targets")
     rows = [
         {

@@ -1,4 +1,4 @@
-"""`scrapy plan`: groups, timetable, load, freshness, changes, and a picture of the week."""
+"""`scrapy plan`: frequency classes, timetable, load, freshness, changes and weekly heat map."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Stored = tuple[Db, str]
 
 
 def scrapy(freshet: Freshet, *args: object, **env: object) -> Result:
-    """A command at NOW that ends well."""
+    """Run a command at NOW and check that it succeeds."""
     done = run(freshet, *args, hours=clock(), COLUMNS=100, **env)
     assert (done.code, done.err) == (0, ""), done.err
     return done
@@ -107,7 +107,7 @@ def test_changes_by_url_weekday_and_hour_of_the_site(stored: Stored, freshet: Fr
     db, uri = stored
     put(db, uri, [page(f"{SHOP}/{name}") for name in ("a", "b")])
     db.sites.insert_one(site("Europe/Berlin"))
-    # Summer time began on Sunday 2025-03-30: 23:30 UTC is 00:30 before, 01:30 after.
+    # Daylight saving time began on Sunday 2025-03-30: 23:30 UTC is 00:30 before, 01:30 after.
     saturday = datetime(2025, 3, 28, 23, 30, tzinfo=UTC)
     db.visits.insert_many([
         visit("a", saturday), visit("a", saturday + timedelta(days=7)),
@@ -159,7 +159,7 @@ def test_a_zone_that_the_server_does_not_know_is_told_by_its_distance(
     from crawler.storage import visits
 
     class Unheard(ZoneInfo):
-        """A zone whose name is too new for the server."""
+        """Use a zone name that is too new for the server."""
 
         def __str__(self) -> str:
             return "Mars/Base"

@@ -1,4 +1,4 @@
-"""A new plan takes effect as a whole, whoever is killed, and visits made meanwhile stand."""
+"""Plans are activated atomically, survive killed processes, and keep visits made meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def run(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
-    """The result of a coroutine on the database."""
+    """Run a coroutine on the database and return its result."""
 
     async def there() -> Any:
         client: AsyncMongoClient[Row]
@@ -49,7 +49,7 @@ async def forget(db: Database, *, really: bool) -> dict[str, int]:
 
 
 def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
-    """Targets of a prepared database that follow the plan "old"."""
+    """Insert targets that follow the plan "old" into a prepared database."""
     run(uri, prepare)
     usual = {
         "visited_at": READ_AT - timedelta(days=1),
@@ -74,7 +74,7 @@ def moved(n: int) -> Iterator[list[plans.TargetPlan]]:
 
 
 def in_effect(db: Db) -> Counter[tuple[str, datetime]]:
-    """How many targets follow which plan with which next visit."""
+    """Count targets by plan and next visit."""
     planned = db.targets.find({"plan": {"$exists": True}})
     return Counter((row["plan"]["id"], row["next_visit"]) for row in planned)
 
@@ -85,7 +85,7 @@ def staged(db: Db) -> list[str]:
 
 @contextmanager
 def replanning(uri: str, targets: int, pause_seconds: float) -> Iterator[Process]:
-    """A replan at work, in a process of its own."""
+    """Run a replan in a subprocess."""
     args = [uri, str(targets), str(pause_seconds)]
     process = python("tests.integration.replanning", args, os.environ)
     try:
@@ -118,7 +118,7 @@ def test_a_plan_is_adopted_and_the_newest_one_counts(stored: tuple[Db, str]) -> 
 
 
 def test_a_plan_from_the_future_does_not_count(stored: tuple[Db, str]) -> None:
-    """A clock was wrong while it was made."""
+    """Ignore a plan that was made while the clock was wrong."""
     db, uri = stored
     put_targets(db, uri, 3)
     run(uri, lambda db: plans.activate(db, document(), moved(3), LONGEST))
@@ -209,7 +209,7 @@ def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, st
 
 
 def kill_while_adopting(db: Db, uri: str) -> None:
-    """Kill a replan when the first targets have its plan, and the last have not."""
+    """Kill a replan after the first targets have its plan, but not the last ones."""
     with replanning(uri, MANY, pause_seconds=0) as process:
         wait_until(lambda: db.targets.count_documents({"plan.id": "new"}, limit=1))
         process.kill()
@@ -226,7 +226,7 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
     wrapper = freshet.wrapper(
         SPIDER, start_urls=[f"{pages.url}/list.html"], item_pages="/item", fields={"title": "h1"}
     )
-    # Targets that were read by another definition would all be due.
+    # Targets read with another site definition would all be due.
     put_targets(db, uri, MANY, selector_digest=load_any(wrapper).selector_digest(Kind.ITEM))
     kill_while_adopting(db, uri)
     back = (READ_AT - datetime.now(READ_AT.tzinfo)) / timedelta(hours=1)
@@ -350,7 +350,7 @@ def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> No
     put_targets(db, uri, MANY, next_visit=due)
 
     async def visit_all(adb: Database) -> int:
-        """Visits of every seventh target, as fast as the server takes them."""
+        """Visit every seventh target as fast as the server allows."""
         for i in range(0, MANY, 7):
             at = READ_AT + timedelta(seconds=i + 1)
             state = {"visited_at": at, "next_visit": at + timedelta(days=9)}

@@ -1,4 +1,4 @@
-"""`scrapy replan`: from what is known in the database to a plan on each target."""
+"""`scrapy replan`: from stored histories to a plan for each target."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 
 def replan(freshet: Freshet, *args: object, **env: object) -> Result:
-    """Replan at NOW."""
+    """Run `scrapy replan` at NOW."""
     return run(freshet, "replan", *args, hours=clock(), **env)
 
 
 def planned(freshet: Freshet, *args: object, **env: object) -> Row:
-    """The document of a replan that ends well."""
+    """Run a replan, check that it succeeds, and return its JSON."""
     return in_json(freshet, "replan", *args, hours=clock(), **env)
 
 
 def groups(db: Db) -> dict[str, tuple[str, list[str]]]:
-    """Group and windows of each page."""
+    """Return the frequency class and windows of each page."""
     return {
         row["url"].rpartition("/")[2]: (row["plan"]["frequency_class"], row["plan"]["windows"])
         for row in db.targets.find({"plan": {"$exists": True}})
@@ -47,7 +47,7 @@ def groups(db: Db) -> dict[str, tuple[str, list[str]]]:
 
 
 def some_pages(n: int, **own: Any) -> list[Row]:
-    """Pages of one site, some of which changed."""
+    """Build pages of one site, some of which changed."""
     return [page(f"{SHOP}/item/{i}", spread(i % 7, 8 + i % 9), **own) for i in range(n)]
 
 
@@ -236,7 +236,7 @@ def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(
     )  # fmt: skip
     with wrapper.open("a", encoding="utf-8") as file:
         file.write('\n[weights]\n"/sale-" = 7.5\n"category:toys" = 3.0\n')
-    freshet.crawl(wrapper, hours=clock() + 4)  # Monday 09:35 there
+    freshet.crawl(wrapper, hours=clock() + 4)  # Monday 09:35 in the site's timezone
     (site,) = db.sites.find()
     assert (site["_id"], site["timezone"], site["requests_per_day"]) == (
         "pages", "Asia/Kolkata", 50,

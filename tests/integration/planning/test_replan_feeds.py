@@ -1,4 +1,4 @@
-"""`scrapy replan` of feeds: their own policies and budget, or one budget with the pages."""
+"""`scrapy replan` of feeds: separate policies and budget, or a budget shared with pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("warm")]
 
 
 def feed(name: str, posts: list[datetime], *, window: int = 10, **own: object) -> Row:
-    """A feed that was read at NOW, with posts of the last three weeks."""
+    """Build a feed that was read at NOW, with posts from the last three weeks."""
     last = in_minutes(NOW - HOUR)
     records = [(in_minutes(at) - 60, in_minutes(at), in_minutes(at) - 30) for at in sorted(posts)]
     past = History.begin(in_minutes(BEGIN)).extended(last, records)
@@ -29,7 +29,7 @@ def feed(name: str, posts: list[datetime], *, window: int = 10, **own: object) -
 
 
 def some_feeds() -> list[Row]:
-    """A busy one, one of office hours, one that posts now and then, a silent one, a new one."""
+    """Build five feeds: busy, office hours only, rare, silent, and new."""
     rng = np.random.default_rng(3)
     hours = [BEGIN + DAY * day + HOUR * hour for day in range(21) for hour in range(24)]
     office = [at for at in hours if at.weekday() < 5 and 9 <= at.hour < 12]
@@ -44,7 +44,7 @@ def some_feeds() -> list[Row]:
 
 
 def plans(db: Db) -> dict[str, Row]:
-    """The plan of each feed."""
+    """Return the plan of each feed."""
     return {row["url"].rpartition("/")[2]: row["plan"] for row in db.targets.find({"kind": "feed"})}
 
 
@@ -81,7 +81,7 @@ def test_the_papers_policies_are_even_and_keep_to_the_budget(
     assert all(plan["every_hours"] > 0 and not plan["slots"] for plan in found.values())
     often = [found[name]["visits_per_week"] for name in ("busy", "office", "rare", "silent")]
     assert often == sorted(often, reverse=True)
-    # Whole fetches in four weeks leave a rest.
+    # Rounding to whole fetches per four weeks leaves a remainder.
     assert (max(often) - min(often) <= 0.25) == (policy == "uniform")
 
 

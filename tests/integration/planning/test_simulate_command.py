@@ -1,4 +1,4 @@
-"""`scrapy simulate`: what it prints, writes and refuses, and how well the policies do."""
+"""`scrapy simulate`: output, files, rejected input, and the quality of the policies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.harness import Db, Freshet, Result
 from tests.integration.inside import run
 from tests.integration.known_pages import clock, page, put, spread
 
-# A folder with pages/changes.csv.gz and pages/pages.csv, the trace of a real population.
+# Path of a folder with pages/changes.csv.gz and pages/pages.csv, the trace of real pages.
 EVAL_DATA = os.environ.get("EVAL_DATA")
 needs_eval = pytest.mark.skipif(
     not EVAL_DATA, reason="EVAL_DATA names no folder with the trace of real pages"
@@ -32,7 +32,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 SPLIT, STOP = START + timedelta(weeks=3), START + timedelta(weeks=6)
 SPAN = ("--from", "2024-01-01", "--split", "2024-01-22T00:00:00Z", "--to", "2024-02-12")
 B, HALF = 265, 132.5
-# Of the polls' changes and the paper's rules, less what ended pages leave unspent.
+# Range of requests per day of the paper's rules on polled changes, without those of ended pages.
 GROUPS_SPEND = (250, 273)
 
 
@@ -42,7 +42,7 @@ def hours(moment: datetime) -> float:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A small trace: 24 pages of three sources that change at nine, from seldom to daily."""
+    """Write a small trace: 24 pages of three sources, changed around 09:00, rarely to daily."""
     chance = random.Random(7)
     changes, pages = [], []
     for i in range(24):
@@ -64,13 +64,13 @@ def write(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> N
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Freshet]:
-    """Commands where no server is: a trace needs no database."""
+    """Return commands without a server: simulating a trace needs no database."""
     with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
         yield runner
 
 
 def simulated(freshet: Freshet, folder: Path, *args: object) -> dict[str, Any]:
-    """What it finds, as JSON."""
+    """Simulate a trace and return the results."""
     files = ("--changes", folder / "changes.csv", "--pages", folder / "pages.csv")
     result = run(freshet, "simulate", "pages", *files, *SPAN, "--json", *args)
     assert (result.code, result.err) == (0, "")
@@ -79,7 +79,7 @@ def simulated(freshet: Freshet, folder: Path, *args: object) -> dict[str, Any]:
 
 
 def visits_in(path: Path, ids: tuple[str, ...]) -> Times:
-    """The visits of a file."""
+    """Read the visits from a file."""
     at: dict[str, list[float]] = {name: [] for name in ids}
     with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -90,7 +90,7 @@ def visits_in(path: Path, ids: tuple[str, ...]) -> Times:
 
 
 def same_figures(folder: Path, changes: Path, split: datetime, stop: datetime, row: Any) -> None:
-    """Check that a row's figures are those of the visits it wrote."""
+    """Check a row's figures against the visits it wrote."""
     trace = read_trace(changes)
     visits = visits_in(folder / f"{row['policy']}_{row['budget']:.12g}.csv.gz", trace.ids)
     scored = score(trace.changes, visits, trace.source, trace.ends, hours(split), hours(stop))
@@ -292,7 +292,7 @@ def test_wrong_usage_is_said(bare: Freshet, args: list[str], said: str) -> None:
     assert said in result.out + result.err
 
 
-# The own past.
+# Your own history.
 
 
 def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
@@ -341,7 +341,7 @@ def simulated_past(
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Simulates real pages: learned from three weeks, judged by six more."""
+    """Return a function that simulates real pages: three weeks of training, six of evaluation."""
     folder = tmp_path_factory.mktemp("real")
     changes = Path(str(EVAL_DATA)) / "pages" / "changes.csv.gz"
 
@@ -389,7 +389,7 @@ def test_what_others_reach_on_real_pages(real: Any) -> None:
     (groups,) = real("--policy", "groups", "--budget", B)
     assert GROUPS_SPEND[0] <= groups["requests_per_day"] <= GROUPS_SPEND[1]
     assert groups["freshness"] == pytest.approx(0.777, abs=0.004)
-    # The freshness of the paper's groups for 57 % of their requests.
+    # The same freshness as the paper's groups for 57 % of their requests.
     (less,) = real("--budget", 0.57 * groups["requests_per_day"])
     assert less["freshness"] >= groups["freshness"]
 

@@ -1,4 +1,4 @@
-"""`scrapy simulate feeds`: what it prints, writes and refuses, and how well the policies do."""
+"""`scrapy simulate feeds`: output, files, rejected input, and the quality of the policies."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, page, put, spread
 
-# A folder with feeds/busy/posts.csv.gz and feeds.csv, the trace of real feeds, and beside it the
-# program that scores files of visits against it, if there is one.
+# EVAL_DATA: a folder with feeds/busy/posts.csv.gz and feeds.csv, the trace of real feeds;
+# REFEREE: an optional program that scores files of visits against this trace.
 EVAL_DATA, REFEREE = os.environ.get("EVAL_DATA"), os.environ.get("REFEREE")
 needs_eval = pytest.mark.skipif(
     not EVAL_DATA, reason="EVAL_DATA names no folder with the trace of real feeds"
@@ -43,7 +43,7 @@ Moments = dict[str, list[float]]
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A small trace: 20 feeds of five posts each, that post from never to ten times a day."""
+    """Write a small trace: 20 feeds of size five, with zero to ten posts a day."""
     chance, posts = random.Random(7), []
     for i in range(20):
         for day in range(6 * 7):
@@ -67,31 +67,31 @@ def append(path: Path, *lines: str) -> None:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Freshet]:
-    """Commands where no server is: a trace needs no database."""
+    """Return commands without a server: simulating a trace needs no database."""
     with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
         yield runner
 
 
 def words(folder: Path, *args: object) -> tuple[object, ...]:
-    """The command on the trace in a folder."""
+    """Return the command for the trace in a folder."""
     return ("simulate", "feeds", "--posts", folder / "posts.csv", *SPAN, *args)
 
 
 def simulated(freshet: Freshet, folder: Path, *args: object) -> dict[str, Any]:
-    """What it finds, as JSON."""
+    """Simulate a trace and return the results."""
     return in_json(freshet, *words(folder, *args))
 
 
 def option(name: str, *values: object) -> list[object]:
-    """An option that is repeated for each value."""
+    """Repeat an option for each value."""
     return [word for value in values for word in (name, value)]
 
 
-# What a file of visits collects, counted post by post.
+# Independent post-by-post scoring of a file of visits.
 
 
 def moments_in(path: Path, name: str, at: str) -> Moments:
-    """Times in seconds since 1970, by target, ascending."""
+    """Read sorted times in seconds since 1970, by target."""
     found: Moments = defaultdict(list)
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -110,7 +110,7 @@ def windows_in(path: Path) -> dict[str, int]:
 
 
 def counted(posts: Moments, visits: Moments, windows: dict[str, int]) -> dict[str, Any]:
-    """The figures of visits."""
+    """Score visits."""
     start, stop = SPLIT.timestamp(), STOP.timestamp()
     fates: dict[str, int] = {"missed": 0, "uncollected": 0, "collected": 0}
     waited = never = spent = 0.0
@@ -141,7 +141,7 @@ def counted(posts: Moments, visits: Moments, windows: dict[str, int]) -> dict[st
 
 
 def same_figures(trace: Path, out: Path, found: dict[str, Any], posts: str = "posts.csv") -> None:
-    """Check that the figures of all rows are those of the visits they wrote."""
+    """Check the figures of all rows against the visits they wrote."""
     posted = moments_in(trace / posts, "feed_id", "posted_at_utc")
     windows = windows_in(trace / "feeds.csv")
     for row in found["results"]:
@@ -263,7 +263,7 @@ def test_a_closed_loop_knows_no_more_than_its_own_visits_saw(bare: Freshet, trac
 def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: Path) -> None:
     with (trace / "posts.csv").open(encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    # The busiest feeds fall silent as soon as the first plan is made.
+    # The busiest feeds fall silent immediately after the first plan.
     silent = {"f17", "f18", "f19"}
     rows = [row for row in rows if row[0] not in silent or datetime.fromisoformat(row[1]) <= SPLIT]
     write(trace / "posts.csv", (header[0], header[1]), [(row[0], row[1]) for row in rows])
@@ -277,7 +277,7 @@ def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: P
     visits = [moments_in(trace / out / "optimal_120.csv.gz", "target", "at")
               for out in ("often", "once")]  # fmt: skip
     assert visits[0] != visits[1], "a replan learns from the visits since the one before"
-    # One plan stands for all of the time: a week is like another, but for rare visits.
+    # A single plan covers the whole period: all weeks are alike, except for rare visits.
     weekly = [at for at in visits[1].values() if len(at) >= 6]
     assert weekly
     for at in weekly:
@@ -401,11 +401,11 @@ def test_a_policy_that_spends_too_much_is_a_mistake_of_ours() -> None:
         check("uniform", 2, Times(np.array([0, 2]), np.array([9.0, 12.0])), span)
 
 
-# The own past.
+# Your own history.
 
 
 def feed(url: str, posts: Iterable[datetime], feed_size: int = 5, **own: object) -> Row:
-    """A feed that was polled every 20 minutes for three weeks."""
+    """Build a feed that was polled every 20 minutes for three weeks."""
     return page(url, posts, spider="feeds", kind=Kind.FEED, feed_size=feed_size, **own)
 
 
@@ -458,13 +458,13 @@ def test_feeds_are_no_pages(stored: tuple[Db, str], freshet: Freshet) -> None:
 # Real feeds.
 
 NUMBERS = (1_000, 2_000, 3_000, 5_000, 10_000, 20_000)
-# Missed % and delay in hours, as means over all numbers of visits.
+# Missed share in percent and delay in hours, averaged over all numbers of visits.
 KNOWN = {"uniform": (48.8, 79), "min-delay": (23.9, 48), "min-missing": (15.9, 43.1)}
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """All policies on real feeds: learned from three weeks, judged by three more."""
+    """Simulate all policies on real feeds: three weeks of training, three of evaluation."""
     out, busy = tmp_path_factory.mktemp("real"), Path(str(EVAL_DATA)) / "feeds" / "busy"
     files = "--posts", busy / "posts.csv.gz", "--feeds", busy / "feeds.csv"
     asked = [*option("--policy", *POLICIES), *option("--visits", *NUMBERS)]
@@ -509,7 +509,7 @@ def test_real_feeds_lose_as_few_posts_as_they_should(real: tuple[dict[str, Any],
     assert optimal["delay_h"] <= 26.5
     assert optimal["lost_pct"] <= 23.5
     rows = {(row["policy"], row["visits"]): row for row in real[0]["results"]}
-    # With one fetch a feed both miss about as many.
+    # With one fetch per feed, both policies miss about the same number of posts.
     for number in NUMBERS[1:]:
         found, paper = rows["optimal", number], rows["min-missing", number]
         assert found["missed_pct"] < paper["missed_pct"]

@@ -1,4 +1,4 @@
-"""`scrapy simulate overload`: what it prints, draws and refuses."""
+"""`scrapy simulate overload`: output, charts and rejected input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ changes_every = 86400
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Freshet]:
-    """Commands where no server is: cells in a file need no database."""
+    """Return commands without a server: cells in a file need no database."""
     with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
         yield runner
 

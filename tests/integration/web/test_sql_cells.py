@@ -1,4 +1,4 @@
-"""Cells that are results of queries on real databases, and what goes wrong with them."""
+"""Cells from queries on real databases, and their failures."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_server_that_takes_the_connection_and_says_nothing(
 
 @contextmanager
 def cutting(server: Postgres) -> Iterator[None]:
-    """Ends every query of Freshet's as soon as it runs."""
+    """Terminate each of Freshet's queries as soon as it runs."""
     done = threading.Event()
 
     def cut() -> None:

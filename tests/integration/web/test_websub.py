@@ -1,4 +1,4 @@
-"""`scrapy feeds push`: hubs are asked for subscriptions and confirm them."""
+"""`scrapy feeds push`: subscriptions are requested from hubs and confirmed by them."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_all_is_given_up_where_that_is_asked_for(freshet: Freshet, database: Db,
 
 def test_a_second_one_says_so_and_ends_well(freshet: Freshet, database: Db, tmp_path: Path) -> None:
     with Push(freshet):
-        # As on another machine: of its own is the data folder too.
+        # Simulate another machine, which has a separate data folder too.
         words = ("feeds", "push", "--callback", CALLBACK, "--port", free_port())
         done = freshet(*words, FRESHET_DATA_DIR=tmp_path / "other")
     assert (done.code, done.out) == (0, "")

@@ -1,4 +1,4 @@
-"""`scrapy feeds push`: what hubs confirm and deliver, and what others send."""
+"""`scrapy feeds push`: confirmations and deliveries of hubs, and requests of other senders."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_is_not_signed_is_thanked_for_and_thrown_away(
 def test_the_same_document_is_stored_once(active: tuple[Push, Row], database: Db, hub: Hub) -> None:
     hub.publish("<rss>a</rss>"), hub.publish("<rss>a</rss>")
     assert database.pushes.count_documents({}) == 1
-    database.pushes.delete_many({})  # As a crawl does when it is done with them.
+    database.pushes.delete_many({})  # A crawl deletes deliveries after it has processed them.
     hub.publish("<rss>a</rss>")
     assert database.pushes.count_documents({}) == 0, "it came late once more"
     hub.publish("<rss>b</rss>"), hub.publish("<rss>a</rss>")
@@ -174,7 +174,7 @@ def test_a_request_has_to_come_in_in_time(freshet: Freshet, database: Db, hub: H
     ):
         slow.sendall(b"POST /push/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n")
         began = time.monotonic()
-        with contextlib.suppress(OSError):  # However often a byte comes.
+        with contextlib.suppress(OSError):  # The limit applies no matter how often a byte arrives.
             while time.monotonic() < began + 10:
                 slow.sendall(b"x")
                 time.sleep(0.2)
@@ -193,7 +193,7 @@ def test_the_path_before_the_token_is_the_proxy_s_business(
 def test_slow_header_lines_do_not_keep_a_hub_out(
     active: tuple[Push, Row], database: Db, hub: Hub
 ) -> None:
-    """As many as there are places, of two addresses; each byte would put an idle limit off."""
+    """Close slow requests that fill all places; each of their bytes would reset an idle limit."""
     push, _ = active
     with contextlib.ExitStack() as stack:
         drips = [
@@ -217,7 +217,7 @@ def test_slow_header_lines_do_not_keep_a_hub_out(
 
 
 def test_an_address_has_half_of_the_places(active: tuple[Push, Row]) -> None:
-    """Its own oldest request that is not whole goes for the next, those of others stay."""
+    """Close the address's own oldest incomplete request for a new one; keep those of others."""
     push, _ = active
     with contextlib.ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""What is stored of deliveries, and taken by crawls."""
+"""Deliveries: stored by `scrapy feeds push` and processed by crawls."""
 
 from __future__ import annotations
 
@@ -88,6 +88,6 @@ def test_a_feed_that_was_asked_meanwhile_is_not_asked_again(stored: tuple[Db, st
 
 
 async def in_database(uri: str, work: Callable[[Database], Awaitable[Any]]) -> Any:
-    """What `work` gives on the prepared database."""
+    """Run `work` on the prepared database and return its result."""
     async with opened(Config.load(mongo_uri=uri)) as db:
         return await work(db)

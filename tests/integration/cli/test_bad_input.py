@@ -137,5 +137,7 @@ def test_a_server_that_does_not_answer_is_said_within_ten_seconds_by_default(
     result = freshet("crawl", "books", MONGO_URI="mongodb://127.0.0.1:1/x")
     assert time.monotonic() - before < 10
     assert result.code == 1
-    said = result.complaint
-    assert said.count("(") == said.count(")"), "the driver's message is not cut inside brackets"
+    message = result.complaint
+    assert message.count("(") == message.count(")"), (
+        "the driver's message is not cut inside brackets"
+    )

@@ -33,9 +33,9 @@ def environment() -> Iterator[dict[str, str]]:
 
 
 def figures(row: str, text: str) -> list[float]:
-    found = re.search(rf"{row} *[|│]{FIGURES}", text)
-    assert found, row
-    return [float(figure) for figure in found.groups()]
+    match = re.search(rf"{row} *[|│]{FIGURES}", text)
+    assert match, row
+    return [float(figure) for figure in match.groups()]
 
 
 @pytest.mark.soak
@@ -57,10 +57,10 @@ def test_readme_has_the_figures_that_the_demonstration_prints(environment: dict[
     assert took
     assert 100 < int(took[1]) <= time.time() - began + 1
     if f"http://127.0.0.1:{PORT}/" not in done.stdout:
-        pytest.skip(f"another program has port {PORT}, so the figures are others")
+        pytest.skip(f"port {PORT} is in use, so the figures would differ")
     readme = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     for row, name in (("by plan", "by plan"), ("if all were visited daily", "if daily")):
-        for said, printed, tolerance in zip(
+        for documented, printed, tolerance in zip(
             figures(row, readme), figures(name, done.stdout), TOLERANCES, strict=True
         ):
-            assert abs(said - printed) <= tolerance, (row, said, printed)
+            assert abs(documented - printed) <= tolerance, (row, documented, printed)

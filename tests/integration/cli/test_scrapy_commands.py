@@ -72,9 +72,9 @@ def test_a_shell_evaluates_code_without_a_page(freshet: Freshet) -> None:
 
 def test_a_shell_has_the_page_of_a_typed_url(freshet: Freshet, home: Pages) -> None:
     title = "response.css('h1::text').get()"
-    one = f"{home.url}/item/1.html"
-    assert ended(freshet("shell", one, "-c", title, *QUIET)).out == "One\n"
-    again = f"fetch('{one}') or {title}"
+    url = f"{home.url}/item/1.html"
+    assert ended(freshet("shell", url, "-c", title, *QUIET)).out == "One\n"
+    again = f"fetch('{url}') or {title}"
     assert ended(freshet("shell", "-c", again, *QUIET)).out == "One\n"
 
 
@@ -87,14 +87,14 @@ def test_a_shell_has_the_page_of_a_file(freshet: Freshet, home: Pages) -> None:
 def test_a_shell_and_parse_choose_the_spider_of_a_url(
     freshet: Freshet, database: Db, home: Pages, here: tuple[str, ...]
 ) -> None:
-    one = f"{home.url}/item/1.html"
-    assert ended(freshet("shell", one, "-c", "spider.name", *here)).out == "here\n"
-    sent = ended(freshet("fetch", one, "--headers", *here)).out
+    url = f"{home.url}/item/1.html"
+    assert ended(freshet("shell", url, "-c", "spider.name", *here)).out == "here\n"
+    sent = ended(freshet("fetch", url, "--headers", *here)).out
     assert "> X-Asked-By: here" in sent
-    parsed = ended(freshet("parse", one, "--nocolour", *here)).out
-    assert f"[{{'title': 'One', 'url': '{one}'}}]" in parsed
+    parsed = ended(freshet("parse", url, "--nocolour", *here)).out
+    assert f"[{{'title': 'One', 'url': '{url}'}}]" in parsed
     listed = ended(freshet("parse", f"{home.url}/", "--nocolour", *here)).out
-    assert f"[<GET {one}>]" in listed
+    assert f"[<GET {url}>]" in listed
     both = ended(freshet("parse", f"{home.url}/", "-d", "2", "--nocolour", *here)).out
     assert "'title': 'One'" in both
     # Commands that only display pages are not crawl runs and store nothing.
@@ -167,8 +167,8 @@ def test_a_refused_host_has_one_line_in_the_log(freshet: Freshet, home: Pages) -
 def test_an_unknown_spider_is_one_line(freshet: Freshet, command: str) -> None:
     words = ["nope"] if command == "check" else ["--spider", "nope", NOBODY]
     failed = ended(freshet(command, *words, *QUIET), 1)
-    known = "books, cells, feeds, quotes, site"
-    expected = f"scrapy {command}: spider not found: 'nope'. Available: {known}"
+    available = "books, cells, feeds, quotes, site"
+    expected = f"scrapy {command}: spider not found: 'nope'. Available: {available}"
     assert failed.complaint == expected
 
 

@@ -46,9 +46,9 @@ def dirtied(value: Any) -> Any:
     if isinstance(value, str):
         return value + NASTY
     if isinstance(value, list):
-        return [dirtied(one) for one in value]
+        return [dirtied(part) for part in value]
     if isinstance(value, dict):
-        return {name: dirtied(one) for name, one in value.items()}
+        return {name: dirtied(part) for name, part in value.items()}
     return value
 
 
@@ -66,21 +66,21 @@ def dirty(database: Db) -> None:
     """Append NASTY to all stored external texts."""
     for name, paths in FIELDS.items():
         for document in database[name].find():
-            found = {}
+            dirtied_fields = {}
             for path in paths:
                 value: Any = document
                 for key in path.split("."):
                     value = value.get(key) if isinstance(value, dict) else None
                 if value:
-                    found[path] = dirtied(value)
-            if name in ("targets", "visits") and "reason" not in found:
-                found["last_visit.reason" if name == "targets" else "reason"] = NASTY
+                    dirtied_fields[path] = dirtied(value)
+            if name in ("targets", "visits") and "reason" not in dirtied_fields:
+                dirtied_fields["last_visit.reason" if name == "targets" else "reason"] = NASTY
             if name == "targets":
-                found["category"] = NASTY
+                dirtied_fields["category"] = NASTY
             database.command(
                 "update", name, bypassDocumentValidation=True,
-                updates=[{"q": {"_id": document["_id"]}, "u": {"$set": found}}],
-            ) if found else None  # fmt: skip
+                updates=[{"q": {"_id": document["_id"]}, "u": {"$set": dirtied_fields}}],
+            ) if dirtied_fields else None  # fmt: skip
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def hostile(freshet: Freshet, pages: Pages, database: Db) -> tuple[Freshet, str]
 
 
 def checked(text: str) -> None:
-    found = UNSAFE.search(text)
-    assert found is None, text[max(0, found.start() - 80) : found.end() + 20]
+    unsafe = UNSAFE.search(text)
+    assert unsafe is None, text[max(0, unsafe.start() - 80) : unsafe.end() + 20]
 
 
 def test_no_command_prints_what_a_terminal_acts_on(hostile: tuple[Freshet, str]) -> None:

@@ -59,13 +59,13 @@ class Edges:
 
     def visit(self, name: str) -> Row:
         """Return the only visit of a page."""
-        (found,) = visits(self.db, target=f"{self.site.url}/edge/item/{name}")
-        return found
+        (row,) = visits(self.db, target=f"{self.site.url}/edge/item/{name}")
+        return row
 
     def fields(self, name: str) -> Row:
         """Return the stored fields of a page."""
-        (found,) = self.db.posts.find({"url": f"{self.site.url}/edge/item/{name}"})
-        return dict(found["fields"])
+        (post,) = self.db.posts.find({"url": f"{self.site.url}/edge/item/{name}"})
+        return dict(post["fields"])
 
     def times(self, name: str) -> list[float]:
         """Return the times at which the page was requested."""
@@ -169,17 +169,17 @@ def test_a_flaky_page_is_asked_three_times_and_then_read(edges: Edges) -> None:
 @pytest.mark.parametrize("name", ["retry-after/2", "retry-after-date"])
 def test_a_page_that_names_a_time_is_asked_again_after_it(edges: Edges, name: str) -> None:
     first, second = edges.times(name)
-    least = 2 if name == "retry-after/2" else 1  # a date has no fractions of a second
-    assert second - first >= least
+    min_wait = 2 if name == "retry-after/2" else 1  # a date has no fractions of a second
+    assert second - first >= min_wait
 
 
 def test_a_broken_page_is_tried_again_at_the_next_run_and_a_refused_one_after_an_hour(
     edges: Edges,
 ) -> None:
     for name, seconds in (("empty", 0.001), ("status/403", 3600), ("status/500", 0.001)):
-        known = target(edges.db, f"{edges.site.url}/edge/item/{name}")
-        assert known["consecutive_errors"] == 1
-        assert (known["next_visit"] - known["visited_at"]).total_seconds() == seconds
+        row = target(edges.db, f"{edges.site.url}/edge/item/{name}")
+        assert row["consecutive_errors"] == 1
+        assert (row["next_visit"] - row["visited_at"]).total_seconds() == seconds
 
 
 def test_each_page_has_one_visit_and_the_pass_ends_in_time(edges: Edges) -> None:
@@ -246,8 +246,8 @@ def test_errors_in_a_row_double_the_wait(freshet: Freshet, database: Db, site: R
     waits = []
     for hours in (0, 0, 0, 1.1, 3.2):
         freshet.crawl(wrapper, hours=hours, code=1)
-        known = target(database, f"{site.url}/edge/item/empty")
-        waits.append((known["next_visit"] - known["visited_at"]).total_seconds() / 3600)
+        row = target(database, f"{site.url}/edge/item/empty")
+        waits.append((row["next_visit"] - row["visited_at"]).total_seconds() / 3600)
     assert [round(wait, 3) for wait in waits] == [0, 0, 1, 2, 4]
 
 

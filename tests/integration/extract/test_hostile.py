@@ -17,9 +17,9 @@ from tests.site.running import RunningHostile
 SECONDS, MEGABYTES = 4, 1
 LIMITS = {"FRESHET_RESPONSE_SECONDS": SECONDS, "FRESHET_RESPONSE_MB": MEGABYTES}
 # One of these servers took 2 GB before the limits existed.
-MOST_MB = 300
+MAX_MB = 300
 # Bytes in flight before a client can abort a response, over three attempts.
-MOST_SENT = 30_000_000
+MAX_SENT = 30_000_000
 SETTINGS = ("-s", "MEMUSAGE_CHECK_INTERVAL_SECONDS=0.5", "-s", "REDIRECT_MAX_TIMES=5")
 RESOLVER = """
 from scrapy.resolver import CachingThreadedResolver
@@ -103,8 +103,8 @@ class Hostiles:
 
     def visit(self, path: str) -> Row:
         """Return the only visit of a page."""
-        (found,) = visits(self.db, target=f"{self.url}{path}")
-        return found
+        (row,) = visits(self.db, target=f"{self.url}{path}")
+        return row
 
 
 @pytest.fixture(scope="module")
@@ -182,12 +182,12 @@ def test_many_cookies_of_one_page_cost_no_other(hostiles: Hostiles) -> None:
 
 
 def test_the_pass_takes_little_memory_and_little_of_what_is_sent(hostiles: Hostiles) -> None:
-    start, most = (
+    start, peak = (
         int(re.search(rf"'memusage/{name}': (\d+)", hostiles.log)[1])  # type: ignore[index]
         for name in ("startup", "max")
     )
-    assert (most - start) / 1e6 < MOST_MB
-    assert max(row["bytes"] for row in hostiles.requests) < MOST_SENT
+    assert (peak - start) / 1e6 < MAX_MB
+    assert max(row["bytes"] for row in hostiles.requests) < MAX_SENT
 
 
 def test_none_fills_the_log_with_tracebacks(hostiles: Hostiles) -> None:
@@ -281,9 +281,9 @@ def test_posts_lead_to_their_feed_s_private_host_and_to_no_other(
     pages.file("feed.xml", FEED.format("".join(map(ITEM.format, (own, other, elsewhere)))))
     freshet("feeds", "add", "--no-fetch", f"{pages.url}/feed.xml")
     assert freshet("crawl", "feeds", "-a", "follow=1").code == 0
-    found = {visit["target"]: visit["outcome"] for visit in visits(database)}
-    assert found[own] == "new"
-    assert found[other] == found[elsewhere] == "blocked"
+    results = {visit["target"]: visit["outcome"] for visit in visits(database)}
+    assert results[own] == "new"
+    assert results[other] == results[elsewhere] == "blocked"
 
 
 def test_a_page_that_is_added_as_a_feed_names_none_in_a_private_network(

@@ -53,7 +53,7 @@ REASONS = dict.fromkeys(BROKEN, TOO_DEEP) | {"memory": f"takes more than {MEGABY
 
 
 @dataclass(frozen=True)
-class Passed:
+class Crawled:
     """Hold the results of a run over some pages."""
 
     db: Db
@@ -62,14 +62,14 @@ class Passed:
 
     def visit(self, name: str) -> Row:
         """Return the only visit of a page."""
-        (found,) = visits(self.db, target=f"{self.url}/item/{name}.html")
-        return found
+        (row,) = visits(self.db, target=f"{self.url}/item/{name}.html")
+        return row
 
 
 @contextmanager
-def passed(
+def crawled(
     databases: Databases, folder: Path, bodies: Mapping[str, str], main_text: bool, **env: object
-) -> Iterator[Passed]:
+) -> Iterator[Crawled]:
     """Run a crawl of pages with these bodies."""
     with databases() as (db, uri), Pages() as pages, Freshet(folder, MONGO_URI=uri) as freshet:
         for name, body in bodies.items():
@@ -81,33 +81,33 @@ def passed(
             fields={"heading": "h1", "all": {"css": "div.x p", "type": "list"}, "text": "body"},
         )  # fmt: skip
         result = freshet.crawl(wrapper, FRESHET_DATA_DIR=folder / "data", **env)
-        yield Passed(db, pages.url, result.err)
+        yield Crawled(db, pages.url, result.err)
 
 
 @pytest.fixture(scope="module")
-def odd(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Passed]:
+def odd(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawled]:
     bodies = FINE | BROKEN
     folder, env = tmp_path_factory.mktemp("odd"), {"FRESHET_READ_MB": MEGABYTES}
-    with passed(databases, folder, bodies, main_text=True, **env) as made:
+    with crawled(databases, folder, bodies, main_text=True, **env) as made:
         yield made
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_page_that_would_harm_its_reader_is_an_error_and_the_log_says_why(
-    odd: Passed, name: str
+    odd: Crawled, name: str
 ) -> None:
     visit = odd.visit(name)
     assert (visit["outcome"], visit["reason"]) == ("error", REASONS[name])
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_a_page_that_is_only_odd_is_read(odd: Passed, name: str) -> None:
+def test_a_page_that_is_only_odd_is_read(odd: Crawled, name: str) -> None:
     assert odd.visit(name)["outcome"] == "new", odd.visit(name).get("reason")
     (post,) = odd.db.posts.find({"url": f"{odd.url}/item/{name}.html"})
     assert post["fields"]["heading"] == "Heading"
 
 
-def test_no_page_costs_another_one(odd: Passed) -> None:
+def test_no_page_costs_another_one(odd: Crawled) -> None:
     targets = odd.db.targets.count_documents({})
     assert odd.db.visits.count_documents({}) == targets == 1 + len(BROKEN) + len(FINE)
     assert odd.db.runs.count_documents({"reason": "finished"}) == 1
@@ -119,7 +119,7 @@ def test_a_page_that_keeps_its_reader_busy_is_given_up(
 ) -> None:
     bodies = ENDLESS | {"plain": PARAGRAPH}
     env = {"FRESHET_READ_SECONDS": 1}
-    with passed(databases, tmp_path, bodies, main_text=False, **env) as made:
+    with crawled(databases, tmp_path, bodies, main_text=False, **env) as made:
         reasons = {name: made.visit(name).get("reason") for name in bodies}
     too_long = "takes longer than 1 s of processor time"
     assert reasons == dict.fromkeys(ENDLESS, too_long) | {"plain": None}
@@ -142,8 +142,8 @@ def test_links_made_for_a_pattern_cost_no_page(
     )  # fmt: skip
     pages.file("/item/1.html", f"{HEAD}<h1>One</h1><p>{'a' * 20_000}!</p><p>word</p>")
     freshet.crawl(wrapper, FRESHET_READ_SECONDS=5)
-    found = {v["target"].removeprefix(pages.url): v.get("reason") for v in visits(database)}
-    assert found == dict.fromkeys(("/list.html", "/item/1.html"))
+    reasons = {v["target"].removeprefix(pages.url): v.get("reason") for v in visits(database)}
+    assert reasons == dict.fromkeys(("/list.html", "/item/1.html"))
     (post,) = database.posts.find()
     assert post["fields"]["made"] == "word"
     # URLs that a site listed once are matched again in each plan.

@@ -163,8 +163,8 @@ def test_feeds_may_name_their_posts_and_lists_their_folders_as_they_like(
     assert all(post["title"] == f"{name} title" for name, post in posts.items())
     assert all(post["fields"]["tags"] == [name] for name, post in posts.items())
     assert {tuple(post["categories"]) for post in posts.values()} == {("$where.x",)}
-    found = freshet("feeds", "list", "--category", "$where.x", "--json")
-    assert [row["url"] for row in json.loads(found.out)] == [f"{pages.url}/feed.xml"]
+    listing = freshet("feeds", "list", "--category", "$where.x", "--json")
+    assert [row["url"] for row in json.loads(listing.out)] == [f"{pages.url}/feed.xml"]
 
 
 class Tagged(BaseHTTPRequestHandler):

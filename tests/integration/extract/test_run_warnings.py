@@ -164,8 +164,8 @@ def test_a_start_url_becomes_an_item_when_the_definition_says_so(
     freshet.crawl(define(start_urls=[url], list_pages="/artikel", item_pages="/nowhere"), code=1)
     assert target(database, url)["kind"] == "list"
     freshet.crawl(define(start_urls=[url]))
-    known = target(database, url)
-    assert (known["kind"], known["start"]) == ("item", True)
+    row = target(database, url)
+    assert (row["kind"], row["start"]) == ("item", True)
     assert database.posts.distinct("title") == ["Haus 0"]
 
 
@@ -278,8 +278,8 @@ def test_workers_warn_once_of_what_all_have_seen(
         done.append(Result(worker.returncode, out, err))
     (done_run,) = database.runs.find()
     assert done_run["workers"] == 2
-    assert sorted(one.code for one in done) == [0, 1], "the one that ends the run fails"
-    first, last = [line for one in done for line in warned(one)]
+    assert sorted(result.code for result in done) == [0, 1], "the one that ends the run fails"
+    first, last = [line for result in done for line in warned(result)]
     assert first.startswith("no link matched item_pages (150 links seen on 31 pages, for example ")
     assert "/artikel/haus-" in first
     assert last == "no items found on 31 pages"
@@ -294,10 +294,10 @@ def test_the_doctor_tells_of_fields_that_are_never_found(
     assert found_by_doctor(freshet, broken) == [
         ("fields", "warning", "price: not found in any of the newest 12 items (selector .prise)")
     ]
-    mended = define(fields={"title": "h1", "price": ".price"})
-    assert found_by_doctor(freshet, mended) == [], "nothing was read with this selector so far"
-    freshet.crawl(mended, "-a", "full=1")
-    assert found_by_doctor(freshet, mended) == [
+    fixed = define(fields={"title": "h1", "price": ".price"})
+    assert found_by_doctor(freshet, fixed) == [], "nothing was read with this selector so far"
+    freshet.crawl(fixed, "-a", "full=1")
+    assert found_by_doctor(freshet, fixed) == [
         ("fields", "ok", "all fields found in the newest 12 items")
     ]
 
@@ -317,5 +317,5 @@ def found_by_doctor(freshet: Freshet, wrapper: Path) -> list[tuple[str, str, str
     """Return the doctor's findings about items and their fields."""
     done = run(freshet, "doctor", "--quick", "--json", "--spider", wrapper)
     findings = json.loads(done.out)["findings"]
-    wanted = [one for one in findings if one["check"] in ("items", "fields")]
-    return [(one["check"], one["status"], one["found"]) for one in wanted]
+    wanted = [finding for finding in findings if finding["check"] in ("items", "fields")]
+    return [(finding["check"], finding["status"], finding["found"]) for finding in wanted]

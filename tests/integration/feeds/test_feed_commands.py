@@ -68,14 +68,14 @@ def seen(db: Db, url: str, target: Row | None = None, monitor: Row | None = None
         "visited_at": NOW - 3 * HOUR, "next_visit": NOW + 5 * HOUR, "outcome": "changed",
         "consecutive_errors": 0, "consecutive_gone": 0, "history": past,
     }  # fmt: skip
-    known = {
+    row = {
         "title": "Its own title",
         "site": "https://x.example/",
         "format": "rss20",
         "feed_size": 10,
     }
     db.targets.insert_one(key | kept | (target or {}))
-    db.feeds.insert_one(key | known | {"full": True, "posts": 25, "problems": []} | (monitor or {}))
+    db.feeds.insert_one(key | row | {"full": True, "posts": 25, "problems": []} | (monitor or {}))
 
 
 @pytest.fixture
@@ -125,18 +125,18 @@ def test_what_is_there_gains_categories_and_keeps_its_title(
         "0 feeds added, 2 already known, 2 categories, 1 rejected\n",
     )
     assert done.complaint == "scrapy feeds: line 6, Bad: ftp://c.example/: not an http or https URL"
-    found = database.targets.find_one({"url": "https://a.example/feed"})
-    assert found is not None
-    assert (found["title"], found["categories"]) == ("A", ["News/Local", "News/World"])
+    row = database.targets.find_one({"url": "https://a.example/feed"})
+    assert row is not None
+    assert (row["title"], row["categories"]) == ("A", ["News/Local", "News/World"])
 
 
 def test_an_alias_is_known(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
     seen(prepared, "https://a.example/new", {"aliases": ["https://a.example/feed"]})
     done = in_json(freshet, "feeds", "import", written(tmp_path, OPML))
     assert (done["added"], done["known"]) == (1, 1)
-    found = prepared.targets.find_one({"url": "https://a.example/new"})
-    assert found is not None
-    assert found["categories"] == ["News/Local"]
+    row = prepared.targets.find_one({"url": "https://a.example/new"})
+    assert row is not None
+    assert row["categories"] == ["News/Local"]
 
 
 def test_a_list_comes_from_standard_input(
@@ -332,14 +332,14 @@ def test_what_gives_no_feed_is_said_and_the_rest_is_added(
     done = freshet("feeds", "add", *(f"{blog.url}/{name}" for name in names), "ftp://x/")
     assert done.code == 1
     assert done.out == f"added  {blog.url}/feed.xml  Guessed\n"
-    said = [line.removeprefix(f"scrapy feeds: {blog.url}/") for line in done.err.splitlines()]
-    assert said[0] == "scrapy feeds: ftp://x/: not an http or https URL"
-    assert said[1].endswith(", and does not link to a feed")
-    assert said[2:4] == [
+    lines = [line.removeprefix(f"scrapy feeds: {blog.url}/") for line in done.err.splitlines()]
+    assert lines[0] == "scrapy feeds: ftp://x/: not an http or https URL"
+    assert lines[1].endswith(", and does not link to a feed")
+    assert lines[2:4] == [
         "about.html: an HTML page, with 1 possible feed link but no feed",
         "private/feed.xml: robots.txt disallows fetching it. --no-fetch adds it without a check",
     ]
-    assert said[6] == "no.xml: status 404"
+    assert lines[6] == "no.xml: status 404"
     assert urls(database.targets.find()) == {f"{blog.url}/feed.xml"}
     assert asked(blog)["/private/feed.xml"] == asked(blog)["/private/other.xml"] == 0
 
@@ -497,14 +497,14 @@ def test_remove_takes_a_feed_with_all_that_came_of_it(freshet: Freshet, prepared
     prepared.targets.insert_one(other | {"kind": "item", "first_seen": NOW, "next_visit": NOW})
 
     planned = feeds(freshet, "remove", alias, "--dry-run")
-    said = "1 post, 2 versions, 2 visits, 1 day, 2 feeds, 3 targets"
-    assert planned.out == f"would remove https://a.example/b/, {alias}: {said}\n"
+    summary = "1 post, 2 versions, 2 visits, 1 day, 2 feeds, 3 targets"
+    assert planned.out == f"would remove https://a.example/b/, {alias}: {summary}\n"
     asked_for = feeds(freshet, "remove", alias)
     assert (asked_for.code, asked_for.complaint) == (
-        1, f"scrapy feeds: this deletes {said}. Re-run with --yes to confirm"
+        1, f"scrapy feeds: this deletes {summary}. Re-run with --yes to confirm"
     )  # fmt: skip
     done = feeds(freshet, "remove", alias, "--yes")
-    assert (done.code, done.out) == (0, f"removed https://a.example/b/, {alias}: {said}\n")
+    assert (done.code, done.out) == (0, f"removed https://a.example/b/, {alias}: {summary}\n")
 
     left = {
         name: prepared[name].count_documents({})
@@ -555,9 +555,9 @@ def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint:
 
 
 def test_help_tells_every_action_with_its_options_and_an_example(freshet: Freshet) -> None:
-    said = feeds(freshet, "--help").out
+    help_text = feeds(freshet, "--help").out
     for action in ("import", "add", "export", "list", "remove", "push"):
-        assert f"\nscrapy feeds {action} [" in said
-        assert f"Example: scrapy feeds {action} " in said
+        assert f"\nscrapy feeds {action} [" in help_text
+        assert f"Example: scrapy feeds {action} " in help_text
     for option in ("--category NAME", "--no-fetch", "--format", "--errors", "--limit N", "--yes"):
-        assert option in said
+        assert option in help_text

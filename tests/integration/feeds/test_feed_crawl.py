@@ -50,7 +50,7 @@ def post(name: str, text: str = "text", link: str | None = None, ago_hours: floa
 
 
 def collected(db: Db) -> dict[str, Row]:
-    return {found["guid"]: found for found in db.posts.find()}
+    return {row["guid"]: row for row in db.posts.find()}
 
 
 def test_new_posts_are_stored_once_and_edits_are_versions(
@@ -83,8 +83,8 @@ def test_new_posts_are_stored_once_and_edits_are_versions(
     assert "-main_text: text" in shown.out
     assert "+main_text: corrected" in shown.out
     assert f"post of {url}" in freshet("history", "https://blog.test/b").out
-    known = db.feeds.find_one({"url": url})
-    assert (known["feed_size"], known["full"], known["posts"]) == (2, True, 3)
+    feed = db.feeds.find_one({"url": url})
+    assert (feed["feed_size"], feed["full"], feed["posts"]) == (2, True, 3)
     assert target(db, url)["feed_size"] == 2
 
 
@@ -210,8 +210,8 @@ def test_a_feed_that_asks_for_time_is_given_it(
     pages.file("/feed.xml", rss(post("a"), channel="<ttl>1440</ttl>"))
     subscribe(db, uri, f"{pages.url}/feed.xml")
     crawl(freshet)
-    found = target(db, f"{pages.url}/feed.xml")
-    assert found["next_visit"] - found["visited_at"] >= timedelta(hours=24)
+    row = target(db, f"{pages.url}/feed.xml")
+    assert row["next_visit"] - row["visited_at"] >= timedelta(hours=24)
 
 
 def test_the_name_of_the_wrapper_file_must_exist(freshet: Freshet, tmp_path: Path) -> None:
@@ -234,8 +234,12 @@ def test_a_feed_that_moved_for_good_is_renamed_once_it_has_said_so_three_times(
     crawl(freshet, hours=36)
 
     assert db.targets.count_documents({}) == 1
-    found = target(db, new)
-    assert (found["aliases"], found["categories"], found["requested"]) == ([old], ["tea"], 4)
+    document = target(db, new)
+    assert (document["aliases"], document["categories"], document["requested"]) == (
+        [old],
+        ["tea"],
+        4,
+    )
     assert {name: row["feed"] for name, row in collected(db).items()} == dict.fromkeys("abc", new)
     assert db.feeds.find_one()["posts"] == 3
     assert len(visits(db, target=new)) == 4
@@ -263,8 +267,12 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
     assert set(collected(db)) == {"a", "b", "pushed 1", "pushed 2"}
     assert db.pushes.count_documents({}) == 0
     assert asked(pages)["/feed.xml"] == 1
-    found = target(db, url)
-    assert (found["next_visit"], found["requested"], found["feed_size"]) == (planned, 1, 10)
+    document = target(db, url)
+    assert (document["next_visit"], document["requested"], document["feed_size"]) == (
+        planned,
+        1,
+        10,
+    )
     assert [row.get("pushed", False) for row in visits(db)] == [False, True, True]
     assert db.feeds.find_one()["posts"] == 4
 
@@ -302,8 +310,8 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
     for number, body in enumerate([first, rss(post("a", "three"))]):
         old = body.replace("A blog", "An old name")
         deliver(db, url, number, old, datetime.now(UTC))
-        said = crawl(freshet, hours=12.1 + number / 10)
-        assert "hub delivered different content for 1 known post; fetching" in said.err
+        result = crawl(freshet, hours=12.1 + number / 10)
+        assert "hub delivered different content for 1 known post; fetching" in result.err
         assert (collected(db)["a"], list(db.versions.find().sort("at"))) == before
         assert asked(pages)["/feed.xml"] == number + 1, "in the same run"
         assert db.feeds.find_one()["title"] == "A blog"

@@ -95,9 +95,9 @@ def test_a_bad_certificate_costs_its_site_and_the_log_says_what_is_wrong(
     freshet: Freshet, database: Db, sites: Sites
 ) -> None:
     log = crawled(freshet, sites)
-    found = {visit["target"]: visit for visit in visits(database)}
+    by_target = {visit["target"]: visit for visit in visits(database)}
     for name, fault in FAULTS.items():
-        visit = found[sites.urls[name]]
+        visit = by_target[sites.urls[name]]
         if fault is None:
             assert visit["outcome"] == "new"
         else:

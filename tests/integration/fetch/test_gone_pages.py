@@ -42,8 +42,8 @@ def test_a_page_is_gone_after_so_many_confirmations(
     assert (second["gone"], second["consecutive_gone"]) == (True, 2)
     assert (second["next_visit"] - second["visited_at"]).days == 28, "looked at rarely from now on"
 
-    found = visits(database, target=url)
-    assert [(v["outcome"], v["status"], v.get("reason")) for v in found] == [
+    rows = visits(database, target=url)
+    assert [(v["outcome"], v["status"], v.get("reason")) for v in rows] == [
         ("new", 200, None),
         ("gone", 404, "1 of 2 confirmations"),
         ("gone", 404, None),

@@ -12,7 +12,7 @@ LIST_HOURS, ITEM_HOURS = 1, 48
 
 def shelf(pages: Pages, offers: Mapping[str, str]) -> None:
     lines = (
-        f'<li><a href="item-{name}.html">{name}</a> {said}</li>' for name, said in offers.items()
+        f'<li><a href="item-{name}.html">{name}</a> {text}</li>' for name, text in offers.items()
     )
     pages.file("list.html", f"<ul>{''.join(lines)}</ul>")
 

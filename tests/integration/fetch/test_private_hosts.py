@@ -56,12 +56,12 @@ def test_a_name_in_start_urls_opens_no_private_network(
     assert inside.asked == []
     (visit,) = visits(database)
     assert visit["outcome"] == "blocked"
-    said = (
+    message = (
         f"{place} is not on the public Internet (127.0.0.1) "
         "(to allow this host and port, add them to FRESHET_PRIVATE_HOSTS)"
     )
-    assert visit["reason"] == said
-    assert result.err.count(f"WARNING: Request refused: {said}") == 1
+    assert visit["reason"] == message
+    assert result.err.count(f"WARNING: Request refused: {message}") == 1
 
 
 @pytest.mark.parametrize("name", ["intranet.test:{}", "other.test:80, Intranet.test:{}"])

@@ -132,8 +132,10 @@ def test_a_full_pass_leaves_aliases_out(
     freshet.crawl(wrapper)
     pages.clear_log()
     freshet.crawl(wrapper, "-a", "full=1", hours=1)
-    asked = [request["path"] for request in pages.requests() if request["path"] != "/robots.txt"]
-    assert sorted(asked) == ["/item/a/", "/list.html"]
+    requested = [
+        request["path"] for request in pages.requests() if request["path"] != "/robots.txt"
+    ]
+    assert sorted(requested) == ["/item/a/", "/list.html"]
 
 
 def test_an_item_that_redirects_to_a_list_page_is_gone(

@@ -29,15 +29,19 @@ def deep(freshet: Freshet, *args: object, **env: object) -> dict[str, Row]:
     """Return the finding for each invariant."""
     words = ("doctor", "--quick", "--deep", "--json", *args)
     done = run(freshet, *words, FRESHET_CONTACT="mailto:me@example.org", **env)
-    laws = {str(law) for law in Invariant}
-    return {one["check"]: one for one in findings(done) if one["check"] in laws}
+    names = {str(invariant) for invariant in Invariant}
+    return {finding["check"]: finding for finding in findings(done) if finding["check"] in names}
 
 
 def broken(freshet: Freshet, *args: object, **env: object) -> dict[str, int]:
     """Return the violation count of each broken invariant."""
-    found = deep(freshet, *args, **env)
-    assert found.keys() == {str(law) for law in Invariant}
-    return {name: one["broken"] for name, one in found.items() if one["status"] != "ok"}
+    by_invariant = deep(freshet, *args, **env)
+    assert by_invariant.keys() == {str(invariant) for invariant in Invariant}
+    return {
+        name: finding["broken"]
+        for name, finding in by_invariant.items()
+        if finding["status"] != "ok"
+    }
 
 
 def crawled(freshet: Freshet, pages: Pages, db: Db, uri: str, **env: object) -> Path:
@@ -105,9 +109,9 @@ def copy(source: Db, target: Db) -> None:
 
 def item(db: Db, name: str) -> Row:
     """Return the target of a page."""
-    found: Row | None = db.targets.find_one({"url": {"$regex": f"item-{name}.html$"}})
-    assert found is not None
-    return found
+    row: Row | None = db.targets.find_one({"url": {"$regex": f"item-{name}.html$"}})
+    assert row is not None
+    return row
 
 
 def unlog(db: Db) -> None:
@@ -141,8 +145,8 @@ def move_a_version(db: Db) -> None:
 
 
 def lose_a_version(db: Db) -> None:
-    one = item(db, "a")
-    db.versions.delete_one({"_id": f"{one['_id']} {one['content_hash']}"})
+    row = item(db, "a")
+    db.versions.delete_one({"_id": f"{row['_id']} {row['content_hash']}"})
 
 
 def show_another(db: Db) -> None:
@@ -171,9 +175,9 @@ def lose_a_signature(db: Db) -> None:
 
 
 def copies(db: Db) -> Row:
-    found: Row | None = db.posts.find_one({"_id": item(db, "b")["_id"]})
-    assert found is not None
-    return found
+    row: Row | None = db.posts.find_one({"_id": item(db, "b")["_id"]})
+    assert row is not None
+    return row
 
 
 def lose_a_cluster(db: Db) -> None:
@@ -221,21 +225,25 @@ BREAKS: list[tuple[Callable[[Db], None], set[Invariant]]] = [
 
 
 def test_each_invariant_is_broken_by_one_of_these() -> None:
-    assert set(Invariant) == set[Invariant]().union(*(laws for _, laws in BREAKS))
+    assert set(Invariant) == set[Invariant]().union(*(invariants for _, invariants in BREAKS))
 
 
-@pytest.mark.parametrize(("by", "laws"), BREAKS, ids=[one.__name__ for one, _ in BREAKS])
+@pytest.mark.parametrize(
+    ("by", "invariants"), BREAKS, ids=[breaks.__name__ for breaks, _ in BREAKS]
+)
 def test_what_is_broken_by_hand_is_found(
-    freshet: Freshet, database: Db, whole: Db, by: Callable[[Db], None], laws: set[Invariant]
+    freshet: Freshet, database: Db, whole: Db, by: Callable[[Db], None], invariants: set[Invariant]
 ) -> None:
     copy(whole, database)
     by(database)
-    found = {name: one for name, one in deep(freshet).items() if one["status"] == "failed"}
-    assert found.keys() == {str(law) for law in laws}
-    for one in found.values():
-        assert one["broken"] >= 1
-        assert one["examples"]
-        assert "scrapy" in one["todo"]
+    failed = {
+        name: finding for name, finding in deep(freshet).items() if finding["status"] == "failed"
+    }
+    assert failed.keys() == {str(invariant) for invariant in invariants}
+    for finding in failed.values():
+        assert finding["broken"] >= 1
+        assert finding["examples"]
+        assert "scrapy" in finding["todo"]
 
 
 @pytest.mark.soak
@@ -260,8 +268,8 @@ def test_a_repair_waits_for_the_run_in_progress(freshet: Freshet, stored: tuple[
     subscribe(db, uri)
     db.runs.insert_one({"spider": "site", "started": datetime.now(UTC), "finished": None})
     done = run(freshet, "doctor", "--quick", "--deep", "--repair", "--json")
-    (found,) = (one for one in findings(done) if one["status"] == "failed")
-    assert "in progress" in found["found"]
+    (failed,) = (finding for finding in findings(done) if finding["status"] == "failed")
+    assert "in progress" in failed["found"]
 
 
 def test_a_repair_needs_the_deep_check(freshet: Freshet) -> None:
@@ -295,12 +303,12 @@ def test_memory_does_not_grow_with_the_database(stored: tuple[Db, str]) -> None:
         first = db.targets.count_documents({})
         ids = [ObjectId() for _ in range(first, n)]
         names = [f"http://x.example/{i:06}" for i in range(first, n)]
-        known = {"spider": "s", "outcome": "new", "content_hash": "h", "fence": 0}
+        common = {"spider": "s", "outcome": "new", "content_hash": "h", "fence": 0}
         both = list(zip(ids, names, strict=True))
-        db.visits.insert_many([known | {"_id": i, "target": u, "at": now} for i, u in both])
+        db.visits.insert_many([common | {"_id": i, "target": u, "at": now} for i, u in both])
         rows = {"kind": "item", "requested": 1, "visited_at": now}
         db.targets.insert_many([
-            known | rows | {"_id": f"s {u}", "url": u, "last_visit": {"_id": i, "at": now}}
+            common | rows | {"_id": f"s {u}", "url": u, "last_visit": {"_id": i, "at": now}}
             for i, u in both
         ])  # fmt: skip
         db.versions.insert_many([

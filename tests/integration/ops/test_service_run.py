@@ -183,9 +183,9 @@ def test_one_that_is_broken_is_tried_again_and_does_not_stop_the_others(
         until(lambda: outcomes(database, spider="shop")["not_modified"] > 3)
         news.write_text(good, encoding="utf-8")
         until(lambda: outcomes(database, spider="news")["new"] == 3)
-    said = [line for line in service.err.splitlines() if " failed, retrying in 5 s: " in line]
-    assert any(f" 5 s: {news}: not valid TOML" in line for line in said)
-    assert any("TypeError: a bug (" in line for line in said)
+    lines = [line for line in service.err.splitlines() if " failed, retrying in 5 s: " in line]
+    assert any(f" 5 s: {news}: not valid TOML" in line for line in lines)
+    assert any("TypeError: a bug (" in line for line in lines)
     assert service.of("news")["failed"] == 1
     assert service.of("bug")["failed"] >= 1
     assert service.of("shop")["failed"] == 0
@@ -330,8 +330,8 @@ def test_it_takes_the_name_of_a_stored_site(freshet: Freshet, database: Db, page
 @pytest.mark.parametrize("words", [["nosuch"], ["--spider", "site"]])
 def test_unknown_names_are_one_line(words: list[str], freshet: Freshet) -> None:
     done = freshet("refresh", "run", *words)
-    said = f"site not found: {words[-1]!r}. Available: {NAMED}; or name a .toml file"
-    assert (done.code, done.out, done.complaint) == (1, "", f"scrapy refresh: {said}")
+    message = f"site not found: {words[-1]!r}. Available: {NAMED}; or name a .toml file"
+    assert (done.code, done.out, done.complaint) == (1, "", f"scrapy refresh: {message}")
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ def test_a_plan_is_adopted_and_the_newest_one_counts(stored: tuple[Db, str]) -> 
     assert count == 3000
     assert in_effect(db) == {("new", SOON): 3000, ("old", LATER): 2000}
     assert db.targets.find_one({"_id": key(7)})["plan"] == part_of(7) | {"id": "new"}
-    found = run(uri, lambda db: plans.latest(db, SPIDER, LATER))
-    assert (found["_id"], found["state"], found["updated"]) == ("new", "active", 3000)
+    latest = run(uri, lambda db: plans.latest(db, SPIDER, LATER))
+    assert (latest["_id"], latest["state"], latest["updated"]) == ("new", "active", 3000)
     assert run(uri, lambda db: plans.latest(db, "nosuch", LATER)) is None
     assert staged(db) == []
 
@@ -195,7 +195,7 @@ def test_a_kill_before_the_plan_is_whole_leaves_the_old_one(stored: tuple[Db, st
 def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
-    kill_while_adopting(db, uri)
+    kill_while_activating(db, uri)
     visited = READ_AT + timedelta(hours=5)
     db.targets.update_one({"_id": key(MANY - 1)}, {"$set": {"visited_at": visited}})
 
@@ -208,7 +208,7 @@ def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, st
     assert run(uri, lambda db: plans.finish(db, visited)) == 0
 
 
-def kill_while_adopting(db: Db, uri: str) -> None:
+def kill_while_activating(db: Db, uri: str) -> None:
     """Kill a replan after the first targets have its plan, but not the last ones."""
     with replanning(uri, MANY, pause_seconds=0) as process:
         wait_until(lambda: db.targets.count_documents({"plan.id": "new"}, limit=1))
@@ -228,7 +228,7 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
     )
     # Targets read with another site definition would all be due.
     put_targets(db, uri, MANY, selector_digest=load_any(wrapper).selector_digest(Kind.ITEM))
-    kill_while_adopting(db, uri)
+    kill_while_activating(db, uri)
     back = (READ_AT - datetime.now(READ_AT.tzinfo)) / timedelta(hours=1)
     freshet.crawl(wrapper, hours=back)
     assert in_effect(db)[("new", SOON)] == MANY
@@ -239,7 +239,7 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
 def test_two_may_finish_a_plan_at_once(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
-    kill_while_adopting(db, uri)
+    kill_while_activating(db, uri)
 
     async def twice(db: Database) -> None:
         await asyncio.gather(plans.finish(db, READ_AT), plans.finish(db, READ_AT))
@@ -266,7 +266,7 @@ def test_what_a_crash_left_beside_a_plan_is_swept_up(stored: tuple[Db, str]) -> 
 def test_a_replan_finishes_the_one_before_it(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
-    kill_while_adopting(db, uri)
+    kill_while_activating(db, uri)
     newer = document() | {"_id": "newer", "at": READ_AT + MINUTE}
     run(uri, lambda db: plans.activate(db, newer, moved(10), LONGEST))
     assert in_effect(db) == {("newer", SOON): 10, ("new", SOON): MANY - 10}
@@ -358,8 +358,8 @@ def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> No
         return -(-MANY // 7)
 
     async def both(adb: Database) -> tuple[int, int]:
-        adopting = plans.activate(adb, document(), moved(MANY), LONGEST)
-        return await asyncio.gather(adopting, visit_all(adb))
+        activation = plans.activate(adb, document(), moved(MANY), LONGEST)
+        return await asyncio.gather(activation, visit_all(adb))
 
     _, visited = run(uri, both)
     assert db.targets.count_documents({"plan.id": "new"}) == MANY

@@ -70,9 +70,9 @@ class Serve:
     def __enter__(self) -> Self:
         stderr = self.process.stderr
         assert stderr
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+/", line := stderr.readline())):
+        while not (match := re.search(r"http://127\.0\.0\.1:\d+/", line := stderr.readline())):
             assert line, "it ended before it served"
-        self.url = found[0]
+        self.url = match[0]
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -254,7 +254,7 @@ def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: Embe
         with MongoClient[Row](own_server.uri, tz_aware=True) as client:
             put(client.get_default_database(), "rate", {"value": "back"})
         wait_for(lambda: "back" in serve.get()[1])
-    told = serve.err.splitlines()
-    assert len(told) == 2, told
-    assert "updates paused until MongoDB is available" in told[0]
-    assert told[1] == "scrapy dashboards: recovered, updates resumed"
+    lines = serve.err.splitlines()
+    assert len(lines) == 2, lines
+    assert "updates paused until MongoDB is available" in lines[0]
+    assert lines[1] == "scrapy dashboards: recovered, updates resumed"

@@ -142,7 +142,7 @@ def _plan(cell: StoredCell) -> Document | None:
         "slots": [],
         "every_hours": cell.every_hours,
         "phase_hours": cell.every_hours * cell.phase,
-        "group": cell.group,
+        "frequency_class": cell.group,
         "windows": [f"every {period(cell.every_hours)}"],
     }
 

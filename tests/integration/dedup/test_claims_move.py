@@ -175,7 +175,7 @@ def test_a_move_that_was_cut_off_is_repeated_or_undone(
             else:
                 await index.refill(registry, bands, noted["index"])
             if steps == "noted":
-                await index._note_move(db, asked, noted["index"])
+                await index._record_move(db, asked, noted["index"])
             await client.aclose()
 
     expected = world.posts()

@@ -160,10 +160,10 @@ def test_a_pass_that_lost_a_lease_is_counted_by_its_log(
     base = f"{{freshet:{database.name}:shop}}:"
     with driver.Redis.from_url(redis) as client:
         # As if workers that died had told some of their visits twice.
-        own = str(client.hget(f"{base}pass", "id"), "ascii")
+        own = str(client.hget(f"{base}run", "id"), "ascii")
         client.hincrbyfloat(f"{base}{own}:counts", "visits", 3)
         client.hincrbyfloat(f"{base}{own}:counts", "item pages", 3)
-        client.hincrby(f"{base}pass", "expired", 1)
+        client.hincrby(f"{base}run", "expired", 1)
     ended(workers)
     (run,) = database.runs.find()
     counts = {name: n for name, n in run["counts"].items() if n}

@@ -233,5 +233,5 @@ def test_history_and_explain_know_cells_by_name(freshet: Freshet, database: Db) 
         pages.file("front.html", FRONT)
         read_cells(freshet, of_front(pages))
     assert "cell:words" in freshet("history", "cell:words").out
-    assert "period of its own" in freshet("explain", "cell:words").out
+    assert "fixed period" in freshet("explain", "cell:words").out
     assert "fixed intervals" in freshet("explain", "cell:part").out

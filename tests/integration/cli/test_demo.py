@@ -59,8 +59,8 @@ def test_readme_has_the_figures_that_the_demonstration_prints(environment: dict[
     if f"http://127.0.0.1:{PORT}/" not in done.stdout:
         pytest.skip(f"another program has port {PORT}, so the figures are others")
     readme = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
-    for row, name in (("by plan", "by plan"), ("if all were visited daily", "if daily")):
+    for row in ("with a plan", "daily crawling"):
         for said, printed, tolerance in zip(
-            figures(row, readme), figures(name, done.stdout), TOLERANCES, strict=True
+            figures(row, readme), figures(row, done.stdout), TOLERANCES, strict=True
         ):
             assert abs(said - printed) <= tolerance, (row, said, printed)

@@ -1,4 +1,4 @@
-"""`make bench ARGS=--dispatch`: a million due targets put in order and cut, by each policy."""
+"""Dispatch of a million due targets by each policy: `make bench ARGS=--dispatch`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_HOURS, SERVED = 672.0, 0.6
 
 
 def run() -> int:
-    """Print seconds and memory; 1 where a bar is missed."""
+    """Print seconds and memory; return 1 if a requirement is not met."""
     waiting = _waiting(np.random.default_rng(1))
     capacity = Capacity(TARGETS // 3, 200_000.0, np.full(HOSTS, 30))
     table = Table("policy", "seconds", "go", "peak MB")

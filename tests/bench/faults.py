@@ -1,6 +1,6 @@
-"""`make bench ARGS=--faults`: runs whose workers and servers are killed, stopped and disconnected.
+"""Kill, pause and disconnect workers and servers during runs: `make bench ARGS=--faults`.
 
-After each run the database is compared with the site's own log. The same faults are injected into
+After each run, the database is compared with the site's own log. The same faults are injected into
 scrapy-redis, for comparison.
 """
 
@@ -20,7 +20,7 @@ from tests.site.running import RunningQuick
 
 PAGES, DELAY_MS = 4000, 150
 KILLED = (WORKER, REDIS, MONGO)
-# How a server can be away: it stands still, or the way to it is closed, or swallows all.
+# Kinds of outages: the server is paused, or its relay refuses connections or swallows all data.
 WAYS = (STOPPED, "refusing", "swallowing")
 
 

@@ -1,4 +1,4 @@
-"""The runs of `make bench ARGS=--faults`: each with a database and a Redis of its own."""
+"""The runs of `make bench ARGS=--faults`, each with its own database and Redis."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ STOPPED = "stopped"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be done.
+    """The options of the benchmark.
 
-    workers, redis: so many on one Redis; without Redis there is one, and a new one after each kill
-    kills:          of workers and of servers, by name
-    outage_seconds: of each server in each way; 0: none
-    env:            of Freshet's workers
+    workers, redis: number of workers on one Redis; without Redis there is one at a time
+    kills:          number of kills of workers and servers, by name
+    outage_seconds: length of each outage, for each server and kind; 0: no outages
+    env:            additional variables of Freshet's workers
     """
 
     workers: int
@@ -51,7 +51,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens in a pass: kills by name, or one server away in one way."""
+    """The faults of a run: kills by name, or one kind of outage of one server."""
 
     name: str
     kills: dict[str, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What came of a pass. broken: sentences; of plain scrapy-redis nothing is demanded."""
+    """The results of a run. broken: violated invariants; plain scrapy-redis is not checked."""
 
     side: str
     scenario: str
@@ -79,14 +79,14 @@ class Line:
 
 
 class FaultyRuns:
-    """Passes over one site and on one mongod, each with a database and a Redis of its own."""
+    """Runs over one site and on one mongod, each with its own database and Redis."""
 
     def __init__(self, asked: Asked, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
         self._asked, self._folder, self._site, self._mongo = asked, folder, site, mongo
         self._passes = 0
 
     def line(self, scenario: Scenario, *, plain: bool) -> Line:
-        """Make a pass, and look at what is left."""
+        """Make a run and check its results."""
         self._passes += 1
         name = f"k{self._passes}"
         folder = self._folder / name
@@ -168,7 +168,7 @@ class FaultyRuns:
     def _way(
         self, scenario: Scenario, redis: Redis, database: str
     ) -> Iterator[tuple[str, str | None, Outage | None]]:
-        """URI of MongoDB, URL of Redis, and how the one that is to be away goes."""
+        """Yield the URI of MongoDB, the URL of Redis, and the context manager of the outage."""
         uri, url = self._mongo.uri(database), redis.url if self._asked.redis else None
         server: Server = redis if scenario.away == REDIS else self._mongo
         with ExitStack() as opened:
@@ -191,7 +191,7 @@ class FaultyRuns:
 
 
 def _told(side: str, scenario: Scenario, chance: random.Random) -> list[tuple[float, str]]:
-    """When to strike and what; printed, as a seed alone says little."""
+    """Draw the times and the kinds of faults, and print them: a seed alone does not show them."""
     plan = drawn(chance, scenario.kills)
     moments = " ".join(f"{what}@{share:.3f}" for share, what in plan)
     print(f"{side}, {scenario.name}: {moments}", flush=True)

@@ -1,7 +1,7 @@
-"""`make bench ARGS=--hour`: the service for an hour on a site that changes by itself, and grows.
+"""Run the service for an hour on a site that changes and grows: `make bench ARGS=--hour`.
 
-Pages are visited every few minutes until the first replan, and every hour or two then; cells of
-some pages have periods of seconds. Replans follow each other every few minutes.
+Pages are visited every few minutes until the first replan, and then every hour or two; cells of
+some pages have periods of seconds. There is a replan every few minutes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PICTURE = Path(".benchmarks/hour.png")
 SITE = ("--changes-seconds", "60", "--arrivals-seconds", "5")
 SAMPLE_SECONDS, LEAST_SAMPLES = 10.0, 120
 STOP_SECONDS = 120.0
-# A worker's memory over the last half; less is noise.
+# Maximum growth of a worker's memory over the last half; less is noise.
 GROWTH_SHARE = 0.05
-# Pools of connections breathe; a leak of one a replan is six between the quarters compared.
+# Connection pools vary; a leak of one descriptor per replan adds six between the quarters compared.
 SPARE_DESCRIPTORS = 3
 REQUESTS_A_DAY = 24
 WRONG = re.compile(r" failed\b|Traceback|unavailable|\bERROR\b")
@@ -50,7 +50,7 @@ max_interval_hours = 2
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be done. redis: the workers share one; without it there is one worker."""
+    """The options. redis: the workers share one; without Redis there is one worker."""
 
     minutes: float = MINUTES
     workers: int = WORKERS
@@ -61,7 +61,7 @@ class Asked:
 
 
 class ServiceSide(FreshetSide):
-    """`scrapy refresh run` on the wrapper, with cells."""
+    """Run `scrapy refresh run` on the site definition, with cells."""
 
     replan: str = REPLAN
 
@@ -87,7 +87,7 @@ class PageCell:
 
 
 def cells() -> dict[str, PageCell]:
-    """Two cells of each of some pages, by name; they share requests when both are due."""
+    """Return two cells for each of some pages, by name; they share requests when both are due."""
     return {
         f"c{page}{css[-5:]}": PageCell(f"/item/{page}.html", css, every)
         for page in range(1, CELL_PAGES + 1)
@@ -96,7 +96,7 @@ def cells() -> dict[str, PageCell]:
 
 
 def cells_toml(url: str) -> str:
-    """The cells as a wrapper's tables."""
+    """Return the cells as tables of a site definition."""
     return "\n".join(
         f'[cells.{name}]\nurl = "{url}{one.path}"\ncss = "{one.css}"\nevery = "{one.every}"'
         for name, one in cells().items()
@@ -104,7 +104,7 @@ def cells_toml(url: str) -> str:
 
 
 def run(asked: Asked) -> int:
-    """Let it run, print what came of it and draw it; 1 if a law is broken."""
+    """Run the service, print and draw the results; return 1 if an invariant is violated."""
     asked.picture.parent.mkdir(parents=True, exist_ok=True)
     with orderly(), ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fh-")))
@@ -124,12 +124,12 @@ def run(asked: Asked) -> int:
             pages = {name: one.path for name, one in cells().items()}
             accounts = Accounts(client.get_default_database(), site, pages, reports)
             broken = [*ended, *accounts.check()]
-            broken += [] if accounts.replans else ["no replan was done"]
+            broken += [] if accounts.replans else ["no replan was made"]
             print(accounts)
     trends = {worker.number: trend(samples, worker.number) for worker in crowd.workers}
     draw(samples, asked.picture)
     broken += _show(trends, samples)
-    print("\n".join(broken) or "No law is broken.", f"The picture: {asked.picture}", sep="\n")
+    print("\n".join(broken) or "No invariant is violated.", f"Chart: {asked.picture}", sep="\n")
     return 1 if broken else 0
 
 
@@ -146,27 +146,27 @@ def _watched(crowd: Crowd, seconds: float, mongo: Mongo, redis: Redis | None) ->
 
 
 def _ended(crowd: Crowd) -> list[str]:
-    """End all at the same time; what is wrong with that."""
+    """Stop all workers at the same time; return the problems."""
     early = [
-        f"{worker.agent} ended by itself" for worker in crowd.workers if worker.code is not None
+        f"{worker.agent} ended on its own" for worker in crowd.workers if worker.code is not None
     ]
     for worker in crowd.alive:
         worker.terminate()
     crowd.finish(STOP_SECONDS)
-    late = [f"{worker.agent} did not end in {STOP_SECONDS:g} s" for worker in crowd.alive]
+    late = [f"{worker.agent} did not end within {STOP_SECONDS:g} s" for worker in crowd.alive]
     failed = [f"{worker.agent}: exit code {worker.code}" for worker in crowd.failed]
     return [*early, *late, *failed, *(line for worker in crowd.workers for line in _wrong(worker))]
 
 
 def _wrong(worker: Worker) -> list[str]:
-    """Lines of a log that should not be there: of passes, of replans, of bugs."""
+    """Return the unexpected lines of a worker's log: errors of runs and replans, and tracebacks."""
     lines = worker.log.read_text(encoding="utf-8").splitlines()
     return [f"{worker.agent}: {line}" for line in lines if WRONG.search(line)]
 
 
 def _show(trends: dict[int, Trend], samples: list[Sample]) -> list[str]:
-    """Print; the laws of memory and descriptors that are broken."""
-    table = Table("worker", "mean MB", "MB an hour", "grown MB", "descriptors", "threads")
+    """Print the trends; return the violated invariants of memory and descriptors."""
+    table = Table("worker", "mean MB", "MB/hour", "growth MB", "descriptors", "threads")
     broken = []
     for number, one in trends.items():
         table.add_row(
@@ -174,9 +174,9 @@ def _show(trends: dict[int, Trend], samples: list[Sample]) -> list[str]:
             *(f"{before} to {after}" for before, after in (one.descriptors, one.threads)),
         )  # fmt: skip
         if one.grown_mb > GROWTH_SHARE * one.mean_mb:
-            broken.append(f"worker-{number} has grown by {one.grown_mb:.1f} MB in the last half")
+            broken.append(f"worker-{number} grew by {one.grown_mb:.1f} MB in the last half")
         if one.descriptors[1] > one.descriptors[0] + SPARE_DESCRIPTORS:
-            broken.append(f"worker-{number} has more descriptors open than before")
+            broken.append(f"worker-{number} has more open descriptors than before")
     console, last = Console(), samples[-1]
     console.print(table)
     console.print(

@@ -1,7 +1,7 @@
-"""Near-duplicates through the real claim on posts of a file: what is found, and what is right.
+"""Near-duplicate detection on the posts of a file: recall and precision with real claims.
 
-`make bench ARGS="--recall posts.jsonl.xz"`: all posts in random order, then copies with 1 to 5
-words replaced, inserted or deleted; the same with posts cut to some lengths.
+`make bench ARGS="--recall posts.jsonl.xz"`: claims all posts in random order, then copies with 1 to
+5 words replaced, inserted or deleted; then the same with posts cut to some lengths.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ENGLISH_BAR, ALL_BAR = 0.99, 0.96
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A post or a copy of one."""
+    """A post or a copy of a post."""
 
     key: str
     text: str
@@ -56,7 +56,7 @@ class Text:
 
 @dataclass(slots=True)
 class Index:
-    """An index of its own, and what has come into it."""
+    """A separate index, and the results of claims."""
 
     registry: Registry
     verdicts: Verdicts = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Index:
             self.verdicts |= await claims.claim(self.registry, candidates, BEGIN)
 
     async def clusters(self) -> dict[str, object]:
-        """The cluster of each text that has one."""
+        """Return the cluster of each text that has one."""
         found = self.registry.signatures.find(
             {"cluster": {"$exists": True}}, {"post": 1, "cluster": 1}
         )
@@ -82,7 +82,7 @@ class Index:
 
 
 def run(path: Path, copies: int = COPIES, seed: int = 1) -> int:
-    """Measure and print; exit code 1 if a bar is missed."""
+    """Measure and print the results; return exit code 1 if a requirement is not met."""
     with tempfile.TemporaryDirectory(prefix="fr-") as folder:
         config = Config.load(data_dir=Path(folder), mongo_uri=None)
         try:
@@ -111,7 +111,7 @@ async def _run(config: Config, path: Path, copies: int, seed: int) -> int:
 async def _measured(
     registry: Registry, posts: list[Text], copies: int, seed: int
 ) -> tuple[Index, list[Text], list[tuple[Text, bool]]]:
-    """Posts, then copies of some of them: the index, the posts, and which copies were found."""
+    """Claim posts, then copies of some of them; return the index, posts and copies found."""
     await registry.signatures.drop()
     await registry.clusters.drop()
     await registry.create_indexes()
@@ -138,7 +138,7 @@ def _copy(post: Text, number: int, others: list[str], random: Random) -> Text:
 
 
 def _show_whole(index: Index, posts: list[Text], found: list[tuple[Text, bool]]) -> bool:
-    """Recall of copies by length of the post."""
+    """Print the recall of copies by length of the post."""
     table = Table("words", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
     for cjk in (False, True):
         for least, most in WORDS:
@@ -148,8 +148,8 @@ def _show_whole(index: Index, posts: list[Text], found: list[tuple[Text, bool]])
     Console().print(table)
     english = _share([e for e in found if not e[0].cjk and e[0].words >= 50])
     everything = _share([e for e in found if e[0].words >= MIN_WORDS])
-    print(f"recall, English of 50 words and more: {english:.4f} (bar {ENGLISH_BAR})")
-    print(f"recall, all of {MIN_WORDS} words and more: {everything:.4f} (bar {ALL_BAR})")
+    print(f"recall, English, 50 words or more: {english:.4f} (required {ENGLISH_BAR})")
+    print(f"recall, all, {MIN_WORDS} words or more: {everything:.4f} (required {ALL_BAR})")
     return english >= ENGLISH_BAR and everything >= ALL_BAR
 
 
@@ -163,7 +163,7 @@ def _share(found: list[tuple[Text, bool]]) -> float:
 
 
 def _show_judged(index: Index, posts: list[Text], _: list[tuple[Text, bool]]) -> None:
-    """Whether those flagged are duplicates, and those that are were flagged, by exact Jaccard."""
+    """Print precision and recall of the flagged posts, by exact Jaccard."""
     texts = {post.key: post.text for post in posts}
     flagged = {p.key: index.verdicts[p.key] for p in posts if p.key in index.verdicts}
     copies = {key: one for key, one in flagged.items() if one.duplicate_of is not None}
@@ -171,14 +171,12 @@ def _show_judged(index: Index, posts: list[Text], _: list[tuple[Text, bool]]) ->
     right = float(np.mean(np.array(exact) >= SCHEME.threshold - TOLERANCE))
     clusters = {one.cluster for one in copies.values()}
     print(f"{len(posts)} posts: {len(copies)} flagged, in {len(clusters)} clusters")
-    print(
-        f"of these with exact Jaccard >= {SCHEME.threshold - TOLERANCE:.2f}: {right:.4f} (bar 0.97)"
-    )
+    print(f"with exact Jaccard >= {SCHEME.threshold - TOLERANCE:.2f}: {right:.4f} (required 0.97)")
     for least, bar in ((0.8, 0.97), (0.85, 0.995)):
         having = [posts[n].key for n in earlier_at_least([p.text for p in posts], least)]
         share = statistics.fmean(key in copies for key in having)
         print(
-            f"of {len(having)} with an earlier one at J >= {least}: {share:.4f} flagged (bar {bar})"
+            f"of {len(having)} with an earlier J >= {least}: {share:.4f} flagged (required {bar})"
         )
 
 
@@ -188,7 +186,7 @@ def _exact(index: Index, texts: dict[str, str], one: str, other: str) -> float:
 
 
 async def _show_lengths(registry: Registry, posts: list[Text], copies: int, seed: int) -> None:
-    """Recall with posts cut to some lengths in characters."""
+    """Print the recall with posts cut to some lengths in characters."""
     columns = ("characters", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
     table = Table(*columns, title="recall by edited words", title_justify="left")
     for length in LENGTHS:

@@ -1,6 +1,7 @@
-"""`make bench ARGS=--workers`: a first pass by several workers, beside plain scrapy-redis.
+"""A first run by several workers, compared with plain scrapy-redis: `make bench ARGS=--workers`.
 
-The same site, links, fields and settings; each pass has an empty database and a Redis of its own.
+Both use the same site, links, fields and settings; each run has an empty database and its own
+Redis.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ FRESHET, ALONE = "Freshet", "Freshet without Redis"
 IN_REDIS, IN_MONGO = "scrapy-redis, items in Redis", "scrapy-redis, items in MongoDB"
 LIKE = "the same, CONCURRENT_ITEMS=1"
 LONGEST_SECONDS = 3600.0
-# Of the pages: all workers have begun, and none is idle yet.
+# As shares of the pages: all workers have started, and none is idle yet.
 FROM_SHARE, TO_SHARE = 0.1, 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one pass was.
+    """The results of a run.
 
-    rate:    pages a second while all were at work
+    rate:    pages per second while all workers were running
     seconds: from the first request to the last answer
-    cpu:     milliseconds a page, of all workers together and of each server
+    cpu:     milliseconds per page, of all workers together and of each server
     """
 
     rate: float
@@ -58,7 +59,7 @@ class Done:
 
     def __str__(self) -> str:
         cpu = ", ".join(f"{who} {ms:.2f}" for who, ms in self.cpu.items())
-        return f"{self.rate:.0f} pages/s, ms a page: {cpu}; {self.lost} lost"
+        return f"{self.rate:.0f} pages/s, ms/page: {cpu}; {self.lost} lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,14 @@ class Case:
 
 
 class Passes:
-    """Passes over a site, each with a database and a Redis of its own."""
+    """Runs over a site, each with its own database and Redis."""
 
     def __init__(self, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
         self._folder, self._site, self._mongo = folder, site, mongo
         self._numbers = count(1)
 
     def done(self, case: Case) -> Done:
-        """Make a pass."""
+        """Make a run."""
         name = f"p{next(self._numbers)}"
         folder = self._folder / name
         folder.mkdir()
@@ -87,8 +88,8 @@ class Passes:
             used = self._used(redis)
             with Crowd(side, case.workers) as crowd:
                 if not crowd.finish(LONGEST_SECONDS) or crowd.failed:
-                    said = crowd.workers[0].log.read_text(encoding="utf-8")[-3000:]
-                    raise RuntimeError(f"{case.name}: a worker failed or stood still:\n{said}")
+                    log = crowd.workers[0].log.read_text(encoding="utf-8")[-3000:]
+                    raise RuntimeError(f"{case.name}: a worker failed or stalled:\n{log}")
             cpu = {server: now - used[server] for server, now in self._used(redis).items()}
             return self._summed(side, crowd, {"workers": crowd.cpu_seconds} | cpu)
 
@@ -135,7 +136,7 @@ def _rate(rows: list[dict[str, Any]]) -> float:
 
 
 def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
-    """Measure and print. redis: Freshet's workers share one; else there is one without."""
+    """Measure and print the results. redis: Freshet's workers share it; else one runs alone."""
     cases = [Case(ALONE, 1)]
     for n in workers:
         names = ([FRESHET] if redis else []) + [IN_REDIS, LIKE, IN_MONGO]
@@ -147,11 +148,11 @@ def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
         Mongo(Path(name) / "m") as mongo,
     ):
         print(f"{pages:,} items; MongoDB and Redis keep their data in {name}")
-        print(f"The site alone: {pages_per_second(site.url, pages):,.0f} pages/s")
+        print(f"Maximum speed of the site: {pages_per_second(site.url, pages):,.0f} pages/s")
         passes = Passes(Path(name), site, mongo)
         found: dict[Case, list[Done]] = {case: [] for case in cases}
         for number in range(rounds):
-            # The other end first in every second round.
+            # Reverse the order in every second round.
             for case in cases[:: -1 if number % 2 else 1]:
                 found[case].append(done := passes.done(case))
                 print(f"round {number + 1}, {case.name}, {case.workers}: {done}", flush=True)
@@ -161,7 +162,7 @@ def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
 
 
 def _show(found: dict[Case, list[Done]]) -> None:
-    """Medians of rates and times; of what is to be nought, and of memory, the worst round."""
+    """Print medians of rates and times; for pages and memory, the worst round."""
     table = Table(
         "", "workers", "pages/s", "seconds", "CPU ms/page", "MongoDB", "Redis", "site",
         "pages", "again", "stored", "lost", "peak MB",
@@ -181,8 +182,8 @@ def _show(found: dict[Case, list[Done]]) -> None:
 
 
 def _show_ratios(found: dict[Case, list[Done]], workers: Sequence[int]) -> None:
-    """Of rounds as neighbours in time: the machine's noise is shared."""
-    table = Table("Freshet's pages/s of those of", *(f"{n} workers" for n in workers))
+    """Print the ratios of rounds next to each other in time, which share the machine's noise."""
+    table = Table("Freshet's pages/s relative to", *(f"{n} workers" for n in workers))
     alone = found[Case(ALONE, 1)]
     ours = {n: found.get(Case(FRESHET, n), alone if n == 1 else None) for n in workers}
     for name in (IN_REDIS, LIKE, IN_MONGO):

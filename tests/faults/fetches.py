@@ -1,4 +1,4 @@
-"""What the site's own log says of a pass: how often each page was fetched, and why again."""
+"""Analyze the site's own log of a run: the number of fetches of each page, and the reasons."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 Row = dict[str, Any]
-# What a Redis that is killed has not written yet, and what is on its way when a server comes back.
+# Redis may lose its last writes when killed, and requests may be in flight when a server returns.
 AROUND_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What happened to a worker or a server. began, ended: Unix times.
+    """A fault of a worker or a server. began, ended: Unix times.
 
-    agent: user agent of the worker that was killed; empty where a server was away
+    agent: user agent of the worker that was killed; empty if a server was unavailable
     """
 
     what: str
@@ -28,13 +28,13 @@ class Blow:
 
 @dataclass(slots=True)
 class Fetches:
-    """Requests of a pass. pages: how often each path was answered.
+    """The requests of a run. pages: number of answers of each path.
 
-    cut:         asked for by a worker that was gone when the answer came
-    in_flight:   answered again, as the first worker was killed with the page in its hands
-    while_away:  answered again, as a server was away
-    unexplained: paths of all others that were answered again
-    longest_seconds: from an answer to the kill that lost it, at most
+    cut:         requests of a worker that was killed before the answer
+    in_flight:   repeated requests, because the first worker was killed while processing the page
+    while_away:  repeated requests, because a server was unavailable
+    unexplained: paths of all other repeated requests
+    longest_seconds: longest time from an answer to the kill that lost it
     """
 
     pages: Counter[str] = field(default_factory=Counter)
@@ -46,17 +46,17 @@ class Fetches:
 
     @property
     def answered(self) -> int:
-        """All answers."""
+        """Return the number of answers."""
         return self.pages.total()
 
     @property
     def again(self) -> int:
-        """Answers beyond the first of each page."""
+        """Return the number of answers beyond the first of each page."""
         return self.answered - len(self.pages)
 
 
 def fetches(rows: Iterable[Row], blows: Sequence[Blow]) -> Fetches:
-    """What the rows of the site's log say."""
+    """Analyze the rows of the site's log."""
     found = Fetches()
     by_path: dict[str, list[Row]] = defaultdict(list)
     for row in rows:

@@ -1,4 +1,4 @@
-"""What must hold after a first pass of Freshet, whatever was killed meanwhile."""
+"""Check the invariants after a first run of Freshet with faults."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Db = Database[dict[str, Any]]
 
 
 class Laws:
-    """Looks at a database after a pass.
+    """Check the invariants of a database after a run.
 
-    shared: the workers made one pass together; else each run is one worker's
+    shared: all workers made one run together; otherwise each run is a single worker's
     """
 
     def __init__(self, db: Db, url: str, pages: Pages, *, shared: bool) -> None:
@@ -32,7 +32,7 @@ class Laws:
         self._law = Sentences()
 
     def check(self, found: Fetches, workers: Sequence[Worker]) -> list[str]:
-        """A sentence for each law that is broken."""
+        """Return a message for each violated invariant."""
         self._check_stored()
         self._check_targets()
         self._check_visits(found)
@@ -51,7 +51,7 @@ class Laws:
         self._once("versions", versions, self._urls)
         shown = self._db.listings.find({"shown": True}, {"item": 1, "list": 1})
         edges = Counter(f"{row['list']} {row['item']}" for row in shown)
-        # The first page links the lists, which are no items.
+        # The start page links the lists, which are not items.
         self._law.same("listings", edges.total(), len(self._items))
 
     def _check_targets(self) -> None:
@@ -86,7 +86,7 @@ class Laws:
             of_runs = sum(run["counts"]["visits"] for run in finished)
             self._law.same("visits by `runs`", of_runs, self.rows.total())
             return
-        # Who was killed has counted for nobody; the others' counts are of their own time.
+        # A killed worker has no counts; the counts of the others are for their own time.
         for run in finished:
             span = {"$gte": run["started"], "$lte": run["finished"]}
             logged = self._db.visits.count_documents({"at": span})

@@ -1,4 +1,4 @@
-"""Sentences on what is not as it should be."""
+"""Messages about failed checks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ NAMED = 3
 
 
 class Sentences:
-    """A list of them; nothing is added where all is well."""
+    """A list of messages; checks that succeed add nothing."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
     def same(self, name: str, found: object, wanted: object) -> None:
-        """Both are to be equal."""
+        """Check that two values are equal."""
         if found != wanted:
-            self.said.append(f"{name}: {found}, should be {wanted}")
+            self.said.append(f"{name}: {found}, expected {wanted}")
 
     def none(self, name: str, some: Iterable[str]) -> None:
-        """There is to be nothing; the first few are named."""
+        """Check that there are no items; the message lists the first few."""
         if listed := sorted(some):
             more = " …" if len(listed) > NAMED else ""
             self.said.append(f"{name}: {len(listed)} ({', '.join(listed[:NAMED])}{more})")

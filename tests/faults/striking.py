@@ -1,4 +1,4 @@
-"""Kills and outages at random places of a pass."""
+"""Kill workers and servers, or make servers unavailable, at random times of a run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.faults.servers import Server
 from tests.site.running import RunningQuick
 
 WORKER = "worker"
-# Of the pass: there is something to lose, and there is something left to do.
+# As shares of a run: there is something to lose, and there is work left.
 FIRST_SHARE, LAST_SHARE = 0.03, 0.92
-# After the moment by count, so that it may be any moment of what a worker does.
+# Added after the count is reached, so that a kill can hit a worker at any step.
 JITTER_SECONDS = 0.1
 SHORTEST_AWAY_SECONDS, LONGEST_AWAY_SECONDS = 0.2, 3.0
 STILL_SECONDS = 240.0
@@ -24,16 +24,16 @@ Outage = Callable[[], AbstractContextManager[Any]]
 
 
 def drawn(chance: random.Random, counts: Mapping[str, int]) -> list[tuple[float, str]]:
-    """When to strike, as shares of a pass, and what; so many of each, in the order of time."""
+    """Draw the faults: the share of the run at which each is injected, and its name, in order."""
     whats = [what for what, n in counts.items() for _ in range(n)]
     return sorted((chance.uniform(FIRST_SHARE, LAST_SHARE), what) for what in whats)
 
 
 class Striker:
-    """Strikes at the workers and servers of one pass; `blows` says what it did.
+    """Inject faults into the workers and servers of a run; `blows` lists the injected faults.
 
-    pages:   of the whole pass
-    servers: by the names that `drawn` was given for them
+    pages:   number of pages of the whole run
+    servers: by the names that `drawn` received
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Striker:
         self.blows: list[Blow] = []
 
     def kill(self, plan: list[tuple[float, str]]) -> bool:
-        """Kill as was drawn; False if the pass stands still or nobody is left before the end."""
+        """Kill as planned; return False if the run stalls or no worker is left before the end."""
         for share, what in plan:
             if not self._reached(share):
                 return False
@@ -61,7 +61,7 @@ class Striker:
         return True
 
     def outage(self, what: str, way: Outage, share: float, seconds: float) -> bool:
-        """Have a server unreachable for so long at a share of the pass."""
+        """Make a server unavailable for a time, starting at a share of the run."""
         if not self._reached(share):
             return False
         began = time.time()

@@ -83,11 +83,11 @@ def run(path: Path) -> int:
 def _speeds() -> list[str]:
     table = Table("claims in", "sources", "claims/s without", "with", "ratio", "incl. sketches")
     missed = []
-    for keeper in ("MongoDB", "Redis"):
+    for backend in ("MongoDB", "Redis"):
         for sources in SOURCES:
             with ExitStack() as stack:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fr-")))
-                redis = stack.enter_context(private_server()) if keeper == "Redis" else None
+                redis = stack.enter_context(private_server()) if backend == "Redis" else None
                 server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None))
                 stack.callback(server.stop)
                 url = url_of(redis) if redis else None
@@ -98,10 +98,10 @@ def _speeds() -> list[str]:
                 statistics.median(found[2]) / statistics.median(found[3]),
             )
             table.add_row(
-                keeper, str(sources), *(f"{r:,.0f}" for r in rates), f"{ratio:.2f}", f"{whole:.2f}"
+                backend, str(sources), *(f"{r:,.0f}" for r in rates), f"{ratio:.2f}", f"{whole:.2f}"
             )
             if ratio < SPEED_BAR:
-                missed.append(f"{keeper}, {sources} sources: {ratio:.2f} of the speed without")
+                missed.append(f"{backend}, {sources} sources: {ratio:.2f} of the speed without")
     Console().print(table)
     return missed
 

@@ -157,11 +157,11 @@ def in_kb(path: str, name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def main(keeper: str, folder: Path, sizes: list[int]) -> None:
+def main(backend: str, folder: Path, sizes: list[int]) -> None:
     """Measure, and print each result immediately."""
     with ExitStack() as stack:
         made = stack.enter_context(Posts(folder))
-        one = OnRedis(stack.enter_context(private_server())) if keeper == "redis" else Memory()
+        one = OnRedis(stack.enter_context(private_server())) if backend == "redis" else Memory()
         for measured in measured_at(one, made, sizes):
             print(json.dumps(asdict(measured)), flush=True)
 

@@ -41,7 +41,7 @@ class Contender:
 
     name: str
     module: str
-    keeper: str
+    backend: str
     least: int = 0
     rate: str = "claimed"
     most_bytes: float = float("inf")
@@ -96,7 +96,7 @@ def _made(console: Console, folder: Path, posts: int) -> list[str]:
 
 def measured(one: Contender, folder: Path, sizes: list[int]) -> Iterator[Row]:
     """Yield the results of a contender's process at each size."""
-    command = [sys.executable, "-m", one.module, one.keeper, str(folder), *map(str, sizes)]
+    command = [sys.executable, "-m", one.module, one.backend, str(folder), *map(str, sizes)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield from map(json.loads, process.stdout)

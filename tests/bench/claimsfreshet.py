@@ -180,12 +180,12 @@ async def tell(config: Config, redis: ValkeyServer | None, folder: Path, sizes: 
                 print(json.dumps(asdict(measured)), flush=True)
 
 
-def main(keeper: str, folder: Path, sizes: list[int]) -> None:
+def main(backend: str, folder: Path, sizes: list[int]) -> None:
     """Measure on temporary servers, which are removed afterwards with their data."""
     with ExitStack() as stack:
-        redis = stack.enter_context(private_server()) if keeper == "redis" else None
+        redis = stack.enter_context(private_server()) if backend == "redis" else None
         url = url_of(redis) if redis else None
-        data = folder / keeper
+        data = folder / backend
         config = Config.load(data_dir=data, mongo_uri=None, redis_url=url, duplicates="characters")
         stack.callback(shutil.rmtree, data, ignore_errors=True)
         stack.callback(EmbeddedServer.of(config).stop)

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tests.bench.hourpicture import draw
 from tests.faults.accounts import Accounts
-from tests.faults.crowd import Crowd
+from tests.faults.crowd import WorkerPool
 from tests.faults.ending import orderly
 from tests.faults.samples import Sample, Trend, sample, trend
 from tests.faults.servers import Mongo, Redis
@@ -49,7 +49,7 @@ max_interval_hours = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Options:
     """The options. redis: the workers share one; without Redis there is one worker."""
 
     minutes: float = MINUTES
@@ -103,59 +103,59 @@ def cells_toml(url: str) -> str:
     )
 
 
-def run(asked: Asked) -> int:
+def run(options: Options) -> int:
     """Run the service, print and draw the results; return 1 if an invariant is violated."""
-    asked.picture.parent.mkdir(parents=True, exist_ok=True)
+    options.picture.parent.mkdir(parents=True, exist_ok=True)
     with orderly(), ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fh-")))
-        site = opened.enter_context(RunningQuick(asked.pages, *SITE))
+        site = opened.enter_context(RunningQuick(options.pages, *SITE))
         mongo = opened.enter_context(Mongo(folder / "m"))
-        redis = opened.enter_context(Redis(folder)) if asked.redis else None
-        env = {"FRESHET_BUDGET": f"{asked.pages * REQUESTS_A_DAY}/day", "FRESHET_DAILY_CAP": "0"}
+        redis = opened.enter_context(Redis(folder)) if options.redis else None
+        env = {"FRESHET_BUDGET": f"{options.pages * REQUESTS_A_DAY}/day", "FRESHET_DAILY_CAP": "0"}
         uri, url = mongo.uri("hour"), None if redis is None else redis.url
         side = ServiceSide(folder, site.url, uri, url, **env)
-        side.replan = asked.replan
-        print(f"{asked.pages:,} items; MongoDB and Redis keep their data in {folder}")
-        with Crowd(side, asked.workers if asked.redis else 1) as crowd:
-            samples = _watched(crowd, asked.minutes * 60, mongo, redis)
-            ended = _ended(crowd)
-        reports = [json.loads(worker.output) for worker in crowd.workers if worker.output]
+        side.replan = options.replan
+        print(f"{options.pages:,} items; MongoDB and Redis keep their data in {folder}")
+        with WorkerPool(side, options.workers if options.redis else 1) as pool:
+            samples = _watched(pool, options.minutes * 60, mongo, redis)
+            ended = _ended(pool)
+        reports = [json.loads(worker.output) for worker in pool.workers if worker.output]
         with pymongo.MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
             pages = {name: one.path for name, one in cells().items()}
             accounts = Accounts(client.get_default_database(), site, pages, reports)
             broken = [*ended, *accounts.check()]
             broken += [] if accounts.replans else ["no replan was made"]
             print(accounts)
-    trends = {worker.number: trend(samples, worker.number) for worker in crowd.workers}
-    draw(samples, asked.picture)
+    trends = {worker.number: trend(samples, worker.number) for worker in pool.workers}
+    draw(samples, options.picture)
     broken += _show(trends, samples)
-    print("\n".join(broken) or "No invariant is violated.", f"Chart: {asked.picture}", sep="\n")
+    print("\n".join(broken) or "No invariant is violated.", f"Chart: {options.picture}", sep="\n")
     return 1 if broken else 0
 
 
-def _watched(crowd: Crowd, seconds: float, mongo: Mongo, redis: Redis | None) -> list[Sample]:
+def _watched(pool: WorkerPool, seconds: float, mongo: Mongo, redis: Redis | None) -> list[Sample]:
     began, samples = time.monotonic(), list[Sample]()
     every = min(SAMPLE_SECONDS, seconds / LEAST_SAMPLES)
     while (now := time.monotonic() - began) < seconds:
-        samples.append(sample(now, crowd.alive, mongo, redis))
+        samples.append(sample(now, pool.alive, mongo, redis))
         pause = len(samples) * every - (time.monotonic() - began)
-        crowd.until(lambda: False, pause)
-        if not crowd.alive:
+        pool.until(lambda: False, pause)
+        if not pool.alive:
             break
     return samples
 
 
-def _ended(crowd: Crowd) -> list[str]:
+def _ended(pool: WorkerPool) -> list[str]:
     """Stop all workers at the same time; return the problems."""
     early = [
-        f"{worker.agent} ended on its own" for worker in crowd.workers if worker.code is not None
+        f"{worker.agent} ended on its own" for worker in pool.workers if worker.code is not None
     ]
-    for worker in crowd.alive:
+    for worker in pool.alive:
         worker.terminate()
-    crowd.finish(STOP_SECONDS)
-    late = [f"{worker.agent} did not end within {STOP_SECONDS:g} s" for worker in crowd.alive]
-    failed = [f"{worker.agent}: exit code {worker.code}" for worker in crowd.failed]
-    return [*early, *late, *failed, *(line for worker in crowd.workers for line in _wrong(worker))]
+    pool.finish(STOP_SECONDS)
+    late = [f"{worker.agent} did not end within {STOP_SECONDS:g} s" for worker in pool.alive]
+    failed = [f"{worker.agent}: exit code {worker.code}" for worker in pool.failed]
+    return [*early, *late, *failed, *(line for worker in pool.workers for line in _wrong(worker))]
 
 
 def _wrong(worker: Worker) -> list[str]:

@@ -33,7 +33,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class MeasuredRun:
     """A crawl, and the processor time of the server during it."""
 
     crawl: Crawl
@@ -59,26 +59,26 @@ def _case(name: str, start: str, folder: Path, *, fields: bool) -> None:
         client: pymongo.MongoClient[Document]
         with pymongo.MongoClient(uri) as client:
             client.drop_database("freshet")
-            passes = {
-                "all new": _pass(server, start, folder, env, fields=fields),
-                "all unchanged": _pass(
+            runs = {
+                "all new": _run(server, start, folder, env, fields=fields),
+                "all unchanged": _run(
                     server, start, folder, env | {"FRESHET_CLOCK_OFFSET_HOURS": LATER_HOURS},
                     fields=fields,
                 ),
             }  # fmt: skip
-            _show_passes(name, passes)
+            _show_runs(name, runs)
             client.admin.command("fsync")
             _show_sizes(name, client["freshet"])
     finally:
         server.stop()
 
 
-def _pass(
+def _run(
     server: EmbeddedServer, start: str, folder: Path, env: Mapping[str, str], *, fields: bool
-) -> Pass:
+) -> MeasuredRun:
     before = _cpu_seconds(server)
     crawl = freshet(start, "sized", folder, fields=fields, **env)
-    return Pass(crawl, _cpu_seconds(server) - before)
+    return MeasuredRun(crawl, _cpu_seconds(server) - before)
 
 
 def _cpu_seconds(server: EmbeddedServer) -> float:
@@ -86,9 +86,9 @@ def _cpu_seconds(server: EmbeddedServer) -> float:
     return (int(times[11]) + int(times[12])) / TICKS
 
 
-def _show_passes(name: str, passes: dict[str, Pass]) -> None:
+def _show_runs(name: str, runs: dict[str, MeasuredRun]) -> None:
     table = Table(name, "pages", "pages/s", "CPU ms/page", "MongoDB", "peak MB")
-    for what, one in passes.items():
+    for what, one in runs.items():
         crawl = one.crawl
         table.add_row(
             what, f"{crawl.pages:,}", f"{crawl.pages_per_second:.0f}",

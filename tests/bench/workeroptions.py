@@ -8,47 +8,56 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench import faults, hour, random_faults, workers
-from tests.bench.faulty_runs import Asked
+from tests.bench.faulty_runs import Options
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    say = parser.add_argument_group("several workers").add_argument
-    say(
+    option = parser.add_argument_group("several workers").add_argument
+    option(
         "--faults",
         action="store_true",
         help="runs with kills and outages of workers, Redis and MongoDB",
     )
-    say(
+    option(
         "--random-faults",
         type=int,
         metavar="N",
         help="check invariants after N random faults",
     )
-    say(
+    option(
         "--hour",
         action="store_true",
         help="run the service for an hour: memory, descriptors, counts",
     )
-    say(
+    option(
         "--workers", nargs="?", const="", metavar="N,N",
         help="alone: compare N workers with scrapy-redis (default: 1,2,4); number of workers with "
         "--faults and --hour (default: 2)",
     )  # fmt: skip
-    say("--no-redis", action="store_true", help="run one worker of Freshet, without Redis")
-    say("--pages", type=int, help="number of item pages (default: 20000, 4000 or 10000)")
-    say("--kills", type=int, default=20, help="with --faults: number of worker kills (default: 20)")
-    say("--redis-kills", type=int, default=5, help="with --faults (default: 5)")
-    say("--mongo-kills", type=int, default=5, help="with --faults (default: 5)")
-    say("--outage", type=float, default=60, help="with --faults: length of an outage in seconds")
-    say(
+    option("--no-redis", action="store_true", help="run one worker of Freshet, without Redis")
+    option(
+        "--pages",
+        type=int,
+        help="item pages (default: 20000, with --faults 4000, with --hour 10000)",
+    )
+    option("--kills", type=int, default=20, help="with --faults: worker kills (default: 20)")
+    option("--redis-kills", type=int, default=5, help="with --faults: Redis kills (default: 5)")
+    option("--mongo-kills", type=int, default=5, help="with --faults: MongoDB kills (default: 5)")
+    option(
+        "--outage",
+        type=float,
+        default=60,
+        help="with --faults: seconds of each outage (default: 60)",
+    )
+    option(
         "--seed", type=int,
         help="with --faults, --random-faults: seed of the times (default: random); with "
         "--experiment: seed of all random choices (default: 1)",
     )  # fmt: skip
-    say("--compare", action="store_true", help="with --faults: detect near-duplicates")
-    say("--replan", default="5m", help="with --hour: interval between replans (default: 5m)")
-    say(
+    option("--compare", action="store_true", help="with --faults: detect near-duplicates")
+    option("--replan", default="5m", help="with --hour: interval between replans (default: 5m)")
+    option(
         "--picture",
         type=Path,
         help="with --hour: file for the chart (default: .benchmarks/hour.png)",
@@ -74,7 +83,7 @@ def _faults(options: argparse.Namespace) -> int:
     # Must be longer than the outage, whatever the default is.
     env = {"FRESHET_COMMIT_RETRY_SECONDS": str(max(30, 5 * options.outage))}
     return faults.run(
-        Asked(
+        Options(
             workers=int(options.workers or 2),
             kills=dict(zip(faults.KILLED, kills, strict=True)),
             outage_seconds=options.outage,
@@ -88,7 +97,7 @@ def _faults(options: argparse.Namespace) -> int:
 
 def _hour(options: argparse.Namespace) -> int:
     return hour.run(
-        hour.Asked(
+        hour.Options(
             minutes=options.minutes or hour.MINUTES,
             workers=int(options.workers or 2),
             pages=options.pages or hour.PAGES,

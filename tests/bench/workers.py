@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.asking import pages_per_second
-from tests.faults.crowd import Crowd
+from tests.faults.crowd import WorkerPool
 from tests.faults.ending import orderly
 from tests.faults.fetches import fetches
 from tests.faults.servers import Mongo, Redis
@@ -70,7 +70,7 @@ class Case:
     workers: int
 
 
-class Passes:
+class Runs:
     """Runs over a site, each with its own database and Redis."""
 
     def __init__(self, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
@@ -86,26 +86,26 @@ class Passes:
         with Redis(folder) as redis, self._database(name) as uri:
             side = self._side(case.name, folder, uri, redis)
             used = self._used(redis)
-            with Crowd(side, case.workers) as crowd:
-                if not crowd.finish(LONGEST_SECONDS) or crowd.failed:
-                    log = crowd.workers[0].log.read_text(encoding="utf-8")[-3000:]
+            with WorkerPool(side, case.workers) as pool:
+                if not pool.finish(LONGEST_SECONDS) or pool.failed:
+                    log = pool.workers[0].log.read_text(encoding="utf-8")[-3000:]
                     raise RuntimeError(f"{case.name}: a worker failed or stalled:\n{log}")
             cpu = {server: now - used[server] for server, now in self._used(redis).items()}
-            return self._summed(side, crowd, {"workers": crowd.cpu_seconds} | cpu)
+            return self._summed(side, pool, {"workers": pool.cpu_seconds} | cpu)
 
-    def _summed(self, side: Side, crowd: Crowd, cpu: dict[str, float]) -> Done:
+    def _summed(self, side: Side, pool: WorkerPool, cpu: dict[str, float]) -> Done:
         rows, stored = self._site.requests(), set(side.stored())
-        found = fetches(rows, [])
+        results = fetches(rows, [])
         urls = (f"{self._site.url}{path}" for path in Pages(self._site.items).paths())
         return Done(
             _rate(rows),
             rows[-1]["answered"] - rows[0]["at"],
-            {who: seconds / found.answered * 1000 for who, seconds in cpu.items()},
-            found.answered,
-            found.again,
+            {who: seconds / results.answered * 1000 for who, seconds in cpu.items()},
+            results.answered,
+            results.again,
             len(stored),
             sum("/item/" in url and url not in stored for url in urls),
-            crowd.peak_mb,
+            pool.peak_mb,
         )
 
     def _used(self, redis: Redis) -> dict[str, float]:
@@ -149,25 +149,25 @@ def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
     ):
         print(f"{pages:,} items; MongoDB and Redis keep their data in {name}")
         print(f"Maximum speed of the site: {pages_per_second(site.url, pages):,.0f} pages/s")
-        passes = Passes(Path(name), site, mongo)
-        found: dict[Case, list[Done]] = {case: [] for case in cases}
+        runs = Runs(Path(name), site, mongo)
+        results: dict[Case, list[Done]] = {case: [] for case in cases}
         for number in range(rounds):
             # Reverse the order in every second round.
             for case in cases[:: -1 if number % 2 else 1]:
-                found[case].append(done := passes.done(case))
+                results[case].append(done := runs.done(case))
                 print(f"round {number + 1}, {case.name}, {case.workers}: {done}", flush=True)
-    _show(found)
-    _show_ratios(found, workers)
+    _show(results)
+    _show_ratios(results, workers)
     return 0
 
 
-def _show(found: dict[Case, list[Done]]) -> None:
+def _show(results: dict[Case, list[Done]]) -> None:
     """Print medians of rates and times; for pages and memory, the worst round."""
     table = Table(
         "", "workers", "pages/s", "seconds", "CPU ms/page", "MongoDB", "Redis", "site",
         "pages", "again", "stored", "lost", "peak MB",
     )  # fmt: skip
-    for case, rounds in found.items():
+    for case, rounds in results.items():
         cpu = (statistics.median(one.cpu[who] for one in rounds) for who in rounds[0].cpu)
         worst = max(rounds, key=lambda one: (one.lost, one.again))
         table.add_row(
@@ -181,13 +181,13 @@ def _show(found: dict[Case, list[Done]]) -> None:
     Console(width=140).print(table)
 
 
-def _show_ratios(found: dict[Case, list[Done]], workers: Sequence[int]) -> None:
+def _show_ratios(results: dict[Case, list[Done]], workers: Sequence[int]) -> None:
     """Print the ratios of rounds next to each other in time, which share the machine's noise."""
     table = Table("Freshet's pages/s relative to", *(f"{n} workers" for n in workers))
-    alone = found[Case(ALONE, 1)]
-    ours = {n: found.get(Case(FRESHET, n), alone if n == 1 else None) for n in workers}
+    alone = results[Case(ALONE, 1)]
+    ours = {n: results.get(Case(FRESHET, n), alone if n == 1 else None) for n in workers}
     for name in (IN_REDIS, LIKE, IN_MONGO):
-        theirs = {n: found[Case(name, n)] for n in workers}
+        theirs = {n: results[Case(name, n)] for n in workers}
         ratios = (_ratio(ours[n], theirs[n]) for n in workers)
         table.add_row(name, *ratios)
     Console().print(table)

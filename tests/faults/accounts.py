@@ -8,7 +8,7 @@ from typing import Any
 
 from pymongo.database import Database
 
-from tests.faults.sentences import Sentences
+from tests.faults.sentences import Messages
 from tests.site.running import RunningServer
 
 Db = Database[dict[str, Any]]
@@ -30,7 +30,7 @@ class Accounts:
     ) -> None:
         self._db, self._site, self._reports = db, site, reports
         self._pages = {f"cell:{name}": site.url + path for name, path in cells.items()}
-        self._law = Sentences()
+        self._messages = Messages()
         self.replans = sum(report["replans"] for report in reports)
         self.visits = self.requests = 0
 
@@ -53,28 +53,28 @@ class Accounts:
         self._check_requests(requests)
         self._check_targets(rows)
         self._check_sums()
-        return self._law.said
+        return self._messages.texts
 
     def _check_requests(self, logged: Counter[str]) -> None:
         """Check that the visits in the change log match the requests in the site's log."""
         seen = self._site.requests()
         interrupted = [row["path"] for row in seen if not row["complete"]]
-        self._law.none("requests that were interrupted", interrupted)
+        self._messages.none("requests that were interrupted", interrupted)
         asked = Counter(self._site.url + row["path"] for row in seen if row["complete"])
-        self._law.none("requests that are not in the log", asked - logged)
-        self._law.none("visits without a request in the site's log", logged - asked)
+        self._messages.none("requests that are not in the log", asked - logged)
+        self._messages.none("visits without a request in the site's log", logged - asked)
 
     def _check_targets(self, rows: Counter[str]) -> None:
         found = self._db.targets.find({}, {"url": 1, "requested": 1})
         wrong = [one["url"] for one in found if one["requested"] != rows[one["url"]]]
-        self._law.none("targets whose `requested` is not the rows of the log", wrong)
+        self._messages.none("targets whose `requested` is not the rows of the log", wrong)
 
     def _check_sums(self) -> None:
         runs = list(self._db.runs.find())
         left = [str(run["_id"]) for run in runs if not run["finished"]]
-        self._law.none("runs without an end", left)
+        self._messages.none("runs without an end", left)
         of_runs = sum(run.get("counts", {}).get("visits", 0) for run in runs)
-        self._law.same("visits by `runs`", of_runs, self.visits)
+        self._messages.same("visits by `runs`", of_runs, self.visits)
         spiders = [row for report in self._reports for row in report["spiders"]]
-        self._law.same("visits by the reports", sum(s["visits"] for s in spiders), self.visits)
-        self._law.same("failed runs", sum(row["failed"] for row in spiders), 0)
+        self._messages.same("visits by the reports", sum(s["visits"] for s in spiders), self.visits)
+        self._messages.same("failed runs", sum(row["failed"] for row in spiders), 0)

@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.05
 MOST_REPLACED = 50
 
 
-class Crowd:
+class WorkerPool:
     """Keep a pool of workers running in a `with` block; kill the remaining ones at its end.
 
     replaces: also replace a worker that exits with an error, as a supervisor would
@@ -67,7 +67,7 @@ class Crowd:
 
     def kill_one(self, chance: random.Random) -> Worker | None:
         """Kill a worker with SIGKILL and start another; return None if no worker is running."""
-        self.look()
+        self.update()
         if not self.alive:
             return None
         worker = chance.choice(self.alive)
@@ -75,10 +75,10 @@ class Crowd:
         self.add()
         return worker
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update the resource usage and exit codes of the workers."""
         for worker in self.alive:
-            worker.look()
+            worker.update()
             if self._replaces and worker.code and len(self.failed) < MOST_REPLACED:
                 self.add()
 
@@ -86,7 +86,7 @@ class Crowd:
         """Check until the condition holds; return False if no worker is left or the time is up."""
         deadline = time.monotonic() + seconds
         while not condition():
-            self.look()
+            self.update()
             if not self.alive or time.monotonic() > deadline:
                 return condition()
             time.sleep(LOOK_SECONDS)

@@ -22,7 +22,7 @@ from pymongo import AsyncMongoClient
 
 from crawler.storage.invariants import check
 from tests.faults.clocks import STEP_SECONDS, WrongClock, can_move, step
-from tests.faults.crowd import Crowd
+from tests.faults.crowd import WorkerPool
 from tests.faults.outages import CannotMount, SmallDisk, disk_full, server_stopped
 from tests.faults.relay import Relay
 from tests.faults.servers import Mongo, Redis, Server
@@ -60,7 +60,7 @@ ENV = {
 LEFT_ALONE = re.compile(r"is already being crawled on .*; nothing to do$")
 
 
-class OwnWays(FreshetSide):
+class RelayedSide(FreshetSide):
     """Freshet's workers, each with its own relays to the servers and its own clock.
 
     ways, clocks: the relays and clocks by worker number; hours: offset of all clocks
@@ -116,11 +116,11 @@ class Faults:
         disk: SmallDisk | None,
         seed: int,
     ) -> None:
-        self.side = OwnWays(folder, site.url, mongo, redis)
+        self.side = RelayedSide(folder, site.url, mongo, redis)
         self.chance = random.Random(seed)
         self.found: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.crowd: Crowd
+        self.pool: WorkerPool
         self.site, self._uri = site, mongo.uri("faults")
         self._pages = site.items
         self.disk = disk
@@ -145,33 +145,33 @@ class Faults:
                 if not left:
                     break
             ended = self._round([], workers)
-        said = [] if ended else [f"the last run did not end within {ROUND_SECONDS:g} s"]
-        said += [f"faults not injected: {left}"] if left else []
-        return self.wrong + said + asyncio.run(self._broken())
+        messages = [] if ended else [f"the last run did not end within {ROUND_SECONDS:g} s"]
+        messages += [f"faults not injected: {left}"] if left else []
+        return self.wrong + messages + asyncio.run(self._broken())
 
     def _round(self, left: list[str], workers: int) -> bool:
         """Run once with as many of these faults as possible; return whether the run has ended."""
         self.site.clear_log()
         self.side.hours += HOURS_A_ROUND
         shares = sorted(self.chance.uniform(*SHARES) for _ in left)
-        with Crowd(self.side, workers, replaces=True) as self.crowd:
+        with WorkerPool(self.side, workers, replaces=True) as self.pool:
             for share in shares:
                 wanted = share * self._pages
-                self.crowd.until(lambda n=wanted: self.site.answers() >= n, ROUND_SECONDS)
+                self.pool.until(lambda n=wanted: self.site.answers() >= n, ROUND_SECONDS)
                 time.sleep(self.chance.uniform(0, 0.1))
-                self.crowd.look()
-                if not self.crowd.alive:
+                self.pool.update()
+                if not self.pool.alive:
                     break
                 if FAULTS[left[0]](self):
                     self.found[left.pop(0)] += 1
-            return self.crowd.finish(ROUND_SECONDS)
+            return self.pool.finish(ROUND_SECONDS)
 
     def worker(self) -> Worker | None:
         """Return a random running worker, or None."""
-        self.crowd.look()
-        return self.chance.choice(self.crowd.alive) if self.crowd.alive else None
+        self.pool.update()
+        return self.chance.choice(self.pool.alive) if self.pool.alive else None
 
-    def asked_by(self, worker: Worker) -> bool:
+    def has_requested(self, worker: Worker) -> bool:
         """Return whether a worker has requested a page in this run."""
         log = self.site.log
         return log.exists() and f'"{worker.agent}"' in log.read_text(encoding="utf-8")
@@ -183,18 +183,18 @@ class Faults:
             report = await check(db)
             items = await db.posts.count_documents({})
             open_runs = await db.runs.count_documents({"finished": None})
-        said = [
-            f"{law}: {one.count} ({one.examples})"
-            for law, one in report.broken.items()
+        messages = [
+            f"{invariant}: {one.count} ({one.examples})"
+            for invariant, one in report.broken.items()
             if one.count
         ]
-        said += [f"{items} posts of {self._pages} items"] if items != self._pages else []
-        return said + ([f"{open_runs} runs without an end"] if open_runs else [])
+        messages += [f"{items} posts of {self._pages} items"] if items != self._pages else []
+        return messages + ([f"{open_runs} runs without an end"] if open_runs else [])
 
 
 def kill(faults: Faults) -> bool:
     """Kill a worker and start another."""
-    return faults.crowd.kill_one(faults.chance) is not None
+    return faults.pool.kill_one(faults.chance) is not None
 
 
 def stop(faults: Faults) -> bool:
@@ -207,10 +207,10 @@ def stop(faults: Faults) -> bool:
         process = psutil.Process(worker.pid)
         process.suspend()
         try:
-            if len(faults.crowd.alive) == 1:
-                faults.crowd.add()
+            if len(faults.pool.alive) == 1:
+                faults.pool.add()
             asleep_until = time.monotonic() + faults.chance.uniform(*ASLEEP_SECONDS)
-            faults.crowd.until(lambda: time.monotonic() > asleep_until, ROUND_SECONDS)
+            faults.pool.until(lambda: time.monotonic() > asleep_until, ROUND_SECONDS)
         finally:
             process.resume()
     return True
@@ -227,23 +227,28 @@ def clock(faults: Faults) -> bool:
 
 def second_crawl(faults: Faults) -> bool:
     """Without Redis, crawl the same spider a second time concurrently; this must do nothing."""
-    faults.crowd.until(lambda: len(faults.crowd.alive) == 1, ROUND_SECONDS)
+    faults.pool.until(lambda: len(faults.pool.alive) == 1, ROUND_SECONDS)
     first = faults.worker()
-    if first is None or not faults.crowd.until(lambda: faults.asked_by(first), ROUND_SECONDS):
+    if first is None or not faults.pool.until(lambda: faults.has_requested(first), ROUND_SECONDS):
         return False
     second = faults.side.start(0)
     while second.code is None and first.code is None:
         time.sleep(0.05)
-        second.look()
-        faults.crowd.look()
+        second.update()
+        faults.pool.update()
     if second.code is None:
         # The first crawl ended in the meantime, so the second one has to do the work.
-        faults.crowd.workers.append(second)
+        faults.pool.workers.append(second)
         return False
     lines = second.log.read_text(encoding="utf-8").splitlines()
-    said = [line for line in lines if "this machine's clock is" not in line]
-    if second.code or len(said) != 1 or not LEFT_ALONE.search(said[0]) or faults.asked_by(second):
-        faults.wrong.append(f"a second crawl ended with {second.code}: {said[-3:]}")
+    messages = [line for line in lines if "this machine's clock is" not in line]
+    if (
+        second.code
+        or len(messages) != 1
+        or not LEFT_ALONE.search(messages[0])
+        or faults.has_requested(second)
+    ):
+        faults.wrong.append(f"a second crawl ended with {second.code}: {messages[-3:]}")
     return True
 
 
@@ -265,7 +270,7 @@ def _cut(server: str) -> Callable[[Faults], bool]:
         outage = way.refusing if faults.chance.random() < 0.7 else way.swallowing
         until = time.monotonic() + faults.chance.uniform(*CUT_SECONDS)
         with outage():
-            faults.crowd.until(lambda: time.monotonic() > until, ROUND_SECONDS)
+            faults.pool.until(lambda: time.monotonic() > until, ROUND_SECONDS)
         return True
 
     return cut

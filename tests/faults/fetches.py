@@ -14,7 +14,7 @@ AROUND_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
+class Fault:
     """A fault of a worker or a server. began, ended: Unix times.
 
     agent: user agent of the worker that was killed; empty if a server was unavailable
@@ -55,7 +55,7 @@ class Fetches:
         return self.answered - len(self.pages)
 
 
-def fetches(rows: Iterable[Row], blows: Sequence[Blow]) -> Fetches:
+def fetches(rows: Iterable[Row], faults: Sequence[Fault]) -> Fetches:
     """Analyze the rows of the site's log."""
     found = Fetches()
     by_path: dict[str, list[Row]] = defaultdict(list)
@@ -67,23 +67,23 @@ def fetches(rows: Iterable[Row], blows: Sequence[Blow]) -> Fetches:
         if answered:
             found.pages[path] = len(answered)
         for first, again in pairwise(answered):
-            _explain(found, path, first, again["at"], blows)
+            _explain(found, path, first, again["at"], faults)
     return found
 
 
-def _explain(found: Fetches, path: str, first: Row, again: float, blows: Sequence[Blow]) -> None:
-    for blow in blows:
-        is_its = blow.agent == first["agent"]
-        if is_its and first["at"] <= blow.ended and blow.began <= again:
+def _explain(found: Fetches, path: str, first: Row, again: float, faults: Sequence[Fault]) -> None:
+    for fault in faults:
+        is_its = fault.agent == first["agent"]
+        if is_its and first["at"] <= fault.ended and fault.began <= again:
             found.in_flight += 1
-            found.longest_seconds = max(found.longest_seconds, blow.ended - first["answered"])
+            found.longest_seconds = max(found.longest_seconds, fault.ended - first["answered"])
             return
-    if any(_is_around(blow, first, again) for blow in blows if not blow.agent):
+    if any(_is_around(fault, first, again) for fault in faults if not fault.agent):
         found.while_away += 1
     else:
         found.unexplained.append(path)
 
 
-def _is_around(blow: Blow, first: Row, again: float) -> bool:
-    ends_late = first["answered"] >= blow.began - AROUND_SECONDS
-    return ends_late and first["at"] <= blow.ended + AROUND_SECONDS and again >= blow.began
+def _is_around(fault: Fault, first: Row, again: float) -> bool:
+    ends_late = first["answered"] >= fault.began - AROUND_SECONDS
+    return ends_late and first["at"] <= fault.ended + AROUND_SECONDS and again >= fault.began

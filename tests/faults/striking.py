@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.faults.crowd import Crowd
-from tests.faults.fetches import Blow
+from tests.faults.crowd import WorkerPool
+from tests.faults.fetches import Fault
 from tests.faults.servers import Server
 from tests.site.running import RunningQuick
 
@@ -29,8 +29,8 @@ def drawn(chance: random.Random, counts: Mapping[str, int]) -> list[tuple[float,
     return sorted((chance.uniform(FIRST_SHARE, LAST_SHARE), what) for what in whats)
 
 
-class Striker:
-    """Inject faults into the workers and servers of a run; `blows` lists the injected faults.
+class FaultInjector:
+    """Inject faults into the workers and servers of a run; `faults` lists the injected faults.
 
     pages:   number of pages of the whole run
     servers: by the names that `drawn` received
@@ -38,15 +38,15 @@ class Striker:
 
     def __init__(
         self,
-        crowd: Crowd,
+        pool: WorkerPool,
         site: RunningQuick,
         pages: int,
         chance: random.Random,
         servers: Mapping[str, Server],
     ) -> None:
-        self._crowd, self._site, self._pages = crowd, site, pages
+        self._pool, self._site, self._pages = pool, site, pages
         self._chance, self._servers = chance, servers
-        self.blows: list[Blow] = []
+        self.faults: list[Fault] = []
 
     def kill(self, plan: list[tuple[float, str]]) -> bool:
         """Kill as planned; return False if the run stalls or no worker is left before the end."""
@@ -66,22 +66,22 @@ class Striker:
             return False
         began = time.time()
         with way():
-            self._crowd.until(lambda: time.time() > began + seconds, seconds * 2)
-        self.blows.append(Blow(what, began, time.time()))
-        return bool(self._crowd.alive)
+            self._pool.until(lambda: time.time() > began + seconds, seconds * 2)
+        self.faults.append(Fault(what, began, time.time()))
+        return bool(self._pool.alive)
 
     def _reached(self, share: float) -> bool:
-        return self._crowd.until(lambda: self._site.answers() >= share * self._pages, STILL_SECONDS)
+        return self._pool.until(lambda: self._site.answers() >= share * self._pages, STILL_SECONDS)
 
     def _kill_worker(self) -> None:
         began = time.time()
-        if worker := self._crowd.kill_one(self._chance):
-            self.blows.append(Blow(WORKER, began, worker.ended, worker.agent))
+        if worker := self._pool.kill_one(self._chance):
+            self.faults.append(Fault(WORKER, began, worker.ended, worker.agent))
 
     def _kill_server(self, name: str) -> None:
         server, began = self._servers[name], time.time()
         server.kill()
         away = self._chance.uniform(SHORTEST_AWAY_SECONDS, LONGEST_AWAY_SECONDS)
-        self._crowd.until(lambda: time.time() > began + away, away * 2)
+        self._pool.until(lambda: time.time() > began + away, away * 2)
         server.start()
-        self.blows.append(Blow(name, began, time.time()))
+        self.faults.append(Fault(name, began, time.time()))

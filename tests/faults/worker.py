@@ -51,7 +51,7 @@ class Worker:
         """Return its process ID."""
         return self._process.pid
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update its resource usage, and whether it has ended."""
         if self.code is not None:
             return
@@ -63,7 +63,7 @@ class Worker:
 
     def kill(self) -> None:
         """Kill it with SIGKILL and wait for its end; do nothing if it has ended."""
-        self.look()
+        self.update()
         if self.code is None:
             self.is_killed = True
             self._process.kill()

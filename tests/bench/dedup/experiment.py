@@ -48,33 +48,33 @@ Flags = npt.NDArray[np.bool_]
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options that select the posts, the copies and the methods."""
-    say = parser.add_argument_group("near-duplicate experiment").add_argument
-    say(
+    option = parser.add_argument_group("near-duplicate experiment").add_argument
+    option(
         "--experiment", metavar="FILE", type=Path, nargs="?", const=Path(),
-        help='look up copies of posts; FILE: {"id", "text"} as JSON on each line, may be packed by '
-        "xz or gzip (default: generated posts, whose recall is not realistic)",
+        help='look up copies of posts; FILE: {"id", "text"} as JSON on each line, may be '
+        "compressed by xz or gzip (default: generated posts, whose recall is not realistic)",
     )  # fmt: skip
-    say(
+    option(
         "--documents", metavar="D", type=positive_int,
         help="posts to index (default: all of the file; 10000 generated posts)",
     )  # fmt: skip
-    say(
+    option(
         "--queries", metavar="N", type=positive_int, default=QUERIES,
         help="copies to look up (default: 1000)",
     )  # fmt: skip
-    say(
+    option(
         "--edits", metavar="N-M", type=_span, default=EDITS,
         help="words changed in a copy (default: 1-5); a Chinese word is two characters",
     )  # fmt: skip
-    say(
+    option(
         "--kinds", choices=KINDS, default="replace",
         help="kind of change to a word; all: replace, delete or insert",
     )  # fmt: skip
-    say(
+    option(
         "--method", metavar="NAME", action="append", choices=METHODS,
         help=f"method to run, can be repeated (default: all): {', '.join(METHODS)}",
     )  # fmt: skip
-    say("--json", action="store_true", help="with --experiment: print JSON")
+    option("--json", action="store_true", help="with --experiment: print JSON")
 
 
 def _span(text: str) -> tuple[int, int]:

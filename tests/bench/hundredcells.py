@@ -35,7 +35,7 @@ def run(minutes: int = 12, policy: str = "value", port: int = 0) -> int:
         home = folder / "site"
         home.mkdir()
         cells = kinds(SHORTEST_SECONDS, LOAD)
-        with postgres(folder) as server, RunningFolder({"127.0.0.1": home}) as site:
+        with postgres() as server, RunningFolder({"127.0.0.1": home}) as site:
             file = folder / "rates.db"
             described = folder / "cells.toml"
             described.write_text(cells_toml(cells, site.url, server.url, file), encoding="utf-8")

@@ -91,8 +91,8 @@ class Invariants:
             span = {"$gte": run["started"], "$lte": run["finished"]}
             logged = self._db.visits.count_documents({"at": span})
             self._messages.same("visits of a run", run["counts"]["visits"], logged)
-        early = [str(run["_id"]) for run in runs[:-1] if run.get("reason") != "cut off"]
-        self._messages.none("runs before the last that were not cut off", early)
+        early = [str(run["_id"]) for run in runs[:-1] if run.get("reason") != "interrupted"]
+        self._messages.none("runs before the last that were not interrupted", early)
         self._messages.same("the last run", runs[-1].get("reason") if runs else "none", "finished")
 
     def _once(self, name: str, found: Counter[str], wanted: set[str]) -> None:

@@ -123,7 +123,7 @@ def test_posts_stay_what_they_are_both_ways(world: World, redis: str) -> None:
             # Posts with boilerplate are compared as before.
             assert world.db.posts.count_documents({"feed": {"$regex": "one.xml"}}) > MIN_POSTS
             world.commands(**env)
-            assert meta(world.db)["keeper"] == ("redis" if env else "mongodb")
+            assert meta(world.db)["backend"] == ("redis" if env else "mongodb")
             assert (world.db.signatures.find_one({"bands": {"$exists": True}}) is None) is bool(env)
             expected = now
             world.rebuild(**env)

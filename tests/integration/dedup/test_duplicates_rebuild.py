@@ -84,7 +84,7 @@ def test_posts_of_before_are_compared(freshet: Freshet, posts: Db) -> None:
     assert posts.clusters.count_documents({"unsettled": True}) == 0
     assert not any(row.get("changes") for row in posts.clusters.find()), "in order of creation"
     assert posts.meta.find_one({"_id": "duplicates"}) == {
-        "_id": "duplicates", "scheme": "characters-1", "keeper": "mongodb",
+        "_id": "duplicates", "scheme": "characters-1", "backend": "mongodb",
     }  # fmt: skip
 
 
@@ -310,7 +310,7 @@ def test_claims_go_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
         assert "Redis at" in down.complaint
         meta = posts.meta.find_one({"_id": "duplicates"})
         assert meta is not None
-        assert (meta["keeper"], "rebuilding" in meta) == ("redis", False)
+        assert (meta["backend"], "rebuilding" in meta) == ("redis", False)
     assert "claims in redis" in refusal(freshet)
     assert rebuild(freshet).code == 0
     assert posts.signatures.find_one({"bands": {"$exists": True}})

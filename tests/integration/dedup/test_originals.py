@@ -172,7 +172,7 @@ def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("keeper", ["mongodb", "redis", "moved"])
+@pytest.mark.parametrize("backend", ["mongodb", "redis", "moved"])
 @settings(
     max_examples=8,
     deadline=None,

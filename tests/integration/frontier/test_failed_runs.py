@@ -232,7 +232,7 @@ def test_a_database_that_refuses_fails_the_run(
     if collection == "meta":
         # A document that is not what it was written as.
         database.meta.update_one(
-            {"_id": "duplicates"}, {"$unset": {"selector_digest": "", "keeper": ""}}
+            {"_id": "duplicates"}, {"$unset": {"selector_digest": "", "backend": ""}}
         )
     elif collection == "sites":
         database.sites.delete_many({})

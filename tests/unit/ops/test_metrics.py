@@ -31,8 +31,14 @@ from crawler.ops.metrics import (
     result_of,
     samples_to_carry,
 )
-from crawler.ops.metrics_catalog import Described, of_database, of_processes
-from crawler.ops.metrics_database import Fixed, estimated, text_of
+from crawler.ops.metrics_database import (
+    Described,
+    Fixed,
+    estimated,
+    of_database,
+    of_processes,
+    text_of,
+)
 from crawler.storage.redis import QueueState
 from crawler.storage.stats import NUMBERS, Sample
 from crawler.web.address import Address, address_of

@@ -32,9 +32,9 @@ async def _ask(host: str, port: int, paths: Iterator[str]) -> None:
     for path in paths:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         head = await reader.readuntil(END)
-        found = LENGTH.search(head)
-        assert found is not None, head
-        await reader.readexactly(int(found[1]))
+        length = LENGTH.search(head)
+        assert length is not None, head
+        await reader.readexactly(int(length[1]))
     writer.close()
 
 

@@ -91,11 +91,11 @@ def _speeds() -> list[str]:
                 server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None))
                 stack.callback(server.stop)
                 url = url_of(redis) if redis else None
-                found = asyncio.run(_speed(server.start(), url, sources))
-            rates = [BATCH / statistics.median(some) for some in found[:2]]
+                seconds = asyncio.run(_speed(server.start(), url, sources))
+            rates = [BATCH / statistics.median(some) for some in seconds[:2]]
             ratio, whole = (
                 rates[1] / rates[0],
-                statistics.median(found[2]) / statistics.median(found[3]),
+                statistics.median(seconds[2]) / statistics.median(seconds[3]),
             )
             table.add_row(
                 backend, str(sources), *(f"{r:,.0f}" for r in rates), f"{ratio:.2f}", f"{whole:.2f}"
@@ -148,8 +148,8 @@ def _candidate(
 ) -> Candidate:
     sketch = SCHEME.sketch(text)
     assert sketch is not None
-    known = sourced(source, text, title) if learns else None
-    return Candidate(key, BEGIN + timedelta(seconds=number), sketch, text=known)
+    sourced_text = sourced(source, text, title) if learns else None
+    return Candidate(key, BEGIN + timedelta(seconds=number), sketch, text=sourced_text)
 
 
 def _posts(path: Path) -> list[Post]:
@@ -198,9 +198,9 @@ async def _judged(config: Config, posts: list[Post]) -> tuple[float, ...]:
                     _candidate(p.key, start + n, p.compared, p.feed, True, p.title)
                     for n, p in enumerate(posts[start : start + BATCH])
                 ]
-                found = await claims.claim(registry, batch, BEGIN)
-                verdicts |= found
-                at_once |= {one.key: found[one.key] for one in batch}
+                claimed = await claims.claim(registry, batch, BEGIN)
+                verdicts |= claimed
+                at_once |= {one.key: claimed[one.key] for one in batch}
             final, first = (_wrong(some, by_key) for some in (verdicts, at_once))
             reposts = await _reposts(registry, final)
             recalls = await _recalls(registry, posts, random)
@@ -225,9 +225,11 @@ async def _reposts(registry: Registry, pairs: Sequence[tuple[Post, Post]]) -> in
     tables = await boilerplate.tables_of(registry, {a.feed for a, _ in pairs})
 
     def own(post: Post) -> str:
-        known = Sourced(post.feed, post.text)
-        mask = marks.covered(known.points, known.marks, tables[post.feed].knows(known))
-        text = "".join(chr(point) for point in known.points[~mask].tolist())
+        sourced_text = Sourced(post.feed, post.text)
+        mask = marks.covered(
+            sourced_text.points, sourced_text.marks, tables[post.feed].knows(sourced_text)
+        )
+        text = "".join(chr(point) for point in sourced_text.points[~mask].tolist())
         return text.replace(" ".join(post.title.casefold().split()), " ")
 
     bodies = [(own(a), own(b)) for a, b in pairs]

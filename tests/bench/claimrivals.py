@@ -68,11 +68,11 @@ class Memory:
         for one in batch:
             minhash = made.minhash(one.number)
             self.meter.start()
-            found = self.lsh.query(minhash)
+            matches = self.lsh.query(minhash)
             self.meter.lap("query")
             self.lsh.insert(one.number, minhash)
             self.meter.lap("insert")
-            self.meter.end([one], {one.number} if found else set())
+            self.meter.end([one], {one.number} if matches else set())
 
     def measured(self) -> Measured:
         """Return the results of the window."""

@@ -66,7 +66,7 @@ CONTENDERS = (
 
 def run(sizes: list[int]) -> int:
     """Measure all at each size and print a table; return 1 if a requirement is not met."""
-    console, found = Console(width=130), list[tuple[Contender, Row]]()
+    console, results = Console(width=130), list[tuple[Contender, Row]]()
     sizes = sorted(set(sizes))
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
         folder = Path(name)
@@ -75,11 +75,11 @@ def run(sizes: list[int]) -> int:
             console.print(f"Measuring {one.name} ...", style="dim")
             for row in measured(one, folder, sizes):
                 console.print(f"  {row['posts']:,} posts: {' | '.join(_cells(row))}", style="dim")
-                found.append((one, row))
-    _show(console, found)
-    _show_steps(console, found)
+                results.append((one, row))
+    _show(console, results)
+    _show_steps(console, results)
     console.print("Sketches, texts per second: " + ", ".join(rates))
-    missed = [why for one, row in found if "why" not in row for why in one.misses(row)]
+    missed = [why for one, row in results if "why" not in row for why in one.misses(row)]
     console.print("\n".join(f"Missed: {why}" for why in missed) or "All requirements met.")
     return 1 if missed else 0
 
@@ -104,13 +104,13 @@ def measured(one: Contender, folder: Path, sizes: list[int]) -> Iterator[Row]:
         raise RuntimeError(f"{one.name}: its process ended with {process.returncode}")
 
 
-def _show(console: Console, found: list[tuple[Contender, Row]]) -> None:
-    for posts in sorted({row["posts"] for _, row in found}):
+def _show(console: Console, results: list[tuple[Contender, Row]]) -> None:
+    for posts in sorted({row["posts"] for _, row in results}):
         table = Table(
             "", "claimed/s", "+ signature/s", "+ post/s", "whole fill/s", "posts", "p50 ms",
             "p99 ms", "bytes/post", "copies found", title=f"{posts:,} posts",
         )  # fmt: skip
-        for one, row in found:
+        for one, row in results:
             if row["posts"] == posts:
                 table.add_row(one.name, *_cells(row))
         console.print(table)
@@ -135,8 +135,8 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _show_steps(console: Console, found: list[tuple[Contender, Row]]) -> None:
-    for one, row in found:
+def _show_steps(console: Console, results: list[tuple[Contender, Row]]) -> None:
+    for one, row in results:
         if parts := row.get("parts"):
             shares = ", ".join(f"{step} {share:.0%}" for step, share in parts.items())
             console.print(f"{one.name}, {row['posts']:,} posts: {shares} of the time", style="dim")

@@ -105,22 +105,22 @@ def run(rounds: int) -> int:
         server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
         try:
             crawls = Crawls(site.url, folder, server.start())
-            found = {case: [crawls.round(case, n) for n in range(rounds)] for case in CASES}
+            results = {case: [crawls.round(case, n) for n in range(rounds)] for case in CASES}
         finally:
             server.stop()
-    _show(found)
-    ratios = {case: statistics.median(one.ratio for one in of) for case, of in found.items()}
+    _show(results)
+    ratios = {case: statistics.median(one.ratio for one in of) for case, of in results.items()}
     missed = [case.name for case, ratio in ratios.items() if ratio < BAR]
     print(f"Required: {BAR} of the pages/s without. Missed: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
 
 
-def _show(found: dict[Case, list[Round]]) -> None:
+def _show(results: dict[Case, list[Round]]) -> None:
     table = Table(
         "", "pages", "flagged", "pages/s with", "without", "ratio", "CPU ms/page with", "without",
         "peak MB with", "without",
     )  # fmt: skip
-    for case, rounds in found.items():
+    for case, rounds in results.items():
         first = rounds[0]
         both = [[one.on for one in rounds], [one.off for one in rounds]]
         table.add_row(

@@ -100,7 +100,7 @@ def run(
 
 
 def _stat(name: str, log: str) -> float:
-    found = re.search(rf"'{name}': ([\d.]+)", log)
-    if found is None:
+    match = re.search(rf"'{name}': ([\d.]+)", log)
+    if match is None:
         raise RuntimeError(f"no {name} in the log:\n{log[-3000:]}")
-    return float(found[1])
+    return float(match[1])

@@ -49,18 +49,18 @@ def run(options: Options) -> int:
 def scenarios(options: Options, *, redis: bool) -> list[Scenario]:
     """Return the runs to make. redis: whether it is used."""
     kills = {name: n for name, n in options.kills.items() if n and (redis or name != REDIS)}
-    found = [Scenario(f"{n} kills, {name}", {name: n}) for name, n in kills.items()]
+    faulty = [Scenario(f"{n} kills, {name}", {name: n}) for name, n in kills.items()]
     if len(kills) > 1:
-        found.append(Scenario("all of these", kills))
+        faulty.append(Scenario("all of these", kills))
     if options.outage_seconds:
         seconds = f"{options.outage_seconds:g} s"
         servers = (MONGO, REDIS) if redis else (MONGO,)
-        found += [
+        faulty += [
             Scenario(f"{name} {way}, {seconds}", away=name, way=way)
             for way in WAYS
             for name in servers
         ]
-    return found
+    return faulty
 
 
 def _show(lines: list[Line]) -> None:
@@ -69,11 +69,11 @@ def _show(lines: list[Line]) -> None:
         "other", "longest s", "stored", "lost", "per fault", "duplicates", "violations",
     )  # fmt: skip
     for one in lines:
-        found = one.found
+        counts = one.found
         table.add_row(
             one.side, one.scenario, str(one.faults), f"{one.seconds:.0f}",
-            *map(str, (found.answered, found.cut, found.in_flight, found.while_away)),
-            str(len(found.unexplained)), f"{found.longest_seconds:.2f}", str(one.stored),
+            *map(str, (counts.answered, counts.cut, counts.in_flight, counts.while_away)),
+            str(len(counts.unexplained)), f"{counts.longest_seconds:.2f}", str(one.stored),
             str(one.lost), f"{one.lost / one.faults:.1f}" if one.faults else "-", str(one.doubled),
             str(len(one.broken)),
         )  # fmt: skip

@@ -136,16 +136,16 @@ class Played:
 
     def _visits(self) -> dict[int, list[datetime]]:
         """Return the times at which each feed was visited after the first run."""
-        found: dict[int, list[datetime]] = {}
+        visits: dict[int, list[datetime]] = {}
         for visit in self.db.visits.find({"at": {"$gt": SPLIT + SOON}}):
             # A run takes some seconds, but the site's clock does not move during the run.
             passed = (visit["at"] - SPLIT) // self.loop.every
-            found.setdefault(_number(visit["target"]), []).append(SPLIT + passed * self.loop.every)
-        return found
+            visits.setdefault(_number(visit["target"]), []).append(SPLIT + passed * self.loop.every)
+        return visits
 
     def _foretold(self) -> dict[int, list[datetime]]:
         """Return the visits of the plans; each plan is valid until the next."""
-        found: dict[int, list[datetime]] = {}
+        visits: dict[int, list[datetime]] = {}
         ends = [moment for moment, _ in self.planned[1:]] + [self.loop.stop]
         for (begin, targets), end in zip(self.planned, ends, strict=True):
             for target in targets:
@@ -153,9 +153,9 @@ class Played:
                     continue
                 at = next_visit(plan.schedule, CLOCK, begin)
                 while at <= end:
-                    found.setdefault(_number(target["url"]), []).append(at)
+                    visits.setdefault(_number(target["url"]), []).append(at)
                     at = next_visit(plan.schedule, CLOCK, at)
-        return found
+        return visits
 
     def simulated(self) -> Row:
         """Return the results of `scrapy simulate feeds` for as many fetches on the same days."""
@@ -167,8 +167,8 @@ class Played:
         done = subprocess.run(
             list(map(str, command)), cwd=ROOT, env=self.env, check=True, capture_output=True
         )
-        found: Row = json.loads(done.stdout)["results"][0]
-        return found
+        result: Row = json.loads(done.stdout)["results"][0]
+        return result
 
     def _scored(self, visits: dict[int, list[datetime]]) -> CollectedTotals:
         posts, windows = site.read(self.loop.posts, self.loop.feeds)
@@ -235,5 +235,5 @@ def posts_of(rng: np.random.Generator, hours: int) -> list[float]:
     bursts = rng.poisson(per_hour * hours / 2)
     days = rng.integers(0, hours // 24, bursts) * 24.0
     at = days + rng.normal(rng.uniform(8, 20), 3, bursts) % 24
-    found = [a + rng.exponential(0.5) * j for a in at for j in range(1 + rng.geometric(0.5))]
-    return sorted(a for a in found if a < hours)
+    times = [a + rng.exponential(0.5) * j for a in at for j in range(1 + rng.geometric(0.5))]
+    return sorted(a for a in times if a < hours)

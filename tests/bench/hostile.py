@@ -84,8 +84,8 @@ def _measured(case: Case, name: str, folder: Path, uri: str) -> Iterable[str]:
     words = ["crawl", "site", "-a", f"wrapper={path}"]
     used = crawl(words, env, cwd=str(ROOT), fast=OBEDIENT)
     with pymongo.MongoClient[dict[str, Any]](uri) as client:
-        found = list(client.get_default_database().visits.find({"spider": name}))
-    worst = [visit for visit in found if "/item/" in visit["target"]] or found
+        visits = list(client.get_default_database().visits.find({"spider": name}))
+    worst = [visit for visit in visits if "/item/" in visit["target"]] or visits
     reasons = sorted({visit.get("reason") or "" for visit in worst})
     outcomes = sorted({visit["outcome"] for visit in worst})
     return (

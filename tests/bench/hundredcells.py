@@ -94,11 +94,11 @@ def _mix(cells: list[Row], minutes: int) -> str:
     """Describe the cells of the overloaded database with their measured refresh times."""
     lines = [f"hours = {minutes / 60}"]
     for kind in ("auction", "purchase", "film"):
-        some = [one for one in cells if one["name"].startswith(kind)]
-        cost = statistics.fmean(one["execution_seconds"] for one in some if one["refreshed"])
+        group = [one for one in cells if one["name"].startswith(kind)]
+        cost = statistics.fmean(one["execution_seconds"] for one in group if one["refreshed"])
         lines += [
-            "[[cells]]", f'group = "{kind}"', f"count = {len(some)}",
-            f"period = {some[0]['period_seconds']}", f"cost = {cost}",
+            "[[cells]]", f'group = "{kind}"', f"count = {len(group)}",
+            f"period = {group[0]['period_seconds']}", f"cost = {cost}",
         ]  # fmt: skip
     return "\n".join(lines)
 
@@ -107,12 +107,12 @@ def _show(cells: list[Kind], base: Row, simulated: Row, seconds: float) -> None:
     console = Console()
     table = Table("cells", "source", "group", "every", "takes", "ratio", "min", "simulated", "min")
     for kind in cells:
-        some = [one for one in base["cells"] if one["name"].startswith(kind.name)]
-        ratio = [min(1.0, one["refreshed"] / max(1, seconds // kind.period)) for one in some]
-        took = [one["execution_seconds"] for one in some if one["execution_seconds"]]
+        group = [one for one in base["cells"] if one["name"].startswith(kind.name)]
+        ratio = [min(1.0, one["refreshed"] / max(1, seconds // kind.period)) for one in group]
+        took = [one["execution_seconds"] for one in group if one["execution_seconds"]]
         of_kind = simulated["groups"].get(kind.name, {})
         table.add_row(
-            f"{len(some)} {kind.name}", kind.source, kind.group, f"{kind.period:g} s",
+            f"{len(group)} {kind.name}", kind.source, kind.group, f"{kind.period:g} s",
             f"{statistics.fmean(took):.3f} s", f"{statistics.fmean(ratio):.3f}",
             f"{min(ratio):.3f}", _figure(of_kind, "ratio"), _figure(of_kind, "worst_ratio"),
         )  # fmt: skip

@@ -26,9 +26,9 @@ def _write(path: Path) -> None:
 
 def _peak_mb() -> float:
     """Return the peak memory of this program; rusage would include that of its parent."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 if __name__ == "__main__":

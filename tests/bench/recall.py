@@ -75,10 +75,10 @@ class Index:
 
     async def clusters(self) -> dict[str, object]:
         """Return the cluster of each text that has one."""
-        found = self.registry.signatures.find(
+        cursor = self.registry.signatures.find(
             {"cluster": {"$exists": True}}, {"post": 1, "cluster": 1}
         )
-        return {row["post"]: row["cluster"] async for row in found}
+        return {row["post"]: row["cluster"] async for row in cursor}
 
 
 def run(path: Path, copies: int = COPIES, seed: int = 1) -> int:
@@ -121,10 +121,10 @@ async def _measured(
     made = [_copy(random.choice(posts), number, others, random) for number in range(copies)]
     await index.add(made)
     clusters = await index.clusters()
-    found = [
+    hits = [
         (one, one.key in clusters and clusters[one.key] == clusters.get(one.source)) for one in made
     ]
-    return index, posts, found
+    return index, posts, hits
 
 
 def _text(key: str, text: str) -> Text:
@@ -137,29 +137,31 @@ def _copy(post: Text, number: int, others: list[str], random: Random) -> Text:
     return Text(f"c{number}", text, post.cjk, post.words, post.key, edits)
 
 
-def _show_whole(index: Index, posts: list[Text], found: list[tuple[Text, bool]]) -> bool:
+def _show_whole(index: Index, posts: list[Text], hits: list[tuple[Text, bool]]) -> bool:
     """Print the recall of copies by length of the post."""
     table = Table("words", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
     for cjk in (False, True):
         for least, most in WORDS:
-            some = [e for e in found if e[0].cjk == cjk and least <= e[0].words < most]
-            if some:
-                table.add_row(f"{least} to {most}", "Chinese" if cjk else "English", *_shares(some))
+            group = [e for e in hits if e[0].cjk == cjk and least <= e[0].words < most]
+            if group:
+                table.add_row(
+                    f"{least} to {most}", "Chinese" if cjk else "English", *_shares(group)
+                )
     Console().print(table)
-    english = _share([e for e in found if not e[0].cjk and e[0].words >= 50])
-    everything = _share([e for e in found if e[0].words >= MIN_WORDS])
+    english = _share([e for e in hits if not e[0].cjk and e[0].words >= 50])
+    all_copies = _share([e for e in hits if e[0].words >= MIN_WORDS])
     print(f"recall, English, 50 words or more: {english:.4f} (required {ENGLISH_BAR})")
-    print(f"recall, all, {MIN_WORDS} words or more: {everything:.4f} (required {ALL_BAR})")
-    return english >= ENGLISH_BAR and everything >= ALL_BAR
+    print(f"recall, all, {MIN_WORDS} words or more: {all_copies:.4f} (required {ALL_BAR})")
+    return english >= ENGLISH_BAR and all_copies >= ALL_BAR
 
 
-def _shares(found: list[tuple[Text, bool]]) -> list[str]:
-    by_edits = [[e for e in found if e[0].edits == n] for n in range(1, MOST_EDITS + 1)]
-    return [*(f"{_share(some):.3f}" for some in by_edits), f"{_share(found):.3f}", str(len(found))]
+def _shares(hits: list[tuple[Text, bool]]) -> list[str]:
+    by_edits = [[e for e in hits if e[0].edits == n] for n in range(1, MOST_EDITS + 1)]
+    return [*(f"{_share(group):.3f}" for group in by_edits), f"{_share(hits):.3f}", str(len(hits))]
 
 
-def _share(found: list[tuple[Text, bool]]) -> float:
-    return statistics.fmean(hit for _, hit in found) if found else float("nan")
+def _share(hits: list[tuple[Text, bool]]) -> float:
+    return statistics.fmean(hit for _, hit in hits) if hits else float("nan")
 
 
 def _show_judged(index: Index, posts: list[Text], _: list[tuple[Text, bool]]) -> None:
@@ -196,6 +198,6 @@ async def _show_lengths(registry: Registry, posts: list[Text], copies: int, seed
                 for p in posts
                 if p.cjk == cjk and len(p.text) >= length
             ]
-            _, _, found = await _measured(registry, cut, copies, seed)
-            table.add_row(str(length), "Chinese" if cjk else "English", *_shares(found))
+            _, _, hits = await _measured(registry, cut, copies, seed)
+            table.add_row(str(length), "Chinese" if cjk else "English", *_shares(hits))
     Console().print(table)

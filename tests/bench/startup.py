@@ -56,15 +56,15 @@ def run(rounds: int) -> int:
         server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
         try:
             cases = _prepared(folder, server.start(), site.url)
-            found: dict[str, list[Took]] = {label: [] for label in cases}
+            times: dict[str, list[Took]] = {label: [] for label in cases}
             for _ in range(rounds):
                 for label, case in cases.items():
-                    found[label].append(case())
+                    times[label].append(case())
             os.environ["NUMBA_CACHE_DIR"] = str(folder / "kernels")
-            found[COLD] = [cases[REPLAN]()]
+            times[COLD] = [cases[REPLAN]()]
         finally:
             server.stop()
-    return _show(found)
+    return _show(times)
 
 
 def _prepared(folder: Path, uri: str, url: str) -> dict[str, Callable[[], Took]]:
@@ -101,11 +101,11 @@ def _took(folder: Path, *words: str) -> Took:
     return Took(wall, cpu - before.children_user - before.children_system)
 
 
-def _show(found: dict[str, list[Took]]) -> int:
-    medians = {label: statistics.median(one.wall for one in rows) for label, rows in found.items()}
+def _show(times: dict[str, list[Took]]) -> int:
+    medians = {label: statistics.median(one.wall for one in rows) for label, rows in times.items()}
     table = Table("", "median s", "min s", "CPU s", "limit s")
     missed = 0
-    for label, rows in found.items():
+    for label, rows in times.items():
         least = min(one.wall for one in rows)
         cpu = statistics.median(one.cpu for one in rows)
         bar = BARS.get(label, float("inf")) + (medians[BARE] if label == HELP else 0)

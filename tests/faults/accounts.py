@@ -60,13 +60,13 @@ class Accounts:
         seen = self._site.requests()
         interrupted = [row["path"] for row in seen if not row["complete"]]
         self._messages.none("requests that were interrupted", interrupted)
-        asked = Counter(self._site.url + row["path"] for row in seen if row["complete"])
-        self._messages.none("requests that are not in the log", asked - logged)
-        self._messages.none("visits without a request in the site's log", logged - asked)
+        requested = Counter(self._site.url + row["path"] for row in seen if row["complete"])
+        self._messages.none("requests that are not in the log", requested - logged)
+        self._messages.none("visits without a request in the site's log", logged - requested)
 
     def _check_targets(self, rows: Counter[str]) -> None:
-        found = self._db.targets.find({}, {"url": 1, "requested": 1})
-        wrong = [one["url"] for one in found if one["requested"] != rows[one["url"]]]
+        targets = self._db.targets.find({}, {"url": 1, "requested": 1})
+        wrong = [one["url"] for one in targets if one["requested"] != rows[one["url"]]]
         self._messages.none("targets whose `requested` is not the rows of the log", wrong)
 
     def _check_sums(self) -> None:

@@ -57,31 +57,31 @@ class Fetches:
 
 def fetches(rows: Iterable[Row], faults: Sequence[Fault]) -> Fetches:
     """Analyze the rows of the site's log."""
-    found = Fetches()
+    counts = Fetches()
     by_path: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_path[row["path"]].append(row)
-        found.cut += not row["complete"]
-    for path, some in by_path.items():
-        answered = sorted((row for row in some if row["complete"]), key=lambda row: row["at"])
+        counts.cut += not row["complete"]
+    for path, requests in by_path.items():
+        answered = sorted((row for row in requests if row["complete"]), key=lambda row: row["at"])
         if answered:
-            found.pages[path] = len(answered)
+            counts.pages[path] = len(answered)
         for first, again in pairwise(answered):
-            _explain(found, path, first, again["at"], faults)
-    return found
+            _explain(counts, path, first, again["at"], faults)
+    return counts
 
 
-def _explain(found: Fetches, path: str, first: Row, again: float, faults: Sequence[Fault]) -> None:
+def _explain(counts: Fetches, path: str, first: Row, again: float, faults: Sequence[Fault]) -> None:
     for fault in faults:
         is_its = fault.agent == first["agent"]
         if is_its and first["at"] <= fault.ended and fault.began <= again:
-            found.in_flight += 1
-            found.longest_seconds = max(found.longest_seconds, fault.ended - first["answered"])
+            counts.in_flight += 1
+            counts.longest_seconds = max(counts.longest_seconds, fault.ended - first["answered"])
             return
     if any(_is_around(fault, first, again) for fault in faults if not fault.agent):
-        found.while_away += 1
+        counts.while_away += 1
     else:
-        found.unexplained.append(path)
+        counts.unexplained.append(path)
 
 
 def _is_around(fault: Fault, first: Row, again: float) -> bool:

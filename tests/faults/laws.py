@@ -31,13 +31,13 @@ class Invariants:
         self.rows = Counter[str](row["target"] for row in db.visits.find({}, {"target": 1}))
         self._messages = Messages()
 
-    def check(self, found: Fetches, workers: Sequence[Worker]) -> list[str]:
+    def check(self, counts: Fetches, workers: Sequence[Worker]) -> list[str]:
         """Return a message for each violated invariant."""
         self._check_stored()
         self._check_targets()
-        self._check_visits(found)
+        self._check_visits(counts)
         self._check_runs()
-        self._messages.none("fetched twice for no reason", found.unexplained)
+        self._messages.none("fetched twice for no reason", counts.unexplained)
         failed = [f"{w.agent} ({w.code}, {w.log})" for w in workers if w.code and not w.is_killed]
         self._messages.none("workers failed", failed)
         bugs = [w.agent for w in workers if "Traceback" in w.log.read_text(encoding="utf-8")]
@@ -55,12 +55,12 @@ class Invariants:
         self._messages.same("listings", edges.total(), len(self._items))
 
     def _check_targets(self) -> None:
-        known = Counter(row["url"] for row in self._db.targets.find({}, {"url": 1}))
-        self._once("targets", known, self._urls)
+        targets = Counter(row["url"] for row in self._db.targets.find({}, {"url": 1}))
+        self._once("targets", targets, self._urls)
         due = self._db.targets.find({"next_visit": {"$lte": datetime.now(UTC)}}, {"url": 1})
         self._messages.none("targets still due", [row["url"] for row in due])
 
-    def _check_visits(self, found: Fetches) -> None:
+    def _check_visits(self, counts: Fetches) -> None:
         self._once("visits", self.rows, self._urls)
         wrong, unlogged = [], []
         ids = {row["_id"] for row in self._db.visits.find({}, {"_id": 1})}
@@ -71,9 +71,9 @@ class Invariants:
                 unlogged.append(one["url"])
         self._messages.none("targets whose `requested` is not the rows of the log", wrong)
         self._messages.none("targets whose last visit is not in the log", unlogged)
-        asked = {self._url + path: n for path, n in found.pages.items()}
+        answers = {self._url + path: n for path, n in counts.pages.items()}
         self._messages.none("pages with more visits than answers",
-                   [url for url, n in self.rows.items() if n > asked.get(url, 0)])  # fmt: skip
+                   [url for url, n in self.rows.items() if n > answers.get(url, 0)])  # fmt: skip
 
     def _check_runs(self) -> None:
         runs = list(self._db.runs.find().sort("started"))
@@ -95,7 +95,9 @@ class Invariants:
         self._messages.none("runs before the last that were not interrupted", early)
         self._messages.same("the last run", runs[-1].get("reason") if runs else "none", "finished")
 
-    def _once(self, name: str, found: Counter[str], wanted: set[str]) -> None:
-        self._messages.none(f"not in {name}", wanted - set(found))
-        self._messages.none(f"in {name} but not on the site", set(found) - wanted)
-        self._messages.none(f"more than once in {name}", [one for one, n in found.items() if n > 1])
+    def _once(self, name: str, stored: Counter[str], expected: set[str]) -> None:
+        self._messages.none(f"not in {name}", expected - set(stored))
+        self._messages.none(f"in {name} but not on the site", set(stored) - expected)
+        self._messages.none(
+            f"more than once in {name}", [one for one, n in stored.items() if n > 1]
+        )

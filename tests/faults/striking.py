@@ -25,8 +25,8 @@ Outage = Callable[[], AbstractContextManager[Any]]
 
 def drawn(chance: random.Random, counts: Mapping[str, int]) -> list[tuple[float, str]]:
     """Draw the faults: the share of the run at which each is injected, and its name, in order."""
-    whats = [what for what, n in counts.items() for _ in range(n)]
-    return sorted((chance.uniform(FIRST_SHARE, LAST_SHARE), what) for what in whats)
+    names = [name for name, n in counts.items() for _ in range(n)]
+    return sorted((chance.uniform(FIRST_SHARE, LAST_SHARE), name) for name in names)
 
 
 class FaultInjector:
@@ -50,24 +50,24 @@ class FaultInjector:
 
     def kill(self, plan: list[tuple[float, str]]) -> bool:
         """Kill as planned; return False if the run stalls or no worker is left before the end."""
-        for share, what in plan:
+        for share, name in plan:
             if not self._reached(share):
                 return False
             time.sleep(self._chance.uniform(0, JITTER_SECONDS))
-            if what == WORKER:
+            if name == WORKER:
                 self._kill_worker()
             else:
-                self._kill_server(what)
+                self._kill_server(name)
         return True
 
-    def outage(self, what: str, way: Outage, share: float, seconds: float) -> bool:
+    def outage(self, name: str, way: Outage, share: float, seconds: float) -> bool:
         """Make a server unavailable for a time, starting at a share of the run."""
         if not self._reached(share):
             return False
         began = time.time()
         with way():
             self._pool.until(lambda: time.time() > began + seconds, seconds * 2)
-        self.faults.append(Fault(what, began, time.time()))
+        self.faults.append(Fault(name, began, time.time()))
         return bool(self._pool.alive)
 
     def _reached(self, share: float) -> bool:

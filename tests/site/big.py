@@ -195,10 +195,10 @@ def article_page(i: int, text: Text, edits: int) -> bytes:
     """Return article `i` as an HTML page; each edit adds a sentence at the end."""
     size = text.kb * 1000 - len(_HEAD) - len(_FOOT)
     texts: list[bytes] = []
-    for said in _own_paragraphs(i) if text.own else _shared_paragraphs(i):
+    for content in _own_paragraphs(i) if text.own else _shared_paragraphs(i):
         if size <= 0:
             break
-        texts.append(b"<p>%s</p>" % said)
+        texts.append(b"<p>%s</p>" % content)
         size -= len(texts[-1]) + 1
     if edits:
         texts.append(b'<p class="edited">This page was edited %d times.</p>' % edits)

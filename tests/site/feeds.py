@@ -50,8 +50,8 @@ class FeedSite:
     def handle(self, exchange: Exchange) -> None:
         """Answer a request."""
         name = exchange.path.removeprefix("/feed/").removesuffix(".xml")
-        known = name.isdigit() and int(name) < len(self._posts)
-        exchange.send(self.document(int(name)) if known else NOT_FOUND)
+        exists = name.isdigit() and int(name) < len(self._posts)
+        exchange.send(self.document(int(name)) if exists else NOT_FOUND)
 
     def document(self, number: int) -> Answer:
         """Return the current document of the feed."""

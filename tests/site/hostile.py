@@ -108,10 +108,10 @@ def sockets() -> list[socket.socket]:
 
 
 def _bound(address: str, port: int) -> socket.socket:
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind((address, port))
-    return found
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    return listener
 
 
 async def serve(log: Path | None) -> None:

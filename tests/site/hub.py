@@ -94,9 +94,9 @@ class Hub:
         """Verify the request with the callback, and store the subscription if it confirms."""
         callback, mode = form["hub.callback"], form["hub.mode"]
         lease = form.get("lease") or form.get("hub.lease_seconds", "")
-        known = self._subscriptions.get(callback)
+        former = self._subscriptions.get(callback)
         one = Subscription(form["hub.topic"], callback, form.get("hub.secret", ""), lease)
-        one.asked, one.answers = (known.asked + 1, known.answers) if known else (1, [])
+        one.asked, one.answers = (former.asked + 1, former.answers) if former else (1, [])
         status, text = await self._get(callback, {
             "hub.mode": mode, "hub.topic": one.topic, "hub.challenge": CHALLENGE,
             "hub.lease_seconds": lease,
@@ -106,19 +106,19 @@ class Hub:
         if agreed:
             one.active = mode == "subscribe"
             self._subscriptions[callback] = one
-        elif known is None:
+        elif former is None:
             self._subscriptions[callback] = one
 
-    async def _publish(self, exchange: Exchange, asked: dict[str, Any]) -> None:
+    async def _publish(self, exchange: Exchange, order: dict[str, Any]) -> None:
         """Deliver `body` to all subscribers of `topic`, signed by `method` ("": unsigned)."""
-        body, replies = asked["body"].encode("latin-1"), []
+        body, replies = order["body"].encode("latin-1"), []
         for one in self._subscriptions.values():
-            if one.topic != asked["topic"] or not one.active:
+            if one.topic != order["topic"] or not one.active:
                 continue
             headers = {"Content-Type": ["application/rss+xml; charset=utf-8"]}
-            if method := asked["method"]:
+            if method := order["method"]:
                 digest = hmac.digest(one.secret.encode(), body, method).hex()
-                headers["X-Hub-Signature"] = [f"{method}={asked.get('signature', digest)}"]
+                headers["X-Hub-Signature"] = [f"{method}={order.get('signature', digest)}"]
             status, _ = await self._request(b"POST", one.callback, headers, body)
             replies.append(status)
         _send_json(exchange, replies)

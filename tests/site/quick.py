@@ -57,8 +57,8 @@ class Pages:
             return _links(b"Lists", b"list", range(1, _lists(items) + 1)), _lists(items)
         if (found := LIST.fullmatch(path)) and (number := int(found[1])) <= _lists(items):
             last = min(number * A_PAGE, items)
-            wanted = range((number - 1) * A_PAGE + 1, last + 1)
-            return _links(b"List %d" % number, b"item", wanted), last
+            numbers = range((number - 1) * A_PAGE + 1, last + 1)
+            return _links(b"List %d" % number, b"item", numbers), last
         if (found := ITEM.fullmatch(path)) and (number := int(found[1])) <= items:
             edits = self._edits(number, seconds)
             shown = number + (STEP * (edits % TEXTS) if self.rewrites else 0)

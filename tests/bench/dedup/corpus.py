@@ -85,11 +85,13 @@ class File:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
-                found = parse_line(line, number)
-                if isinstance(found, Line) and found.text.strip():
-                    yield found.text
+                parsed = parse_line(line, number)
+                if isinstance(parsed, Line) and parsed.text.strip():
+                    yield parsed.text
                 else:
-                    self._note(number, found.problem if isinstance(found, Bad) else "text is empty")
+                    self._note(
+                        number, parsed.problem if isinstance(parsed, Bad) else "text is empty"
+                    )
 
     def _note(self, number: int, problem: str) -> None:
         self.skipped += 1
@@ -178,7 +180,7 @@ def edited(
     kinds:  kinds of changes to choose from for each word
     others: replacement words; a word is never replaced by itself
     """
-    places = [found.span() for found in WORD.finditer(text)]
+    places = [match.span() for match in WORD.finditer(text)]
     chosen = random.sample(places, min(edits, len(places)))
     for start, end in sorted(chosen, reverse=True):
         word = text[start:end]

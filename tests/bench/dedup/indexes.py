@@ -178,14 +178,14 @@ class InMemory:
 
     async def size(self) -> int:
         """Return the bytes of memory, as measured for an index of the first posts."""
-        some = InMemory(self._threshold, self._keys[:WEIGHED])
+        sample = InMemory(self._threshold, self._keys[:WEIGHED])
         tracemalloc.start()
         try:
-            await some.fill(lambda done: None)
+            await sample.fill(lambda done: None)
             taken, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        return taken * len(self._keys) // max(1, len(some._keys))
+        return taken * len(self._keys) // max(1, len(sample._keys))
 
     def _of(self, key: bytes) -> Any:
         self._minhash.hashvalues = np.frombuffer(key, np.uint32)

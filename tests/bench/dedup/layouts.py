@@ -78,7 +78,7 @@ class Layout(ABC):
 
     async def _posts(self, query: Document, index: str, most: int = 0) -> list[int]:
         cursor = self.collection.find(query, {"_id": 1}, limit=most, hint=index)
-        return [found["_id"] async for found in cursor]
+        return [row["_id"] async for row in cursor]
 
 
 class B6D1(Layout):
@@ -107,13 +107,13 @@ class PairLayout(Layout):
     """A layout in which the first shared pair of features makes a duplicate."""
 
     @abstractmethod
-    def asked(self, pair: int, features: Features) -> tuple[Document, str]:
+    def query_of(self, pair: int, features: Features) -> tuple[Document, str]:
         """Return the query for a pair, and the index to use."""
 
     async def find(self, features: Features) -> Found:
         """Query pair after pair until there is a hit."""
         for pair in range(len(self.pairs)):
-            query, index = self.asked(pair, features)
+            query, index = self.query_of(pair, features)
             if posts := await self._posts(query, index, most=1):
                 return Found(posts, pair + 1, len(posts))
         return Found([], len(self.pairs), 0)
@@ -131,7 +131,7 @@ class R15D2(PairLayout):
             for i, j in self.pairs
         ]
 
-    def asked(self, pair: int, features: Features) -> tuple[Document, str]:
+    def query_of(self, pair: int, features: Features) -> tuple[Document, str]:
         """Return a query for both features, and the pair's own index."""
         i, j = self.pairs[pair]
         return {f"f{i}": features[i], f"f{j}": features[j]}, f"f{i}f{j}"
@@ -152,7 +152,7 @@ class R1D3(PairLayout):
         pairs = [self._pair(pair, features) for pair in range(len(self.pairs))]
         return {"_id": post, "pairs": pairs}
 
-    def asked(self, pair: int, features: Features) -> tuple[Document, str]:
+    def query_of(self, pair: int, features: Features) -> tuple[Document, str]:
         """Return a query for a pair with its number."""
         return {"pairs": {"$elemMatch": self._pair(pair, features)}}, "pairs"
 
@@ -179,7 +179,7 @@ class Bands:
         """Return the posts that own any of these bands, with their sketches."""
         query = {"bands": {"$in": bands}}
         cursor = self.collection.find(query, {"sketch": 1}, hint="bands")
-        return [(found["_id"], bytes(found["sketch"])) async for found in cursor]
+        return [(row["_id"], bytes(row["sketch"])) async for row in cursor]
 
 
 LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in (B6D1, R15D2, R1D3)}

@@ -84,7 +84,7 @@ def of_all(
 
 def of_method(one: Measured, right: Flags, documents: int) -> Document:
     """Return a method's results; for the paper's schemes, also the published values."""
-    flagged = np.array([bool(found.posts) for found in one.found])
+    flagged = np.array([bool(result.posts) for result in one.found])
     return {
         "method": one.method,
         "rule": METHODS[one.method].rule,
@@ -166,9 +166,9 @@ def show(done: Document) -> None:
 def _heading(done: Document) -> str:
     least, most = done["edits"]
     edits = count(most, "word") if least == most else f"{least} to {most} words"
-    how = "replaced" if done["kinds"] == "replace" else "replaced, inserted or deleted"
-    what = "made posts (synthetic)" if done["synthetic"] else f"posts of {done['posts']}"
-    return f"{done['documents']:,} {what}; {copies(done['queries'])}, {edits} {how}"
+    change = "replaced" if done["kinds"] == "replace" else "replaced, inserted or deleted"
+    posts = "made posts (synthetic)" if done["synthetic"] else f"posts of {done['posts']}"
+    return f"{done['documents']:,} {posts}; {copies(done['queries'])}, {edits} {change}"
 
 
 def _methods(rows: list[Document]) -> Table:

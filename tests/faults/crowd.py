@@ -12,7 +12,7 @@ from tests.faults.worker import Worker
 
 LOOK_SECONDS = 0.05
 # If the workers exit again and again, a replacement does not help.
-MOST_REPLACED = 50
+MAX_REPLACED = 50
 
 
 class WorkerPool:
@@ -79,7 +79,7 @@ class WorkerPool:
         """Update the resource usage and exit codes of the workers."""
         for worker in self.alive:
             worker.update()
-            if self._replaces and worker.code and len(self.failed) < MOST_REPLACED:
+            if self._replaces and worker.code and len(self.failed) < MAX_REPLACED:
                 self.add()
 
     def until(self, condition: Callable[[], bool], seconds: float) -> bool:

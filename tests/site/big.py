@@ -22,8 +22,8 @@ from tests.site.words import paragraph, sentence, title
 
 A_PAGE = 100
 LISTS_A_CATEGORY = 10
-MOST_ITEMS = 100_000_000
-MOST_KB = 1000
+MAX_ITEMS = 100_000_000
+MAX_KB = 1000
 SHARED, OWN = b"kb", b"own"
 WORDS_A_PARAGRAPH = 90
 
@@ -114,7 +114,7 @@ def answer(request: Request, edits: Callable[[str], int]) -> bytes:
 def page(path: bytes, query: bytes, edits: int) -> bytes | None:
     """Return the page at `path` after `edits` edits, or None for a 404."""
     parts = path.split(b"/")
-    total = _number(parts[2], MOST_ITEMS) if len(parts) in (5, 6) else None
+    total = _number(parts[2], MAX_ITEMS) if len(parts) in (5, 6) else None
     if total is None:
         return None
     kind = parts[3]
@@ -143,7 +143,7 @@ def _text(query: bytes) -> Text:
     name, _, digits = query.partition(b"=")
     if name not in (SHARED, OWN) or not digits.isdigit() or len(digits) > 5:
         return Text()
-    return Text(min(max(int(digits), 1), MOST_KB), name == OWN)
+    return Text(min(max(int(digits), 1), MAX_KB), name == OWN)
 
 
 def item_page(i: int, edits: int) -> bytes:

@@ -41,7 +41,7 @@ DOCUMENTS, QUERIES, EDITS, SEED = 10_000, 1000, (1, 5), 1
 # threshold minus the error of its estimate.
 # of Freshet less the error of its estimate.
 ALIKE = 0.67
-MOST_JUDGED = 20
+MAX_JUDGED = 20
 TOLD_EVERY, PING_EVERY = 1000, 10
 Flags = npt.NDArray[np.bool_]
 
@@ -322,7 +322,7 @@ def judge(
 
 
 def _doubtful(query: Query, found: Found) -> list[int]:
-    return [] if query.original in found.posts else found.posts[:MOST_JUDGED]
+    return [] if query.original in found.posts else found.posts[:MAX_JUDGED]
 
 
 def _is_right(query: Query, found: Found, texts: dict[int, str]) -> bool:

@@ -39,7 +39,7 @@ from crawler.storage.stats import NUMBERS, Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock
-from schedules.cost import Rates, age_hours, freshness
+from schedules.dispatch.freshness import Rates, age_hours, freshness
 from schedules.history import Flags, Floats
 from schedules.terms import WEEK_DAYS
 

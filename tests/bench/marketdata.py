@@ -25,7 +25,7 @@ WORDS = ["rain", "wind", "sun", "fog", "snow", "storm", "calm", "frost", "heat",
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Cells of one kind. period: in seconds; cost: waiting time of a query in seconds, plus work."""
+    """Cells of one kind. period: seconds; cost: seconds that a query waits on top of its work."""
 
     name: str
     source: str

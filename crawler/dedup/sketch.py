@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from crawler.dedup.kernels import Bytes, Keys
+if TYPE_CHECKING:
+    from crawler.dedup.kernels import Bytes, Keys
+
 
 VALUES = 128
 VALUES_A_BYTE = 256

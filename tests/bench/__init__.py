@@ -1,1 +1,1 @@
-"""Speed and memory, measured side by side; run by `make bench`, never by the test suite."""
+"""Benchmarks of speed and memory; run by `make bench`, never by the test suite."""

@@ -1,4 +1,4 @@
-"""`make bench`: Freshet beside plain Scrapy on the generated site, in turns, medians."""
+"""Compare Freshet with plain Scrapy on the generated site, in alternating runs, by medians."""
 
 from __future__ import annotations
 
@@ -38,46 +38,60 @@ BAR = 0.6
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What the command line may have."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--items", type=int, default=4000, help="item pages (default 4000)")
-    parser.add_argument("--rounds", type=int, help="rounds (default 3, 5 or 9)")
-    parser.add_argument("--scale", action="store_true", help="memory at 50,000 and 100,000 items")
-    parser.add_argument("--planning", action="store_true", help="replans of a million targets")
+    parser.add_argument(
+        "--items", type=int, default=4000, help="number of item pages (default: 4000)"
+    )
+    parser.add_argument("--rounds", type=int, help="number of rounds (default: 3 to 9)")
+    parser.add_argument(
+        "--scale", action="store_true", help="memory of crawls of up to 100,000 items"
+    )
+    parser.add_argument(
+        "--planning", action="store_true", help="replans of up to a million targets"
+    )
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
-    parser.add_argument("--feed-plans", action="store_true", help="plans of a million feeds")
-    parser.add_argument("--hostile", action="store_true", help="memory of misbehaving servers")
+    parser.add_argument("--feed-plans", action="store_true", help="plans of up to a million feeds")
+    parser.add_argument("--hostile", action="store_true", help="crawls of misbehaving servers")
     parser.add_argument(
-        "--hostile-site", action="store_true", help="a site with 40 hostile pages among 1,000"
+        "--hostile-site", action="store_true", help="crawls of a site with 40 hostile pages"
     )
-    parser.add_argument("--dispatch", action="store_true", help="a million due targets in order")
+    parser.add_argument("--dispatch", action="store_true", help="dispatch of a million due targets")
     parser.add_argument(
-        "--recall", type=Path, help="near-duplicates found among the posts of a file"
-    )
-    parser.add_argument("--claims", action="store_true", help="near-duplicates of a million posts")
-    parser.add_argument(
-        "--posts", type=int, nargs="+", default=claims.SIZES, help="with --claims: sizes"
+        "--recall", type=Path, help="recall of near-duplicates among the posts of this file"
     )
     parser.add_argument(
-        "--duplicates", action="store_true", help="crawls with and without near-duplicates"
+        "--claims", action="store_true", help="near-duplicates among a million posts"
+    )
+    parser.add_argument(
+        "--posts", type=int, nargs="+", default=claims.SIZES, help="with --claims: numbers of posts"
+    )
+    parser.add_argument(
+        "--duplicates",
+        action="store_true",
+        help="crawls with and without detection of near-duplicates",
     )
     parser.add_argument(
         "--boilerplate",
         type=Path,
         nargs="?",
         const=Path(),
-        help="near-duplicates with and without boilerplate of sources; posts of a file, if given",
+        help="claims with and without learning boilerplate; also flags the posts of this file",
     )
     parser.add_argument("--metrics", action="store_true", help="crawls with and without metrics")
-    parser.add_argument("--startup", action="store_true", help="commands with little to do")
-    parser.add_argument("--sizing", action="store_true", help="what a page costs")
-    parser.add_argument("--cells", action="store_true", help="a hundred cells kept fresh")
+    parser.add_argument("--startup", action="store_true", help="commands with almost nothing to do")
     parser.add_argument(
-        "--minutes", type=float, help="how long: --cells (default 12), --hour (default 60)"
+        "--sizing", action="store_true", help="CPU time, memory and disk space per page"
     )
-    parser.add_argument("--policy", default="value", help="with --cells: FRESHET_DISPATCH")
-    parser.add_argument("--port", type=int, default=0, help="with --cells: of its six pages")
-    parser.add_argument("--days", type=int, default=1, help="with --feeds: days (default 1)")
+    parser.add_argument("--cells", action="store_true", help="freshness of a hundred cells")
+    parser.add_argument(
+        "--minutes", type=float, help="duration of --cells (default: 12) or --hour (default: 60)"
+    )
+    parser.add_argument("--policy", default="value", help="with --cells: value of FRESHET_DISPATCH")
+    parser.add_argument("--port", type=int, default=0, help="with --cells: port of its six pages")
+    parser.add_argument(
+        "--days", type=int, default=1, help="with --feeds: number of days (default: 1)"
+    )
     parser.add_argument(
         "--trace", type=Path, help="with --feeds: folder with posts.csv.gz and feeds.csv"
     )
@@ -87,7 +101,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run what was asked for; exit code 1 if a bar is missed."""
+    """Run the selected benchmark; return exit code 1 if a requirement is not met."""
     options = arguments().parse_args()
     for name, bench in _others(options).items():
         if getattr(options, name) not in (None, False):
@@ -103,7 +117,7 @@ def main() -> int:
 
 
 def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
-    """What else there is, by the name of its option."""
+    """Return the other benchmarks by the name of their option."""
     return {
         "planning": planning.run,
         "feeds": lambda: feedloop.run(options.days, trace=options.trace),
@@ -152,8 +166,8 @@ def _speed(url: str, folder: Path, items: int, rounds: int) -> int:
     _show(results)
     usual, tuned, ours = (results[name] for name in cases)
     ratio = _ratio(usual, ours)
-    print(f"Freshet / plain Scrapy: {ratio:.2f} of its pages/s (bar: {BAR})")
-    print(f"Freshet / plain Scrapy with CONCURRENT_ITEMS=1, as Freshet: {_ratio(tuned, ours):.2f}")
+    print(f"Freshet / plain Scrapy: {ratio:.2f} of its pages/s (required: {BAR})")
+    print(f"Freshet / plain Scrapy with CONCURRENT_ITEMS=1: {_ratio(tuned, ours):.2f}")
     return 0 if ratio >= BAR else 1
 
 
@@ -167,7 +181,7 @@ def _scale(url: str, folder: Path) -> int:
 
 
 def _ratio(yardstick: list[Crawl], ours: list[Crawl]) -> float:
-    """Median of the ratios of neighbours in time: the machine's noise is shared."""
+    """Return the median ratio of adjacent runs, which share the noise of the machine."""
     return statistics.median(
         mine.pages_per_second / other.pages_per_second
         for other, mine in zip(yardstick, ours, strict=True)

@@ -1,6 +1,6 @@
-"""How fast a site is by itself: `python -m tests.bench.asking URL ITEMS` prints pages a second.
+"""The maximum speed of a site: `python -m tests.bench.asking URL ITEMS` prints pages per second.
 
-The client reads as little of an answer as it has to, over 16 connections.
+The client has 16 connections and reads as little of an answer as possible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LENGTH = re.compile(rb"content-length: *(\d+)", re.I)
 
 
 def pages_per_second(url: str, items: int) -> float:
-    """What a client that does nothing else gets of the site; in a process of its own."""
+    """Return the pages per second of a client that only reads, measured in a subprocess."""
     command = [sys.executable, "-m", "tests.bench.asking", url, str(items)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return float(done.stdout)
@@ -32,9 +32,9 @@ async def _ask(host: str, port: int, paths: Iterator[str]) -> None:
     for path in paths:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         head = await reader.readuntil(END)
-        found = LENGTH.search(head)
-        assert found is not None, head
-        await reader.readexactly(int(found[1]))
+        length = LENGTH.search(head)
+        assert length is not None, head
+        await reader.readexactly(int(length[1]))
     writer.close()
 
 

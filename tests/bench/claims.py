@@ -1,9 +1,9 @@
-"""`make bench ARGS=--claims`: near-duplicates beside datasketch's index of them.
+"""Compare near-duplicate detection with datasketch's index: `make bench ARGS=--claims`.
 
 The same posts are checked and stored by Freshet, with claims in MongoDB and in Redis, and by
-datasketch's MinHashLSH on Redis and in memory; one worker each, one after the other, in a process
-and on servers of its own. Each is filled up to a size and timed at the end of that. Sketches are
-made before: none pays for its shingling, which is timed by itself.
+datasketch's MinHashLSH on Redis and in memory: one worker each, one after the other, in a separate
+process and on separate servers. Each index is filled up to a size and timed at the end. Sketches
+are made in advance and timed separately.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ ROOT = Path(__file__).resolve().parents[2]
 SIZES = (100_000, 1_000_000)
 FRESHET, RIVALS = "tests.bench.claimsfreshet", "tests.bench.claimrivals"
 NOTE = """\
-claimed: checked, claimed, kept in the index with its signature; + signature: that in MongoDB too,
-where Redis claims; + post: with the post's document. Of the median batch of 200; p50 and p99 are of
-so many posts together. datasketch keeps no documents; on Redis it is filled in pipelines and
-without checks, and only its last posts are looked up and inserted one by one. Bytes: of index and
-signature; MongoDB's files have room besides, as checkpoints leave it. None pays for its sketches,
-and no posts are indexed for searches. Bars: MongoDB {0.least:,}/s with posts, {0.most_bytes} bytes;
-Redis {1.least:,}/s for what Redis does, as datasketch keeps no more, {1.most_bytes} bytes there."""
+claimed: checked, claimed and stored in the index with its signature; + signature: with the
+signature in MongoDB, if Redis claims; + post: with the post's document. Rates are of the median
+batch of 200; p50 and p99 are latencies of the number of posts in the column "posts". datasketch
+stores no documents; on Redis it is filled in pipelines and without checks, and only the last posts
+are looked up and inserted one by one. Bytes: index and signature; MongoDB's files also contain
+reusable space. Times do not include sketches, and posts are not indexed for searches. Required:
+MongoDB {0.least:,}/s with posts, {0.most_bytes} bytes; Redis {1.least:,}/s claimed (datasketch
+stores no more), {1.most_bytes} bytes in Redis."""
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Who is measured, and the bars: `least` a second of `rate`, bytes a post at most."""
+    """An index with its requirements: minimum of `rate` per second, maximum of bytes per post."""
 
     name: str
     module: str
-    keeper: str
+    backend: str
     least: int = 0
     rate: str = "claimed"
     most_bytes: float = float("inf")
 
     def misses(self, row: Row) -> list[str]:
-        """Bars that it does not reach at a size."""
+        """Return the requirements that are not met at a size."""
         where, missed = f"{self.name}, {row['posts']:,} posts", []
         if row[self.rate] < self.least:
-            missed.append(f"{where}: {row[self.rate]:,.0f} a second")
+            missed.append(f"{where}: {row[self.rate]:,.0f} per second")
         if row["size"] > self.most_bytes:
-            missed.append(f"{where}: {row['size']:,.0f} bytes a post")
+            missed.append(f"{where}: {row['size']:,.0f} bytes per post")
         return missed
 
 
@@ -64,8 +65,8 @@ CONTENDERS = (
 
 
 def run(sizes: list[int]) -> int:
-    """Measure all at each size and print a table; 1 where a bar is missed."""
-    console, found = Console(width=130), list[tuple[Contender, Row]]()
+    """Measure all at each size and print a table; return 1 if a requirement is not met."""
+    console, results = Console(width=130), list[tuple[Contender, Row]]()
     sizes = sorted(set(sizes))
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
         folder = Path(name)
@@ -74,17 +75,17 @@ def run(sizes: list[int]) -> int:
             console.print(f"Measuring {one.name} ...", style="dim")
             for row in measured(one, folder, sizes):
                 console.print(f"  {row['posts']:,} posts: {' | '.join(_cells(row))}", style="dim")
-                found.append((one, row))
-    _show(console, found)
-    _show_steps(console, found)
-    console.print("Sketches, texts a second: " + ", ".join(rates))
-    missed = [why for one, row in found if "why" not in row for why in one.misses(row)]
-    console.print("\n".join(f"Missed: {why}" for why in missed) or "All bars are reached.")
+                results.append((one, row))
+    _show(console, results)
+    _show_steps(console, results)
+    console.print("Sketches, texts per second: " + ", ".join(rates))
+    missed = [why for one, row in results if "why" not in row for why in one.misses(row)]
+    console.print("\n".join(f"Missed: {why}" for why in missed) or "All requirements met.")
     return 1 if missed else 0
 
 
 def _made(console: Console, folder: Path, posts: int) -> list[str]:
-    """Make the posts; what is to be said of the time that sketches take."""
+    """Make the posts; return a text about the speed of making sketches."""
     from tests.bench.claimsposts import sketching, write
 
     rates = [f"{name} {rate:,.0f}" for name, rate in sketching().items()]
@@ -94,8 +95,8 @@ def _made(console: Console, folder: Path, posts: int) -> list[str]:
 
 
 def measured(one: Contender, folder: Path, sizes: list[int]) -> Iterator[Row]:
-    """What a contender's process says of each size."""
-    command = [sys.executable, "-m", one.module, one.keeper, str(folder), *map(str, sizes)]
+    """Yield the results of a contender's process at each size."""
+    command = [sys.executable, "-m", one.module, one.backend, str(folder), *map(str, sizes)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield from map(json.loads, process.stdout)
@@ -103,13 +104,13 @@ def measured(one: Contender, folder: Path, sizes: list[int]) -> Iterator[Row]:
         raise RuntimeError(f"{one.name}: its process ended with {process.returncode}")
 
 
-def _show(console: Console, found: list[tuple[Contender, Row]]) -> None:
-    for posts in sorted({row["posts"] for _, row in found}):
+def _show(console: Console, results: list[tuple[Contender, Row]]) -> None:
+    for posts in sorted({row["posts"] for _, row in results}):
         table = Table(
-            "", "claimed/s", "+ signature/s", "+ post/s", "mean of fill/s", "posts", "p50 ms",
-            "p99 ms", "bytes a post", "copies found", title=f"{posts:,} posts",
+            "", "claimed/s", "+ signature/s", "+ post/s", "whole fill/s", "posts", "p50 ms",
+            "p99 ms", "bytes/post", "copies found", title=f"{posts:,} posts",
         )  # fmt: skip
-        for one, row in found:
+        for one, row in results:
             if row["posts"] == posts:
                 table.add_row(one.name, *_cells(row))
         console.print(table)
@@ -134,8 +135,8 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _show_steps(console: Console, found: list[tuple[Contender, Row]]) -> None:
-    for one, row in found:
+def _show_steps(console: Console, results: list[tuple[Contender, Row]]) -> None:
+    for one, row in results:
         if parts := row.get("parts"):
             shares = ", ".join(f"{step} {share:.0%}" for step, share in parts.items())
             console.print(f"{one.name}, {row['posts']:,} posts: {shares} of the time", style="dim")

@@ -1,7 +1,7 @@
-"""Freshet for `make bench ARGS=--claims`: posts in the writer's batches, by one worker.
+"""Freshet for `make bench ARGS=--claims`: posts in batches like the writer's, with one worker.
 
-`python -m tests.bench.claimsfreshet mongodb|redis FOLDER SIZE...` prints what was measured at each
-size, a line of JSON each.
+`python -m tests.bench.claimsfreshet mongodb|redis FOLDER SIZE...` prints the results at each size
+as a line of JSON.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 class Timed:
-    """Bands, and how long it took to claim them."""
+    """Bands that record the time of claiming."""
 
     def __init__(self, bands: Bands) -> None:
         self._bands = bands
         self.seconds = 0.0
 
     async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
-        """As the bands do."""
+        """Claim the bands of a batch."""
         began = time.perf_counter()
         try:
             return await self._bands.claim(batch, threshold)
@@ -55,16 +55,16 @@ class Timed:
             self.seconds += time.perf_counter() - began
 
     async def put(self, batch: Sequence[Claim]) -> None:
-        """As the bands do."""
+        """Store the bands of a batch."""
         await self._bands.put(batch)
 
     async def release(self, batch: Sequence[Claim]) -> None:
-        """As the bands do."""
+        """Release the bands of a batch."""
         await self._bands.release(batch)
 
 
 class Index:
-    """An open index, its posts and what Redis had in use while it was empty."""
+    """An open index, its posts and the memory that Redis used while it was empty."""
 
     def __init__(self, db: Database, registry: Registry, redis: ValkeyServer | None) -> None:
         self.bands = Timed(registry.shared) if registry.shared else None
@@ -73,7 +73,7 @@ class Index:
         self._empty = used_memory(redis)
 
     async def store(self, batch: list[Made]) -> None:
-        """What the writer does for the posts of a batch."""
+        """Store the posts of a batch as the writer does."""
         now = BEGIN + timedelta(seconds=batch[-1].number)
         visits = [visit_of(one) for one in batch]
         seconds = self.bands.seconds if self.bands else 0.0
@@ -92,7 +92,7 @@ class Index:
         self.meter.end(batch, {o.number for o, c in keys if not verdicts[c.key].is_original})
 
     async def measured(self) -> Measured:
-        """The window's figures."""
+        """Return the results of the window."""
         meter = self.meter
         used, files = await bytes_of(self.registry.signatures, self.registry.clusters)
         in_redis = (used_memory(self.redis) - self._empty) / meter.posts
@@ -114,7 +114,7 @@ class Index:
 
 
 def visit_of(made: Made) -> Visit:
-    """A post as it comes to the writer."""
+    """Return a post as the writer receives it."""
     at = BEGIN + timedelta(seconds=made.number)
     url = f"https://blog.example/{at:%Y/%m}/a-post-with-a-name-{made.number}.html"
     target = Target("bench", url, Kind.ITEM)
@@ -126,7 +126,7 @@ def visit_of(made: Made) -> Visit:
 
 
 def used_memory(redis: ValkeyServer | None) -> int:
-    """Bytes; 0 without a server."""
+    """Return the bytes used by Redis, or 0 without a server."""
     if redis is None:
         return 0
     with Redis(unix_socket_path=str(redis.unix_socket_path)) as client:
@@ -134,9 +134,9 @@ def used_memory(redis: ValkeyServer | None) -> int:
 
 
 async def bytes_of(*collections: AsyncCollection[Document]) -> tuple[int, int]:
-    """Of documents and indexes on the disk: in use, and with what is free for reuse.
+    """Return the bytes of documents and indexes on disk: in use, and including reusable space.
 
-    A checkpoint writes pages anew and frees their old places, so files are larger than their data.
+    A checkpoint rewrites pages and frees the old ones, so files are larger than their data.
     """
     used = files = 0
     for collection in collections:
@@ -151,17 +151,17 @@ async def bytes_of(*collections: AsyncCollection[Document]) -> tuple[int, int]:
 
 @asynccontextmanager
 async def index(config: Config, redis: ValkeyServer | None) -> AsyncIterator[Index]:
-    """An empty one on a server of its own."""
+    """Open an empty index on its own server."""
     async with opened_database(config) as db, opened(db, config) as registry:
         assert registry is not None
-        # Words for searches are no part of a claim.
+        # Search words are not part of a claim.
         if "search" in await db.posts.index_information():
             await db.posts.drop_index("search")
         yield Index(db, registry, redis)
 
 
 async def measured_at(one: Index, made: Posts, sizes: list[int]) -> AsyncIterator[Measured]:
-    """Fill it, and measure at each size on the way."""
+    """Fill the index and measure at each size."""
     for size in sizes:
         for batch in made.until(window(size), BATCH):
             await one.store(batch)
@@ -173,19 +173,19 @@ async def measured_at(one: Index, made: Posts, sizes: list[int]) -> AsyncIterato
 
 
 async def tell(config: Config, redis: ValkeyServer | None, folder: Path, sizes: list[int]) -> None:
-    """Print what is measured, as soon as it is."""
+    """Print each result immediately."""
     with Posts(folder) as made:
         async with index(config, redis) as one:
             async for measured in measured_at(one, made, sizes):
                 print(json.dumps(asdict(measured)), flush=True)
 
 
-def main(keeper: str, folder: Path, sizes: list[int]) -> None:
-    """Measure on servers of its own; they and what they hold are gone afterwards."""
+def main(backend: str, folder: Path, sizes: list[int]) -> None:
+    """Measure on temporary servers, which are removed afterwards with their data."""
     with ExitStack() as stack:
-        redis = stack.enter_context(private_server()) if keeper == "redis" else None
+        redis = stack.enter_context(private_server()) if backend == "redis" else None
         url = url_of(redis) if redis else None
-        data = folder / keeper
+        data = folder / backend
         config = Config.load(data_dir=data, mongo_uri=None, redis_url=url, duplicates="characters")
         stack.callback(shutil.rmtree, data, ignore_errors=True)
         stack.callback(EmbeddedServer.of(config).stop)

@@ -1,7 +1,7 @@
-"""Made posts for `make bench ARGS=--claims`: in files, so that all that are measured get the same.
+"""Made posts for `make bench ARGS=--claims`, in files, so that all contenders get the same posts.
 
-A text has 60 to 200 words of a made-up vocabulary; every tenth is that of one of the latest 10,000
-posts with 1 to 5 words replaced.
+A text has 60 to 200 words of a made-up vocabulary; every tenth is a copy of one of the latest
+10,000 posts with 1 to 5 words replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One post. number: its place, and its id for those that take short ones."""
+    """A post. number: its position, which is also its ID where short IDs are used."""
 
     number: int
     text: str
@@ -40,7 +40,7 @@ class Made:
 
 
 class Posts:
-    """The posts in a folder, in their order."""
+    """The posts in a folder, in order."""
 
     def __init__(self, folder: Path) -> None:
         self._texts = (folder / "texts").open()
@@ -57,7 +57,7 @@ class Posts:
         self._texts.close()
 
     def until(self, stop: int, size: int) -> Iterator[list[Made]]:
-        """From where the last call ended to number `stop`, so many at a time."""
+        """Yield batches of `size` posts, from the end of the last call to number `stop`."""
         while self._next < stop:
             numbers = range(self._next, min(self._next + size, stop))
             self._next = numbers.stop
@@ -67,14 +67,14 @@ class Posts:
         return Made(i, line.rstrip("\n"), self._sketches[i].tobytes(), bool(self._copies[i]))
 
     def minhash(self, number: int) -> MinHash:
-        """The post's signature as datasketch has it."""
-        made = self._pattern.copy()  # to draw the permutations takes as long as an insert
+        """Return the post's signature in datasketch's format."""
+        made = self._pattern.copy()  # Drawing the permutations takes as long as an insert.
         made.hashvalues = np.array(self._values[number])
         return made
 
 
 def write(folder: Path, count: int) -> None:
-    """Make that many posts."""
+    """Write `count` made posts."""
     size = len(_sketch("word " * WORDS[0]))
     sketches = open_memmap(folder / "sketches.npy", "w+", np.uint8, (count, size))
     values = open_memmap(folder / "values.npy", "w+", np.uint32, (count, VALUES))
@@ -101,7 +101,7 @@ def _values(text: str) -> Array:
 
 
 def texts_of(count: int) -> Iterator[tuple[str, bool]]:
-    """Text of each post, and whether it is a copy."""
+    """Yield the text of each post, and whether it is a copy."""
     rng = np.random.default_rng(1)
     vocabulary = _vocabulary(rng)
     recent: list[Array] = []
@@ -137,7 +137,7 @@ def _edited(rng: np.random.Generator, words: Array) -> Array:
 
 
 def sketching() -> dict[str, float]:
-    """Texts a second, by way: from the text to the signature, on a sample."""
+    """Return the texts per second from text to signature, by method, for a sample."""
     texts = [text for text, _ in texts_of(SAMPLE)]
     ways: dict[str, Callable[[str], object]] = {
         "Freshet's kernel": by_characters,

@@ -1,4 +1,4 @@
-"""What is measured of an index of near-duplicates: over its whole fill, and at the end of it."""
+"""Measurements of a near-duplicate index, over its whole fill and at the end."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from tests.bench.claimsposts import Made
 
 BATCH = 200
-MOST_TIMED = 10_000
+MAX_TIMED = 10_000
 
 
-def window(size: int, most: int = MOST_TIMED) -> int:
-    """Number of the first post that is timed for a size: those before it only fill."""
+def window(size: int, most: int = MAX_TIMED) -> int:
+    """Return the number of the first timed post for a size; earlier posts only fill the index."""
     return size - min(size // 10, most)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An index at a size. Rates are of the median batch of posts.
+    """Results at a size. Rates are posts per second of the median batch.
 
-    claimed: a second: checked and claimed (datasketch: queried and inserted)
-    signed:  a second, with the signature in MongoDB; None where there is none
-    stored:  a second, with the post's document
-    filling: a second, all of that over the whole fill
-    p50_ms, p99_ms: of so many posts as are claimed `together`
-    size:    bytes a post of index and signature; beside: in MongoDB, where Redis claims;
-             files: of MongoDB, which have room for more
-    found:   share of the timed posts made as copies that were flagged
+    claimed: rate of checking and claiming (datasketch: querying and inserting)
+    signed:  rate with the signature in MongoDB; None without it
+    stored:  rate with the post's document
+    filling: rate of all steps over the whole fill
+    p50_ms, p99_ms: latency of the number of posts claimed `together`
+    size:    bytes per post of index and signature; beside: in MongoDB, if Redis claims;
+             files: of MongoDB, including reusable space
+    found:   share of the timed copies that were flagged
     parts:   share of each step in the time
     """
 
@@ -49,7 +49,7 @@ class Measured:
 
 
 class Meter:
-    """A stop watch: `start`, a `lap` after each step, `end`; the window's times are kept."""
+    """A stopwatch: `start`, `lap` after each step, `end`; it keeps the times of the window."""
 
     def __init__(self) -> None:
         self.posts, self.seconds = 0, 0.0
@@ -57,31 +57,31 @@ class Meter:
         self.found = self.made = 0
 
     def open_window(self) -> None:
-        """Keep times from here on, and those alone."""
+        """Keep the times from now on, and drop the earlier ones."""
         self.kept, self.found, self.made = [], 0, 0
 
     def close_window(self) -> None:
-        """Keep none any more."""
+        """Stop keeping times."""
         self.kept = None
 
     def start(self) -> None:
-        """Now."""
+        """Start timing a batch."""
         self._steps: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def lap(self, step: str) -> None:
-        """The step ends here."""
+        """End a step."""
         now = time.perf_counter()
         self._steps[step] = now - self._last
         self._last = now
 
     def part(self, step: str, name: str, seconds: float) -> None:
-        """So much of a step was another."""
+        """Attribute part of a step's time to another step."""
         self._steps[step] -= seconds
         self._steps[name] = seconds
 
     def end(self, batch: list[Made], flagged: set[int]) -> None:
-        """The batch is done. flagged: numbers of those that are taken for copies."""
+        """End a batch. flagged: numbers of the posts flagged as copies."""
         self.posts += len(batch)
         self.seconds += sum(self._steps.values())
         if self.kept is not None:
@@ -91,11 +91,11 @@ class Meter:
             self.found += len(copies & flagged)
 
     def percentile_ms(self, percent: float) -> float:
-        """Of the kept times, each with all its steps."""
+        """Return a percentile of the kept times, each with all its steps."""
         return float(np.percentile(self._sums(), percent)) * 1000
 
     def a_second(self, posts: int, *steps: str) -> float:
-        """Posts of these steps in a second, over the median of batches; each time is of `posts`."""
+        """Return the rate of these steps in the median batch; each time is for `posts` posts."""
         sums = self._sums(*steps)
         together = BATCH // posts
         batches = sums[: len(sums) // together * together].reshape(-1, together).sum(axis=1)
@@ -106,7 +106,7 @@ class Meter:
         return np.array([sum(row[step] for step in steps or row) for row in self.kept])
 
     def parts(self) -> dict[str, float]:
-        """Share of each step."""
+        """Return the share of each step."""
         assert self.kept is not None
         sums = {step: self._sums(step).sum() for step in self.kept[0]}
         return {step: float(one / sum(sums.values())) for step, one in sums.items()}

@@ -1,7 +1,7 @@
-"""`make bench ARGS=--duplicates`: what looking for near-duplicates costs a crawl.
+"""The cost of near-duplicate detection in a crawl: `make bench ARGS=--duplicates`.
 
-The same pages are crawled with and without it, in turns, each time into an empty database of a
-server that runs already.
+The same pages are crawled with and without it, in alternating runs, each time into an empty
+database of a running server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ITEMS, ARTICLES, LONG_ARTICLES = 4000, 1000, 600
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Pages to crawl. fields: by the wrapper's fields; else their main text is extracted."""
+    """Pages to crawl. fields: read the definition's fields, rather than extract the main text."""
 
     name: str
     path: str
@@ -44,14 +44,14 @@ CASES = (
     Case("items, five fields", f"/big/{ITEMS}/list/1/", True),
     Case("articles of 5 kB", f"/big/{ARTICLES}/articles/1/?own=5", False),
     Case("articles of 100 kB", f"/big/{LONG_ARTICLES}/articles/1/?own=100", False),
-    # Most of these are near-duplicates: they share their paragraphs.
+    # Most of these are near-duplicates, because they share their paragraphs.
     Case("alike, 100 kB", f"/big/{LONG_ARTICLES}/articles/1/?kb=100", False),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Two neighbours in time. flagged, posts: of the crawl that looks for duplicates."""
+    """Two runs next to each other in time. flagged, posts: of the run that detects duplicates."""
 
     on: Crawl
     off: Crawl
@@ -60,18 +60,18 @@ class Round:
 
     @property
     def ratio(self) -> float:
-        """Pages a second with, of those without."""
+        """Return the ratio of pages per second, with detection to without."""
         return self.on.pages_per_second / self.off.pages_per_second
 
 
 class Crawls:
-    """Crawls of a site into databases of one server."""
+    """Crawl a site into databases of one server."""
 
     def __init__(self, site: str, folder: Path, uri: str) -> None:
         self._site, self._folder, self._uri = site, folder, uri
 
     def round(self, case: Case, number: int) -> Round:
-        """Both ways, the other one first than in the round before."""
+        """Crawl with and without detection, in alternating order."""
         done: dict[str, tuple[Crawl, int, int]] = {}
         for how in (ON, OFF) if number % 2 else (OFF, ON):
             done[how] = self._crawled(case, how)
@@ -80,7 +80,7 @@ class Crawls:
 
     def _crawled(self, case: Case, how: str) -> tuple[Crawl, int, int]:
         env = {"MONGO_URI": self._uri, "FRESHET_DUPLICATES": how}
-        # Collections and indexes are made once a database, not once a crawl.
+        # Collections and indexes are created once per database, not once per crawl.
         asyncio.run(_prepared(Config.load(mongo_uri=self._uri)))
         start = self._site + case.path
         crawl = freshet(start, "bench", self._folder, fields=case.fields, **env)
@@ -98,29 +98,29 @@ async def _prepared(config: Config) -> None:
 
 
 def run(rounds: int) -> int:
-    """Measure each case and print a table; 1 where the bar is missed."""
-    by_characters("Machine code is made at the first text, which may take seconds.")
+    """Measure each case and print a table; return 1 if the requirement is not met."""
+    by_characters("Kernels are compiled at the first text, which may take seconds.")
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
         folder = Path(name)
         server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
         try:
             crawls = Crawls(site.url, folder, server.start())
-            found = {case: [crawls.round(case, n) for n in range(rounds)] for case in CASES}
+            results = {case: [crawls.round(case, n) for n in range(rounds)] for case in CASES}
         finally:
             server.stop()
-    _show(found)
-    ratios = {case: statistics.median(one.ratio for one in of) for case, of in found.items()}
+    _show(results)
+    ratios = {case: statistics.median(one.ratio for one in of) for case, of in results.items()}
     missed = [case.name for case, ratio in ratios.items() if ratio < BAR]
-    print(f"Bar: {BAR} of the pages/s without. Missed: {', '.join(missed) or 'none'}")
+    print(f"Required: {BAR} of the pages/s without. Missed: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
 
 
-def _show(found: dict[Case, list[Round]]) -> None:
+def _show(results: dict[Case, list[Round]]) -> None:
     table = Table(
         "", "pages", "flagged", "pages/s with", "without", "ratio", "CPU ms/page with", "without",
         "peak MB with", "without",
     )  # fmt: skip
-    for case, rounds in found.items():
+    for case, rounds in results.items():
         first = rounds[0]
         both = [[one.on for one in rounds], [one.off for one in rounds]]
         table.add_row(

@@ -1,4 +1,4 @@
-"""Crawls as processes of their own, with the figures that Scrapy and the kernel give of them."""
+"""Crawls in subprocesses, with the statistics of Scrapy and the kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# The same for both sides: as fast as the machine goes.
+# The same for both sides: as fast as the machine allows.
 FAST = {
     "AUTOTHROTTLE_ENABLED": "0",
     "ROBOTSTXT_OBEY": "0",
@@ -42,7 +42,7 @@ description = "div.description"
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
-    """What one crawl did. readers_mb: the most that a process had which it has started."""
+    """The results of a crawl. readers_mb: peak memory of the largest child process."""
 
     pages: int
     seconds: float
@@ -52,12 +52,12 @@ class Crawl:
 
     @property
     def pages_per_second(self) -> float:
-        """Responses a second between the crawl's first and last moment."""
+        """Return the responses per second from the start to the end of the crawl."""
         return self.pages / self.seconds
 
 
 def plain(start: str, *settings: str) -> Crawl:
-    """The plain Scrapy spider from `start`; settings as NAME=VALUE."""
+    """Run the plain Scrapy spider from `start`; settings as NAME=VALUE."""
     with tempfile.TemporaryDirectory() as folder:
         spider = ROOT / "tests/bench/plain.py"
         script = ["runspider", str(spider), "-a", f"first={start}"]
@@ -66,7 +66,7 @@ def plain(start: str, *settings: str) -> Crawl:
 
 
 def freshet(start: str, name: str, folder: Path, *, fields: bool = True, **env: str) -> Crawl:
-    """A first pass of Freshet from `start`, with its own embedded server in `folder`.
+    """Make a first run of Freshet from `start`, with its own embedded server in `folder`.
 
     env: variables such as FRESHET_DUPLICATES
     """
@@ -79,7 +79,7 @@ def freshet(start: str, name: str, folder: Path, *, fields: bool = True, **env: 
 def run(
     arguments: list[str], env: dict[str, str], cwd: str, fast: Mapping[str, str] = FAST
 ) -> Crawl:
-    """`scrapy` with these arguments and settings to its end; RuntimeError if it fails."""
+    """Run `scrapy` with these arguments and settings to its end; raise RuntimeError if it fails."""
     with tempfile.NamedTemporaryFile(suffix=".json") as usage:
         settings = [part for item in fast.items() for part in ("-s", "=".join(item))]
         command = [sys.executable, "-m", "tests.bench.measured", usage.name, *arguments, *settings]
@@ -100,7 +100,7 @@ def run(
 
 
 def _stat(name: str, log: str) -> float:
-    found = re.search(rf"'{name}': ([\d.]+)", log)
-    if found is None:
+    match = re.search(rf"'{name}': ([\d.]+)", log)
+    if match is None:
         raise RuntimeError(f"no {name} in the log:\n{log[-3000:]}")
-    return float(found[1])
+    return float(match[1])

@@ -1,4 +1,4 @@
-"""All pairs of similar texts, exactly: the shared shingles of each text with all before it."""
+"""All pairs of similar texts, by an exact comparison of each text with all earlier ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def earlier_at_least(texts: Sequence[str], least: float) -> list[int]:
-    """Numbers of the texts that have an earlier one with at least this exact Jaccard."""
+    """Return the numbers of texts with at least this exact Jaccard to an earlier text."""
     sets = [_shingles(text) for text in texts]
     sizes = np.array([one.size for one in sets])
     starts = np.concatenate([[0], np.cumsum(sizes)])

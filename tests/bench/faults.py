@@ -1,6 +1,6 @@
-"""`make bench ARGS=--faults`: runs whose workers and servers are killed, stopped and disconnected.
+"""Kill, pause and disconnect workers and servers during runs: `make bench ARGS=--faults`.
 
-After each run the database is compared with the site's own log. The same faults are injected into
+After each run, the database is compared with the site's own log. The same faults are injected into
 scrapy-redis, for comparison.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.faulty_runs import MONGO, REDIS, STOPPED, Asked, FaultyRuns, Line, Scenario
+from tests.bench.faulty_runs import MONGO, REDIS, STOPPED, FaultyRuns, Line, Options, Scenario
 from tests.faults.ending import orderly
 from tests.faults.servers import Mongo
 from tests.faults.striking import WORKER
@@ -20,61 +20,61 @@ from tests.site.running import RunningQuick
 
 PAGES, DELAY_MS = 4000, 150
 KILLED = (WORKER, REDIS, MONGO)
-# How a server can be away: it stands still, or the way to it is closed, or swallows all.
+# Kinds of outages: the server is paused, or its relay refuses connections or swallows all data.
 WAYS = (STOPPED, "refusing", "swallowing")
 
 
-def run(asked: Asked) -> int:
+def run(options: Options) -> int:
     """Make all runs; return 1 if an invariant is violated."""
     with (
         orderly(),
         tempfile.TemporaryDirectory(prefix="fk-") as name,
-        RunningQuick(asked.pages, "--delay-ms", str(DELAY_MS)) as site,
+        RunningQuick(options.pages, "--delay-ms", str(DELAY_MS)) as site,
         Mongo(Path(name) / "m") as mongo,
     ):
-        print(f"seed {asked.seed}; {asked.pages:,} items, {DELAY_MS} ms an answer; data in {name}")
-        runs = FaultyRuns(asked, Path(name), site, mongo)
-        todo = [(one, False) for one in scenarios(asked, redis=asked.redis)]
-        todo += [(one, True) for one in scenarios(asked, redis=True) if one.kills]
+        print(f"seed {options.seed}; {options.pages:,} items, {DELAY_MS} ms/answer; data in {name}")
+        runs = FaultyRuns(options, Path(name), site, mongo)
+        todo = [(one, False) for one in scenarios(options, redis=options.redis)]
+        todo += [(one, True) for one in scenarios(options, redis=True) if one.kills]
         lines = []
         for scenario, plain in todo:
             lines.append(runs.line(scenario, plain=plain))
             print(lines[-1], flush=True)
     _show(lines)
-    broken = [f"{one.scenario}: {said}" for one in lines for said in one.broken]
+    broken = [f"{one.scenario}: {message}" for one in lines for message in one.broken]
     print("\n".join(broken) or "No invariant is violated.")
     return 1 if broken else 0
 
 
-def scenarios(asked: Asked, *, redis: bool) -> list[Scenario]:
+def scenarios(options: Options, *, redis: bool) -> list[Scenario]:
     """Return the runs to make. redis: whether it is used."""
-    kills = {name: n for name, n in asked.kills.items() if n and (redis or name != REDIS)}
-    found = [Scenario(f"{n} kills, {name}", {name: n}) for name, n in kills.items()]
+    kills = {name: n for name, n in options.kills.items() if n and (redis or name != REDIS)}
+    faulty = [Scenario(f"{n} kills, {name}", {name: n}) for name, n in kills.items()]
     if len(kills) > 1:
-        found.append(Scenario("all of these", kills))
-    if asked.outage_seconds:
-        seconds = f"{asked.outage_seconds:g} s"
+        faulty.append(Scenario("all of these", kills))
+    if options.outage_seconds:
+        seconds = f"{options.outage_seconds:g} s"
         servers = (MONGO, REDIS) if redis else (MONGO,)
-        found += [
+        faulty += [
             Scenario(f"{name} {way}, {seconds}", away=name, way=way)
             for way in WAYS
             for name in servers
         ]
-    return found
+    return faulty
 
 
 def _show(lines: list[Line]) -> None:
     table = Table(
-        "", "pass", "blows", "seconds", "answers", "cut", "again: in hand", "away", "other",
-        "longest s", "stored", "lost", "a blow", "double", "broken",
+        "", "run", "faults", "seconds", "answers", "interrupted", "again: in flight", "outage",
+        "other", "longest s", "stored", "lost", "per fault", "duplicates", "violations",
     )  # fmt: skip
     for one in lines:
-        found = one.found
+        counts = one.found
         table.add_row(
-            one.side, one.scenario, str(one.blows), f"{one.seconds:.0f}",
-            *map(str, (found.answered, found.cut, found.in_flight, found.while_away)),
-            str(len(found.unexplained)), f"{found.longest_seconds:.2f}", str(one.stored),
-            str(one.lost), f"{one.lost / one.blows:.1f}" if one.blows else "-", str(one.doubled),
+            one.side, one.scenario, str(one.faults), f"{one.seconds:.0f}",
+            *map(str, (counts.answered, counts.cut, counts.in_flight, counts.while_away)),
+            str(len(counts.unexplained)), f"{counts.longest_seconds:.2f}", str(one.stored),
+            str(one.lost), f"{one.lost / one.faults:.1f}" if one.faults else "-", str(one.doubled),
             str(len(one.broken)),
         )  # fmt: skip
-    Console(width=150).print(table)
+    Console(width=170).print(table)

@@ -1,4 +1,4 @@
-"""The runs of `make bench ARGS=--faults`: each with a database and a Redis of its own."""
+"""The runs of `make bench ARGS=--faults`, each with its own database and Redis."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import pymongo
 
-from tests.faults.crowd import Crowd
+from tests.faults.crowd import WorkerPool
 from tests.faults.fetches import Fetches, fetches
-from tests.faults.laws import Laws
+from tests.faults.laws import Invariants
 from tests.faults.relay import Relay
 from tests.faults.servers import Mongo, Redis, Server
 from tests.faults.sides import FreshetSide, PlainSide, Side
-from tests.faults.striking import Outage, Striker, drawn
+from tests.faults.striking import FaultInjector, Outage, drawn
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
 
@@ -31,13 +31,13 @@ STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be done.
+class Options:
+    """The options of the benchmark.
 
-    workers, redis: so many on one Redis; without Redis there is one, and a new one after each kill
-    kills:          of workers and of servers, by name
-    outage_seconds: of each server in each way; 0: none
-    env:            of Freshet's workers
+    workers, redis: number of workers on one Redis; without Redis there is one at a time
+    kills:          number of kills of workers and servers, by name
+    outage_seconds: length of each outage, for each server and kind; 0: no outages
+    env:            additional variables of Freshet's workers
     """
 
     workers: int
@@ -51,7 +51,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens in a pass: kills by name, or one server away in one way."""
+    """The faults of a run: kills by name, or one kind of outage of one server."""
 
     name: str
     kills: dict[str, int] = field(default_factory=dict)
@@ -61,11 +61,11 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What came of a pass. broken: sentences; of plain scrapy-redis nothing is demanded."""
+    """The results of a run. broken: violated invariants; plain scrapy-redis is not checked."""
 
     side: str
     scenario: str
-    blows: int
+    faults: int
     seconds: float
     found: Fetches
     stored: int
@@ -79,27 +79,29 @@ class Line:
 
 
 class FaultyRuns:
-    """Passes over one site and on one mongod, each with a database and a Redis of its own."""
+    """Runs over one site and on one mongod, each with its own database and Redis."""
 
-    def __init__(self, asked: Asked, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
-        self._asked, self._folder, self._site, self._mongo = asked, folder, site, mongo
-        self._passes = 0
+    def __init__(self, options: Options, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
+        self._options, self._folder, self._site, self._mongo = options, folder, site, mongo
+        self._count = 0
 
     def line(self, scenario: Scenario, *, plain: bool) -> Line:
-        """Make a pass, and look at what is left."""
-        self._passes += 1
-        name = f"k{self._passes}"
+        """Make a run and check its results."""
+        self._count += 1
+        name = f"k{self._count}"
         folder = self._folder / name
         folder.mkdir()
         self._site.clear_log()
-        chance = random.Random(f"{self._asked.seed} {scenario.name}")
+        chance = random.Random(f"{self._options.seed} {scenario.name}")
         with Redis(folder) as redis, self._database(name) as uri:
             self._servers: dict[str, Server] = {REDIS: redis, MONGO: self._mongo}
             if plain:
                 side = PlainSide(folder, self._site.url, redis, mongo_uri=uri)
                 return self._plain(scenario, side, chance)
             with self._way(scenario, redis, name) as (mongo_uri, redis_url, way):
-                ours = FreshetSide(folder, self._site.url, mongo_uri, redis_url, **self._asked.env)
+                ours = FreshetSide(
+                    folder, self._site.url, mongo_uri, redis_url, **self._options.env
+                )
                 return self._freshet(scenario, ours, uri, chance, way)
 
     def _freshet(
@@ -111,37 +113,37 @@ class FaultyRuns:
         way: Outage | None,
     ) -> Line:
         began = time.monotonic()
-        with Crowd(side, self._asked.workers if self._asked.redis else 1) as crowd:
-            striker = self._striker(crowd, chance)
+        with WorkerPool(side, self._options.workers if self._options.redis else 1) as pool:
+            injector = self._injector(pool, chance)
             if way is None:
-                went = striker.kill(_told(FRESHET, scenario, chance))
+                has_struck = injector.kill(_drawn(FRESHET, scenario, chance))
             else:
-                seconds = self._asked.outage_seconds
-                went = striker.outage(scenario.away, way, OUTAGE_SHARE, seconds)
-            has_ended = crowd.finish(LONGEST_SECONDS)
-        found = fetches(self._site.requests(), striker.blows)
-        broken = [] if went else ["the run stalled, or ended before the last fault"]
+                seconds = self._options.outage_seconds
+                has_struck = injector.outage(scenario.away, way, OUTAGE_SHARE, seconds)
+            has_ended = pool.finish(LONGEST_SECONDS)
+        found = fetches(self._site.requests(), injector.faults)
+        broken = [] if has_struck else ["the run stalled, or ended before the last fault"]
         broken += [] if has_ended else [f"not all ended within {LONGEST_SECONDS:g} s"]
-        broken += self._laws(uri, found, crowd)
-        return self._line(FRESHET, scenario, side, striker, began, broken)
+        broken += self._violations(uri, found, pool)
+        return self._line(FRESHET, scenario, side, injector, began, broken)
 
     def _plain(self, scenario: Scenario, side: PlainSide, chance: random.Random) -> Line:
         began = time.monotonic()
-        with Crowd(side, self._asked.workers, replaces=True) as crowd:
-            striker = self._striker(crowd, chance)
-            striker.kill(_told(PLAIN, scenario, chance))
-            crowd.finish(LONGEST_SECONDS)
-        return self._line(PLAIN, scenario, side, striker, began, [])
+        with WorkerPool(side, self._options.workers, replaces=True) as pool:
+            injector = self._injector(pool, chance)
+            injector.kill(_drawn(PLAIN, scenario, chance))
+            pool.finish(LONGEST_SECONDS)
+        return self._line(PLAIN, scenario, side, injector, began, [])
 
-    def _striker(self, crowd: Crowd, chance: random.Random) -> Striker:
-        return Striker(crowd, self._site, self._asked.pages, chance, self._servers)
+    def _injector(self, pool: WorkerPool, chance: random.Random) -> FaultInjector:
+        return FaultInjector(pool, self._site, self._options.pages, chance, self._servers)
 
     def _line(
         self,
         name: str,
         scenario: Scenario,
         side: Side,
-        striker: Striker,
+        injector: FaultInjector,
         began: float,
         broken: list[str],
     ) -> Line:
@@ -149,27 +151,29 @@ class FaultyRuns:
         return Line(
             name,
             scenario.name,
-            len(striker.blows),
+            len(injector.faults),
             time.monotonic() - began,
-            fetches(self._site.requests(), striker.blows),
+            fetches(self._site.requests(), injector.faults),
             len(stored),
-            self._asked.pages - len(stored),
+            self._options.pages - len(stored),
             stored.total() - len(stored),
             broken,
         )
 
-    def _laws(self, uri: str, found: Fetches, crowd: Crowd) -> list[str]:
+    def _violations(self, uri: str, found: Fetches, pool: WorkerPool) -> list[str]:
         with pymongo.MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
-            pages, shared = Pages(self._asked.pages), self._asked.redis
-            laws = Laws(client.get_default_database(), self._site.url, pages, shared=shared)
-            return laws.check(found, crowd.workers)
+            pages, shared = Pages(self._options.pages), self._options.redis
+            invariants = Invariants(
+                client.get_default_database(), self._site.url, pages, shared=shared
+            )
+            return invariants.check(found, pool.workers)
 
     @contextmanager
     def _way(
         self, scenario: Scenario, redis: Redis, database: str
     ) -> Iterator[tuple[str, str | None, Outage | None]]:
-        """URI of MongoDB, URL of Redis, and how the one that is to be away goes."""
-        uri, url = self._mongo.uri(database), redis.url if self._asked.redis else None
+        """Yield the URI of MongoDB, the URL of Redis, and the context manager of the outage."""
+        uri, url = self._mongo.uri(database), redis.url if self._options.redis else None
         server: Server = redis if scenario.away == REDIS else self._mongo
         with ExitStack() as opened:
             if scenario.way in ("", STOPPED):
@@ -190,8 +194,8 @@ class FaultyRuns:
             client.drop_database(name)
 
 
-def _told(side: str, scenario: Scenario, chance: random.Random) -> list[tuple[float, str]]:
-    """When to strike and what; printed, as a seed alone says little."""
+def _drawn(side: str, scenario: Scenario, chance: random.Random) -> list[tuple[float, str]]:
+    """Draw the times and the kinds of faults, and print them: a seed alone does not show them."""
     plan = drawn(chance, scenario.kills)
     moments = " ".join(f"{what}@{share:.3f}" for share, what in plan)
     print(f"{side}, {scenario.name}: {moments}", flush=True)

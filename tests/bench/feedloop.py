@@ -1,9 +1,9 @@
-"""`make bench ARGS=--feeds`: feeds that live by a trace, crawled and planned as cron would do it.
+"""Feeds that replay a trace, crawled and planned as cron would do it: `make bench ARGS=--feeds`.
 
-A server replays when posts were truly posted; its clock and Freshet's move together. The feeds are
-imported, visited once and planned; then passes follow at even distances, with a replan a day. What
-was collected is held against the trace, and against what the plan's own times would have collected
-and `scrapy simulate feeds` foretold.
+A server replays when posts were really published; its clock and Freshet's move together. The feeds
+are imported, visited once and planned; then runs follow at regular intervals, with a replan a day.
+The collected posts are compared with the trace, with those that visits exactly at the planned times
+would have collected, and with the prediction of `scrapy simulate feeds`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What is measured. every: between two passes; per_day: fetches of all feeds together."""
+    """The measured loop. every: interval between runs; per_day: fetches of all feeds together."""
 
     posts: Path
     feeds: Path
@@ -56,12 +56,12 @@ class Loop:
 
     @property
     def stop(self) -> datetime:
-        """The end."""
+        """Return the end."""
         return SPLIT + self.days * DAY
 
 
 def run(days: int = 1, every_minutes: int = 30, trace: Path | None = None) -> int:
-    """Run the loop and print what came of it. trace: a folder with posts.csv.gz and feeds.csv."""
+    """Run the loop and print the results. trace: a folder with posts.csv.gz and feeds.csv."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
         folder = Path(name)
         if trace is None:
@@ -82,7 +82,7 @@ def run(days: int = 1, every_minutes: int = 30, trace: Path | None = None) -> in
 
 
 class Played:
-    """The loop, with a site and a database of its own."""
+    """The loop, with its own site and database."""
 
     def __init__(self, loop: Loop, running: RunningFeeds, folder: Path, uri: str) -> None:
         self.loop, self.running, self.folder = loop, running, folder
@@ -95,7 +95,7 @@ class Played:
         self.planned: list[tuple[datetime, list[Row]]] = []
 
     def played(self) -> dict[str, CollectedTotals]:
-        """Figures by name."""
+        """Run the loop; return the results by name."""
         self._begin()
         moment = SPLIT
         while moment < self.loop.stop:
@@ -106,11 +106,11 @@ class Played:
             self._scrapy(moment, "crawl", "feeds", *QUICK)
         stored = self.db.posts.count_documents({"first_seen": {"$gt": SPLIT + SOON}})
         figures = {
-            "by the crawl": self._scored(self._visits()),
-            "by the plans' times": self._scored(self._foretold()),
+            "crawl": self._scored(self._visits()),
+            "planned times": self._scored(self._foretold()),
         }
-        if stored != figures["by the crawl"].got:
-            raise RuntimeError(f"{stored} posts are stored, {figures['by the crawl'].got} were met")
+        if stored != figures["crawl"].got:
+            raise RuntimeError(f"{stored} posts stored, but {figures['crawl'].got} visited")
         return figures
 
     def _begin(self) -> None:
@@ -122,7 +122,7 @@ class Played:
 
     def _replan(self, moment: datetime) -> None:
         budget = f"--budget={self.loop.per_day}/day"
-        # The pass before has moved its own clock some seconds on.
+        # The run before has moved its own clock forward by some seconds.
         moment += SOON
         self._scrapy(moment, "replan", budget, "--daily-cap=0")
         fields = {"url": 1, "plan": 1, "next_visit": 1}
@@ -135,17 +135,17 @@ class Played:
         subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True)
 
     def _visits(self) -> dict[int, list[datetime]]:
-        """When each feed was truly visited after the first pass."""
-        found: dict[int, list[datetime]] = {}
+        """Return the times at which each feed was visited after the first run."""
+        visits: dict[int, list[datetime]] = {}
         for visit in self.db.visits.find({"at": {"$gt": SPLIT + SOON}}):
-            # A pass takes some seconds; the site's clock stands still meanwhile.
+            # A run takes some seconds, but the site's clock does not move during the run.
             passed = (visit["at"] - SPLIT) // self.loop.every
-            found.setdefault(_number(visit["target"]), []).append(SPLIT + passed * self.loop.every)
-        return found
+            visits.setdefault(_number(visit["target"]), []).append(SPLIT + passed * self.loop.every)
+        return visits
 
     def _foretold(self) -> dict[int, list[datetime]]:
-        """When the plans say; each holds until the next."""
-        found: dict[int, list[datetime]] = {}
+        """Return the visits of the plans; each plan is valid until the next."""
+        visits: dict[int, list[datetime]] = {}
         ends = [moment for moment, _ in self.planned[1:]] + [self.loop.stop]
         for (begin, targets), end in zip(self.planned, ends, strict=True):
             for target in targets:
@@ -153,12 +153,12 @@ class Played:
                     continue
                 at = next_visit(plan.schedule, CLOCK, begin)
                 while at <= end:
-                    found.setdefault(_number(target["url"]), []).append(at)
+                    visits.setdefault(_number(target["url"]), []).append(at)
                     at = next_visit(plan.schedule, CLOCK, at)
-        return found
+        return visits
 
     def simulated(self) -> Row:
-        """What `scrapy simulate feeds` says of as many fetches in the same days."""
+        """Return the results of `scrapy simulate feeds` for as many fetches on the same days."""
         loop = self.loop
         words = ("--posts", loop.posts, "--feeds", loop.feeds, "--split", f"{SPLIT:%Y-%m-%d}")
         span = ("--from", f"{SPLIT - LEARNED:%Y-%m-%d}", "--to", f"{loop.stop:%Y-%m-%d}")
@@ -167,8 +167,8 @@ class Played:
         done = subprocess.run(
             list(map(str, command)), cwd=ROOT, env=self.env, check=True, capture_output=True
         )
-        found: Row = json.loads(done.stdout)["results"][0]
-        return found
+        result: Row = json.loads(done.stdout)["results"][0]
+        return result
 
     def _scored(self, visits: dict[int, list[datetime]]) -> CollectedTotals:
         posts, windows = site.read(self.loop.posts, self.loop.feeds)
@@ -198,7 +198,7 @@ def _times(of: dict[int, list[datetime]], n: int) -> Times:
 
 
 def _show(figures: dict[str, CollectedTotals], simulated: Row) -> None:
-    table = Table("", "visits", "collected of", "missed %", "uncollected %", "lost %", "delay h")
+    table = Table("", "visits", "collected", "missed %", "uncollected %", "lost %", "delay h")
     for name, one in figures.items():
         table.add_row(
             name, f"{one.visits:,}", f"{one.got:,} of {one.posts:,}", f"{one.missed_pct:.1f}",
@@ -206,7 +206,7 @@ def _show(figures: dict[str, CollectedTotals], simulated: Row) -> None:
         )  # fmt: skip
     percent = (f"{simulated[f'{name}_pct']:.1f}" for name in ("missed", "uncollected", "lost"))
     table.add_row(
-        "by the simulation", f"{simulated['spent']:,}",
+        "simulation", f"{simulated['spent']:,}",
         f"{simulated['collected']:,} of {simulated['posts']:,}", *percent,
         f"{simulated['delay_h']:.1f}",
     )  # fmt: skip
@@ -214,7 +214,7 @@ def _show(figures: dict[str, CollectedTotals], simulated: Row) -> None:
 
 
 def write_trace(folder: Path, rng: np.random.Generator) -> None:
-    """Write a made-up trace: feeds post in bursts, by day more than by night."""
+    """Write a made-up trace: feeds post in bursts, more by day than by night."""
     begin, hours = SPLIT - LEARNED, 42 * 24
     with (
         (folder / "feeds.csv").open("w", newline="") as feeds,
@@ -230,10 +230,10 @@ def write_trace(folder: Path, rng: np.random.Generator) -> None:
 
 
 def posts_of(rng: np.random.Generator, hours: int) -> list[float]:
-    """Hours at which one feed posts."""
+    """Return the hours at which a feed posts."""
     per_hour = rng.lognormal(-0.8, 1.2) / 24
     bursts = rng.poisson(per_hour * hours / 2)
     days = rng.integers(0, hours // 24, bursts) * 24.0
     at = days + rng.normal(rng.uniform(8, 20), 3, bursts) % 24
-    found = [a + rng.exponential(0.5) * j for a in at for j in range(1 + rng.geometric(0.5))]
-    return sorted(a for a in found if a < hours)
+    times = [a + rng.exponential(0.5) * j for a in at for j in range(1 + rng.geometric(0.5))]
+    return sorted(a for a in times if a < hours)

@@ -1,8 +1,8 @@
-"""`make bench ARGS=--feed-plans`: what plans of up to a million feeds cost, in memory alone.
+"""The cost of planning up to a million feeds, in memory only: `make bench ARGS=--feed-plans`.
 
-The paper's policy shares out ten fetches for each feed; the default policy makes the plan of a
-replan, for ten fetches of each feed in three weeks. Each runs in a process of its own, so that its
-peak of memory is its own, and once before it is measured: compiling is no planning.
+The paper's policy allocates ten fetches per feed; the default policy makes the plan of a replan,
+for ten fetches per feed in three weeks. Each policy runs in a separate process, so that its peak
+memory is its own, and once before the measurement, to exclude compilation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from schedules.terms import Terms
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = (10_000, 100_000, 1_000_000)
 FETCHES, DAYS = 10, 21
-BEGIN = 24.0 * 19_723  # 2024-01-01, a Monday
+BEGIN = 24.0 * 19_723  # 2024-01-01, a Monday.
 END = BEGIN + DAYS * 24
 
 
@@ -49,7 +49,7 @@ def run(sizes: tuple[int, ...] = SIZES) -> int:
 
 
 def measured(policy: str, size: int) -> dict[str, float]:
-    """Seconds, peak of memory and fetches of one plan."""
+    """Return the seconds, peak memory and fetches of a plan."""
     rng = np.random.default_rng(7)
     rate = rng.lognormal(1.2, 1.3, size)
     window = rng.choice([5, 10, 15, 20], size)
@@ -69,7 +69,7 @@ def measured(policy: str, size: int) -> dict[str, float]:
 
 
 def histories_of(rng: np.random.Generator, rate: np.ndarray) -> Histories:
-    """Posts of three weeks, mostly by day."""
+    """Generate the posts of three weeks, mostly by day."""
     count = rng.poisson(rate)
     first = np.concatenate([[0], np.cumsum(count)])
     day, hour = rng.integers(0, DAYS, first[-1]), rng.normal(14, 4, first[-1]) % 24
@@ -79,7 +79,7 @@ def histories_of(rng: np.random.Generator, rate: np.ndarray) -> Histories:
 
 
 def population_of(n: int) -> Population:
-    """Feeds that may be fetched at any time."""
+    """Return `n` feeds that may be fetched at any time."""
     key = np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64)
     hours = (1.0, float(MAX_FEED_WEEKS * WEEK_HOURS))
     return even_population(key, np.zeros(n, np.int64), np.ones(n), hours, BEGIN, END)

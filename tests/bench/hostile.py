@@ -1,6 +1,6 @@
-"""`make bench ARGS=--hostile`: what misbehaving servers cost a crawl, in memory and time.
+"""The memory and time of crawling misbehaving servers: `make bench ARGS=--hostile`.
 
-A crawl for each misbehaviour, with eight such pages at a time, beside an ordinary site's.
+Makes a crawl for each misbehavior, with eight such pages at a time, and one of an ordinary site.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ all = {{css = "div.x p", type = "list"}}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A site to crawl: what misbehaves there, and its first page."""
+    """A site to crawl: its misbehavior and its start page."""
 
     name: str
     start: str
 
 
 def run() -> int:
-    """Crawl them all and print a table."""
-    table = Table("", "peak MB", "of a reader", "seconds", "outcome", "reason")
+    """Crawl all sites and print a table."""
+    table = Table("", "peak MB", "parser MB", "seconds", "outcome", "reason")
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningHostile() as site:
         folder = Path(name)
         config = Config.load(data_dir=folder / "data", mongo_uri=None)
@@ -84,8 +84,8 @@ def _measured(case: Case, name: str, folder: Path, uri: str) -> Iterable[str]:
     words = ["crawl", "site", "-a", f"wrapper={path}"]
     used = crawl(words, env, cwd=str(ROOT), fast=OBEDIENT)
     with pymongo.MongoClient[dict[str, Any]](uri) as client:
-        found = list(client.get_default_database().visits.find({"spider": name}))
-    worst = [visit for visit in found if "/item/" in visit["target"]] or found
+        visits = list(client.get_default_database().visits.find({"spider": name}))
+    worst = [visit for visit in visits if "/item/" in visit["target"]] or visits
     reasons = sorted({visit.get("reason") or "" for visit in worst})
     outcomes = sorted({visit["outcome"] for visit in worst})
     return (

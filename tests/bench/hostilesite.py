@@ -1,8 +1,8 @@
-"""`make bench ARGS=--hostile-site`: what 40 hostile pages cost a crawl of 1,000 honest ones.
+"""The cost of 40 hostile pages in a crawl of 1,000 honest ones: `make bench ARGS=--hostile-site`.
 
-The same site is crawled with and without them, in turns, with the settings a user starts with:
-a first run and a full one, between which all hostile pages and a tenth of the honest ones change.
-Then crawls with them are ended by SIGTERM at random moments.
+The same site is crawled with and without the hostile pages, in alternating runs, with the default
+settings: a first run and a full run, between which all hostile pages and a tenth of the honest ones
+change. Then crawls with hostile pages are stopped by SIGTERM at random times.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ all = "main"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One crawl: wall seconds, the most MB of its main process, and its exit code."""
+    """A crawl: its duration in seconds, the peak MB of its main process, and its exit code."""
 
     seconds: float
     peak_mb: float
@@ -52,7 +52,7 @@ class Run:
 
 
 class Bench:
-    """Crawls of the mixed site, each under a name of its own, and what they have stored."""
+    """Crawl the mixed site, with a new spider name each time, and check the stored pages."""
 
     def __init__(self, folder: Path, url: str, uri: str) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class Bench:
         self._sites = 0
 
     def twice(self, hostile: int) -> list[Run]:
-        """Crawl the site twice; RuntimeError if an honest page or a change of one is not stored."""
+        """Crawl the site twice; raise RuntimeError if an honest page or change is not stored."""
         name = self._site(hostile)
         runs = [self._crawl(name), self._crawl(name, "-a", "full=1")]
         honest = {"spider": name, "target": {"$regex": "/good/"}}
@@ -72,7 +72,7 @@ class Bench:
         }
         changed = HONEST // 10
         if rows != {"new": HONEST, "changed": changed, "unchanged": HONEST - changed}:
-            raise RuntimeError(f"{name}: honest pages were visited so: {rows}")
+            raise RuntimeError(f"{name}: visits of honest pages: {rows}")
         others = {"spider": name, "target": {"$regex": "/item/"}}
         visited = len(self._visits.distinct("target", others))
         if visited != hostile:
@@ -80,7 +80,7 @@ class Bench:
         return runs
 
     def stopped(self, after: float) -> Run:
-        """Crawl with the hostile pages and end it by SIGTERM after so many seconds."""
+        """Crawl with the hostile pages and send SIGTERM after some seconds."""
         run = self._crawl(self._site(len(HOSTILE)), stop_after=after)
         return Run(run.seconds - after, run.peak_mb, run.code)
 
@@ -112,7 +112,7 @@ class Bench:
 
 
 def run(rounds: int) -> int:
-    """Measure all and print it; 1 where a bar is missed."""
+    """Measure and print the results; return 1 if a requirement is not met."""
     console = Console(width=120)
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningHostile() as site:
         folder = Path(name)
@@ -128,18 +128,18 @@ def run(rounds: int) -> int:
     missed = [
         text
         for text, is_missed in {
-            f"{ratio:.2f} times the time (bar {MAX_RATIO})": ratio > MAX_RATIO,
-            f"{peak_mb:.0f} MB (bar {MAX_MB})": peak_mb > MAX_MB,
-            f"{slowest:.1f} s from SIGTERM to the end (bar {grace:.0f})": slowest > grace,
+            f"{ratio:.2f} times the time (limit {MAX_RATIO})": ratio > MAX_RATIO,
+            f"{peak_mb:.0f} MB (limit {MAX_MB})": peak_mb > MAX_MB,
+            f"{slowest:.1f} s from SIGTERM to the end (limit {grace:.0f})": slowest > grace,
         }.items()
         if is_missed
     ]
-    console.print(f"missed: {', '.join(missed)}" if missed else "all bars are met")
+    console.print(f"missed: {', '.join(missed)}" if missed else "all requirements met")
     return 1 if missed else 0
 
 
 def _compared(bench: Bench, rounds: int, console: Console) -> tuple[float, float, float]:
-    """The ratio of medians, the most MB, and the median seconds of a first run with all pages."""
+    """Return the ratio of medians, peak MB, and median seconds of a first run with all pages."""
     table = Table("hostile pages", "first run, s", "full run, s", "peak MB")
     runs: dict[int, list[list[Run]]] = {0: [], len(HOSTILE): []}
     for _ in range(rounds):
@@ -157,7 +157,7 @@ def _compared(bench: Bench, rounds: int, console: Console) -> tuple[float, float
 
 
 def _stopped(bench: Bench, seconds: float, console: Console) -> float:
-    """The most seconds that a crawl ran on after SIGTERM at a random moment."""
+    """Return the longest time in seconds from a SIGTERM at a random time to the end of a crawl."""
     moments = random.Random(7)
     table = Table("SIGTERM after, s", "ended after, s", "exit code", "peak MB")
     slowest = 0.0

@@ -1,7 +1,7 @@
-"""`make bench ARGS=--hour`: the service for an hour on a site that changes by itself, and grows.
+"""Run the service for an hour on a site that changes and grows: `make bench ARGS=--hour`.
 
-Pages are visited every few minutes until the first replan, and every hour or two then; cells of
-some pages have periods of seconds. Replans follow each other every few minutes.
+Pages are visited every few minutes until the first replan, and then every hour or two; cells of
+some pages have periods of seconds. There is a replan every few minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tests.bench.hourpicture import draw
 from tests.faults.accounts import Accounts
-from tests.faults.crowd import Crowd
+from tests.faults.crowd import WorkerPool
 from tests.faults.ending import orderly
 from tests.faults.samples import Sample, Trend, sample, trend
 from tests.faults.servers import Mongo, Redis
@@ -32,11 +32,11 @@ from tests.site.running import RunningQuick
 PAGES, MINUTES, WORKERS, REPLAN = 10_000, 60, 2, "5m"
 PICTURE = Path(".benchmarks/hour.png")
 SITE = ("--changes-seconds", "60", "--arrivals-seconds", "5")
-SAMPLE_SECONDS, LEAST_SAMPLES = 10.0, 120
+SAMPLE_SECONDS, MIN_SAMPLES = 10.0, 120
 STOP_SECONDS = 120.0
-# A worker's memory over the last half; less is noise.
+# Maximum growth of a worker's memory over the last half; less is noise.
 GROWTH_SHARE = 0.05
-# Pools of connections breathe; a leak of one a replan is six between the quarters compared.
+# Connection pools vary; a leak of one descriptor per replan adds six between the quarters compared.
 SPARE_DESCRIPTORS = 3
 REQUESTS_A_DAY = 24
 WRONG = re.compile(r" failed\b|Traceback|unavailable|\bERROR\b")
@@ -49,8 +49,8 @@ max_interval_hours = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be done. redis: the workers share one; without it there is one worker."""
+class Options:
+    """The options. redis: the workers share one; without Redis there is one worker."""
 
     minutes: float = MINUTES
     workers: int = WORKERS
@@ -61,7 +61,7 @@ class Asked:
 
 
 class ServiceSide(FreshetSide):
-    """`scrapy refresh run` on the wrapper, with cells."""
+    """Run `scrapy refresh run` on the site definition, with cells."""
 
     replan: str = REPLAN
 
@@ -87,7 +87,7 @@ class PageCell:
 
 
 def cells() -> dict[str, PageCell]:
-    """Two cells of each of some pages, by name; they share requests when both are due."""
+    """Return two cells for each of some pages, by name; they share requests when both are due."""
     return {
         f"c{page}{css[-5:]}": PageCell(f"/item/{page}.html", css, every)
         for page in range(1, CELL_PAGES + 1)
@@ -96,77 +96,77 @@ def cells() -> dict[str, PageCell]:
 
 
 def cells_toml(url: str) -> str:
-    """The cells as a wrapper's tables."""
+    """Return the cells as tables of a site definition."""
     return "\n".join(
         f'[cells.{name}]\nurl = "{url}{one.path}"\ncss = "{one.css}"\nevery = "{one.every}"'
         for name, one in cells().items()
     )
 
 
-def run(asked: Asked) -> int:
-    """Let it run, print what came of it and draw it; 1 if a law is broken."""
-    asked.picture.parent.mkdir(parents=True, exist_ok=True)
+def run(options: Options) -> int:
+    """Run the service, print and draw the results; return 1 if an invariant is violated."""
+    options.picture.parent.mkdir(parents=True, exist_ok=True)
     with orderly(), ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fh-")))
-        site = opened.enter_context(RunningQuick(asked.pages, *SITE))
+        site = opened.enter_context(RunningQuick(options.pages, *SITE))
         mongo = opened.enter_context(Mongo(folder / "m"))
-        redis = opened.enter_context(Redis(folder)) if asked.redis else None
-        env = {"FRESHET_BUDGET": f"{asked.pages * REQUESTS_A_DAY}/day", "FRESHET_DAILY_CAP": "0"}
+        redis = opened.enter_context(Redis(folder)) if options.redis else None
+        env = {"FRESHET_BUDGET": f"{options.pages * REQUESTS_A_DAY}/day", "FRESHET_DAILY_CAP": "0"}
         uri, url = mongo.uri("hour"), None if redis is None else redis.url
         side = ServiceSide(folder, site.url, uri, url, **env)
-        side.replan = asked.replan
-        print(f"{asked.pages:,} items; MongoDB and Redis keep their data in {folder}")
-        with Crowd(side, asked.workers if asked.redis else 1) as crowd:
-            samples = _watched(crowd, asked.minutes * 60, mongo, redis)
-            ended = _ended(crowd)
-        reports = [json.loads(worker.output) for worker in crowd.workers if worker.output]
+        side.replan = options.replan
+        print(f"{options.pages:,} items; MongoDB and Redis keep their data in {folder}")
+        with WorkerPool(side, options.workers if options.redis else 1) as pool:
+            samples = _watched(pool, options.minutes * 60, mongo, redis)
+            ended = _ended(pool)
+        reports = [json.loads(worker.output) for worker in pool.workers if worker.output]
         with pymongo.MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
             pages = {name: one.path for name, one in cells().items()}
             accounts = Accounts(client.get_default_database(), site, pages, reports)
             broken = [*ended, *accounts.check()]
-            broken += [] if accounts.replans else ["no replan was done"]
+            broken += [] if accounts.replans else ["no replan was made"]
             print(accounts)
-    trends = {worker.number: trend(samples, worker.number) for worker in crowd.workers}
-    draw(samples, asked.picture)
+    trends = {worker.number: trend(samples, worker.number) for worker in pool.workers}
+    draw(samples, options.picture)
     broken += _show(trends, samples)
-    print("\n".join(broken) or "No law is broken.", f"The picture: {asked.picture}", sep="\n")
+    print("\n".join(broken) or "No invariant is violated.", f"Chart: {options.picture}", sep="\n")
     return 1 if broken else 0
 
 
-def _watched(crowd: Crowd, seconds: float, mongo: Mongo, redis: Redis | None) -> list[Sample]:
+def _watched(pool: WorkerPool, seconds: float, mongo: Mongo, redis: Redis | None) -> list[Sample]:
     began, samples = time.monotonic(), list[Sample]()
-    every = min(SAMPLE_SECONDS, seconds / LEAST_SAMPLES)
+    every = min(SAMPLE_SECONDS, seconds / MIN_SAMPLES)
     while (now := time.monotonic() - began) < seconds:
-        samples.append(sample(now, crowd.alive, mongo, redis))
+        samples.append(sample(now, pool.alive, mongo, redis))
         pause = len(samples) * every - (time.monotonic() - began)
-        crowd.until(lambda: False, pause)
-        if not crowd.alive:
+        pool.until(lambda: False, pause)
+        if not pool.alive:
             break
     return samples
 
 
-def _ended(crowd: Crowd) -> list[str]:
-    """End all at the same time; what is wrong with that."""
+def _ended(pool: WorkerPool) -> list[str]:
+    """Stop all workers at the same time; return the problems."""
     early = [
-        f"{worker.agent} ended by itself" for worker in crowd.workers if worker.code is not None
+        f"{worker.agent} ended on its own" for worker in pool.workers if worker.code is not None
     ]
-    for worker in crowd.alive:
+    for worker in pool.alive:
         worker.terminate()
-    crowd.finish(STOP_SECONDS)
-    late = [f"{worker.agent} did not end in {STOP_SECONDS:g} s" for worker in crowd.alive]
-    failed = [f"{worker.agent}: exit code {worker.code}" for worker in crowd.failed]
-    return [*early, *late, *failed, *(line for worker in crowd.workers for line in _wrong(worker))]
+    pool.finish(STOP_SECONDS)
+    late = [f"{worker.agent} did not end within {STOP_SECONDS:g} s" for worker in pool.alive]
+    failed = [f"{worker.agent}: exit code {worker.code}" for worker in pool.failed]
+    return [*early, *late, *failed, *(line for worker in pool.workers for line in _wrong(worker))]
 
 
 def _wrong(worker: Worker) -> list[str]:
-    """Lines of a log that should not be there: of passes, of replans, of bugs."""
+    """Return the unexpected lines of a worker's log: errors of runs and replans, and tracebacks."""
     lines = worker.log.read_text(encoding="utf-8").splitlines()
     return [f"{worker.agent}: {line}" for line in lines if WRONG.search(line)]
 
 
 def _show(trends: dict[int, Trend], samples: list[Sample]) -> list[str]:
-    """Print; the laws of memory and descriptors that are broken."""
-    table = Table("worker", "mean MB", "MB an hour", "grown MB", "descriptors", "threads")
+    """Print the trends; return the violated invariants of memory and descriptors."""
+    table = Table("worker", "mean MB", "MB/hour", "growth MB", "descriptors", "threads")
     broken = []
     for number, one in trends.items():
         table.add_row(
@@ -174,9 +174,9 @@ def _show(trends: dict[int, Trend], samples: list[Sample]) -> list[str]:
             *(f"{before} to {after}" for before, after in (one.descriptors, one.threads)),
         )  # fmt: skip
         if one.grown_mb > GROWTH_SHARE * one.mean_mb:
-            broken.append(f"worker-{number} has grown by {one.grown_mb:.1f} MB in the last half")
+            broken.append(f"worker-{number} grew by {one.grown_mb:.1f} MB in the last half")
         if one.descriptors[1] > one.descriptors[0] + SPARE_DESCRIPTORS:
-            broken.append(f"worker-{number} has more descriptors open than before")
+            broken.append(f"worker-{number} has more open descriptors than before")
     console, last = Console(), samples[-1]
     console.print(table)
     console.print(

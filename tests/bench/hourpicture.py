@@ -1,4 +1,4 @@
-"""What was held over time, as a picture."""
+"""A chart of resource usage over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUIET = "#666666"
 
 
 def draw(samples: Sequence[Sample], path: Path) -> None:
-    """Write it: memory above, descriptors and threads below."""
+    """Write the chart: memory at the top, descriptors and threads below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")

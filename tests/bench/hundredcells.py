@@ -1,7 +1,7 @@
-"""`make bench ARGS=--cells`: a hundred real cells for some minutes, beside what was simulated.
+"""Refresh a hundred real cells for some minutes and compare with a simulation: `ARGS=--cells`.
 
-PostgreSQL has more to do than it can (load 1.6, one query at a time), the other sources have not.
-Periods are the paper's kinds at a thirtieth: 10, 60 and 240 s.
+PostgreSQL is overloaded (load 1.6, one query at a time), the other sources are not. The periods are
+those of the paper's kinds, divided by 30: 10, 60 and 240 s.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Row = dict[str, Any]
 
 
 def run(minutes: int = 12, policy: str = "value", port: int = 0) -> int:
-    """Let it run, then print ratios. port: where the six pages are served meanwhile."""
+    """Refresh the cells, then print the ratios. port: port of the server for the six pages."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
         folder = Path(name)
         home = folder / "site"
         home.mkdir()
         cells = kinds(SHORTEST_SECONDS, LOAD)
-        with postgres(folder) as server, RunningFolder({"127.0.0.1": home}) as site:
+        with postgres() as server, RunningFolder({"127.0.0.1": home}) as site:
             file = folder / "rates.db"
             described = folder / "cells.toml"
             described.write_text(cells_toml(cells, site.url, server.url, file), encoding="utf-8")
@@ -49,7 +49,7 @@ def run(minutes: int = 12, policy: str = "value", port: int = 0) -> int:
 
 
 class Project:
-    """Freshet with a data folder of its own."""
+    """Freshet with its own data folder."""
 
     def __init__(self, folder: Path, policy: str) -> None:
         self._folder, self._policy = folder, policy
@@ -60,7 +60,7 @@ class Project:
         }
 
     def scrapy(self, *words: object) -> str:
-        """Run a command to its end; what it printed."""
+        """Run a command to its end; return its output."""
         done = subprocess.run(
             [sys.executable, "-m", "scrapy", *map(str, words)],
             cwd=ROOT, env=self._env, capture_output=True, text=True, check=False,
@@ -70,7 +70,7 @@ class Project:
         return done.stdout
 
     def measured(self, described: Path, minutes: int, port: int) -> tuple[Row, Row, float]:
-        """The cell base at the end, what was simulated with its costs, and the seconds it took."""
+        """Return the final cell store, its simulation with measured costs, and the seconds."""
         pages = self._start("dashboards", "serve", TEMPLATES, "--port", port)
         try:
             words = ("refresh", "run", described, "--for", f"{minutes}m", "--slice", "5s")
@@ -91,28 +91,28 @@ class Project:
 
 
 def _mix(cells: list[Row], minutes: int) -> str:
-    """The cells of the overloaded database, with the times that their refreshes truly took."""
+    """Describe the cells of the overloaded database with their measured refresh times."""
     lines = [f"hours = {minutes / 60}"]
     for kind in ("auction", "purchase", "film"):
-        some = [one for one in cells if one["name"].startswith(kind)]
-        cost = statistics.fmean(one["execution_seconds"] for one in some if one["refreshed"])
+        group = [one for one in cells if one["name"].startswith(kind)]
+        cost = statistics.fmean(one["execution_seconds"] for one in group if one["refreshed"])
         lines += [
-            "[[cells]]", f'group = "{kind}"', f"count = {len(some)}",
-            f"period = {some[0]['period_seconds']}", f"cost = {cost}",
+            "[[cells]]", f'group = "{kind}"', f"count = {len(group)}",
+            f"period = {group[0]['period_seconds']}", f"cost = {cost}",
         ]  # fmt: skip
     return "\n".join(lines)
 
 
 def _show(cells: list[Kind], base: Row, simulated: Row, seconds: float) -> None:
     console = Console()
-    table = Table("cells", "of", "group", "every", "takes", "ratio", "worst", "simulated", "worst")
+    table = Table("cells", "source", "group", "every", "takes", "ratio", "min", "simulated", "min")
     for kind in cells:
-        some = [one for one in base["cells"] if one["name"].startswith(kind.name)]
-        ratio = [min(1.0, one["refreshed"] / max(1, seconds // kind.period)) for one in some]
-        took = [one["execution_seconds"] for one in some if one["execution_seconds"]]
+        group = [one for one in base["cells"] if one["name"].startswith(kind.name)]
+        ratio = [min(1.0, one["refreshed"] / max(1, seconds // kind.period)) for one in group]
+        took = [one["execution_seconds"] for one in group if one["execution_seconds"]]
         of_kind = simulated["groups"].get(kind.name, {})
         table.add_row(
-            f"{len(some)} {kind.name}", kind.source, kind.group, f"{kind.period:g} s",
+            f"{len(group)} {kind.name}", kind.source, kind.group, f"{kind.period:g} s",
             f"{statistics.fmean(took):.3f} s", f"{statistics.fmean(ratio):.3f}",
             f"{min(ratio):.3f}", _figure(of_kind, "ratio"), _figure(of_kind, "worst_ratio"),
         )  # fmt: skip

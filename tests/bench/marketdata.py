@@ -1,7 +1,7 @@
 """The sources of a hundred cells, as in the paper: six kinds of content that keep changing.
 
-Auctions, group purchases and films stand in PostgreSQL, exchange rates in SQLite, weather and news
-on a site.
+Auctions, group purchases and films are in PostgreSQL, exchange rates in SQLite, weather and news on
+a website.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import psycopg
 
 AUCTIONS, RATES, PURCHASES, FILMS = 9, 8, 17, 25
 NEWS_PAGES, WEATHER_PAGES, OF_NEWS, OF_WEATHER = 4, 5, 4, 5
-# Of the paper's groups, relative to each other: 300, 1,800 and 7,200 s.
+# Periods of the paper's groups relative to the shortest: 300, 1,800 and 7,200 s.
 DYNAMIC, SEMI_DYNAMIC, STATIC = 1.0, 6.0, 24.0
 TICK_SECONDS = 0.2
 WORDS = ["rain", "wind", "sun", "fog", "snow", "storm", "calm", "frost", "heat", "cloud"]
@@ -25,7 +25,7 @@ WORDS = ["rain", "wind", "sun", "fog", "snow", "storm", "calm", "frost", "heat",
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Cells of one kind. period: seconds; cost: seconds that a query waits, besides its work."""
+    """Cells of one kind. period: seconds; cost: seconds that a query waits on top of its work."""
 
     name: str
     source: str
@@ -36,7 +36,7 @@ class Kind:
 
 
 def kinds(shortest_seconds: float, load: float) -> list[Kind]:
-    """The hundred cells. load: of the PostgreSQL server, whose queries cost 1, 2 and 4."""
+    """Return the hundred cells. load: of the PostgreSQL server, whose queries cost 1, 2 and 4."""
     unit = AUCTIONS / DYNAMIC + PURCHASES * 2 / SEMI_DYNAMIC + FILMS * 4 / STATIC
     cost, period = load * shortest_seconds / unit, shortest_seconds
     return [
@@ -59,7 +59,7 @@ TABLES = (
     "INSERT INTO films SELECT f, 'hall ' || h, 200 FROM generate_series(1, 25) f, "
     "generate_series(1, 3) h",
 )
-# What stands for a query that takes its time.
+# Stands for a slow query.
 WAIT = "WITH w AS MATERIALIZED (SELECT pg_sleep(:wait))"
 SQL = {
     "auction": f"{WAIT} SELECT item, bid FROM w, bids WHERE auction = :n ORDER BY item",
@@ -75,13 +75,13 @@ CHANGES = {
 
 
 def page(kind: str, number: int, values: list[str]) -> str:
-    """A page of the site; each cell is a paragraph of its own."""
+    """Return a page of the site; each cell is a separate paragraph."""
     parts = "".join(f'<p id="c{i}">{value}</p>' for i, value in enumerate(values))
     return f"<!DOCTYPE html><title>{kind} {number}</title><h1>{kind} {number}</h1>{parts}"
 
 
 class Changing:
-    """Writes all sources, and goes on changing them as a Poisson process in a thread."""
+    """Create all sources, and change them as a Poisson process in a thread."""
 
     def __init__(self, home: Path, postgres_url: str, file: Path, cells: list[Kind]) -> None:
         self._home, self._url, self._file, self._kinds = home, postgres_url, file, cells
@@ -139,7 +139,7 @@ class Changing:
 
 
 def cells_toml(cells: list[Kind], site: str, postgres_url: str, file: Path) -> str:
-    """The file that describes the cells."""
+    """Return the file that describes the cells."""
     lines = [
         'name = "market"', "throttle = false", "concurrency = 4",
         "[databases.pg]", f'url = "{postgres_url}"', "seconds = 30",
@@ -165,5 +165,5 @@ def _source(kind: Kind, number: int, site: str) -> list[str]:
 
 
 def _pages(kind: Kind) -> int:
-    """Things that change by themselves: pages of the site, or rows."""
+    """Return the number of independently changing objects: pages of the site, or rows."""
     return {"news": NEWS_PAGES, "weather": WEATHER_PAGES}.get(kind.name, kind.count)

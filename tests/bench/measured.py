@@ -1,4 +1,4 @@
-"""Runs `scrapy` with the arguments behind FILE, and writes to FILE what the process used."""
+"""Run `scrapy` with the arguments after FILE, and write its resource usage to FILE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scrapy.cmdline import execute
 
 def _write(path: Path) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    # Of those it has started; a copy of itself has as much as itself to begin with.
+    # Of the child processes; a forked child initially has the memory of its parent.
     readers_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     figures = {
         "cpu_seconds": used.ru_utime + used.ru_stime,
@@ -25,10 +25,10 @@ def _write(path: Path) -> None:
 
 
 def _peak_mb() -> float:
-    """The most memory this program had; rusage would count that of who started it as well."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    """Return the peak memory of this program; rusage would include that of its parent."""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 if __name__ == "__main__":

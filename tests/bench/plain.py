@@ -1,4 +1,4 @@
-"""The yardstick: a plain Scrapy spider with the same selectors that writes JSON lines."""
+"""The baseline: a plain Scrapy spider with the same selectors that writes JSON lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import scrapy
 
 
 class Plain(scrapy.Spider):
-    """Follows the list pages of the generated site and yields its items."""
+    """Follow the list pages of the generated site and yield its items."""
 
     name = "plain"
 
@@ -18,12 +18,12 @@ class Plain(scrapy.Spider):
         self.start_urls = [first]
 
     def parse(self, response: Any) -> Iterator[Any]:
-        """A list page."""
+        """Parse a list page."""
         yield from response.follow_all(css="li.product a", callback=self.parse_item)
         yield from response.follow_all(css="a.next", callback=self.parse)
 
     def parse_item(self, response: Any) -> Iterator[dict[str, Any]]:
-        """An item page."""
+        """Parse an item page."""
         yield {
             "url": response.url,
             "title": response.css("h1::text").get(),

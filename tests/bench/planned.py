@@ -1,7 +1,7 @@
-"""A population of targets with a past, straight into MongoDB: for measuring what a replan costs.
+"""Write targets with a history directly into MongoDB, to measure the cost of a replan.
 
 `python -m tests.bench.planned URI --targets 1000000` writes targets as a crawl would leave them;
-`--visits` writes their change log too.
+`--visits` sets the number of visits of each target, and `--log` also writes their change log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH = 5000
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Targets number `first` to `last` with `visits` daily visits each; about a quarter changed."""
+    """Targets `first` to `last` with `visits` daily visits each; about a quarter are changes."""
 
     uri: str
     first: int
@@ -39,7 +39,7 @@ class Population:
     log: bool = False
 
     def write(self) -> None:
-        """Insert them."""
+        """Insert the targets."""
         client: pymongo.MongoClient[Row]
         with pymongo.MongoClient(self.uri, tz_aware=True) as client:
             db = client.get_default_database()
@@ -64,7 +64,7 @@ class Population:
 
 
 def target_row(i: int, at: Any, changed: Any) -> Row:
-    """A target as its last visit leaves it; `at` (v,) minutes since 1970, `changed` (v,) bool."""
+    """Return a target after its last visit; `at` (v,) minutes since 1970, `changed` (v,) bool."""
     spider = SPIDERS[i % len(SPIDERS)]
     url = f"https://{spider}.example/catalogue/some-product-with-a-name-{i}/index.html"
     last = EPOCH + timedelta(minutes=int(at[-1]))
@@ -95,7 +95,7 @@ def target_row(i: int, at: Any, changed: Any) -> Row:
 
 
 def plan_row(plan: str, i: int) -> Row:
-    """A plan's part of target number `i`, as a replan writes it."""
+    """Return the plan of target number `i`, as a replan writes it."""
     slots = sorted({(i * 7 + k * 24) % 168 for k in range(i % 14 + 1)})
     return {
         "id": plan, "policy": "freshet", "frequency_class": f"G{len(slots)}",
@@ -107,7 +107,7 @@ def plan_row(plan: str, i: int) -> Row:
 
 
 def visit_rows(target: Row, at: Any, changed: Any) -> list[Row]:
-    """The change log of a target."""
+    """Return the change log of a target."""
     usual = target["last_visit"] | {"spider": target["spider"], "target": target["url"]}
     words = ["new", *("changed" if c else "unchanged" for c in changed[1:])]
     return [
@@ -131,16 +131,16 @@ def insert(uri: str, targets: int, visits: int = 20, *, log: bool = False) -> No
     for worker in workers:
         worker.join()
     if any(worker.exitcode for worker in workers):
-        raise RuntimeError("the population could not be inserted")
+        raise RuntimeError("could not insert the population")
 
 
 def main() -> int:
-    """Insert what was asked for."""
+    """Insert the population given on the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.planned", description=__doc__)
-    parser.add_argument("uri", help="MongoDB URI with the database's name")
+    parser.add_argument("uri", help="MongoDB URI with a database name")
     parser.add_argument("--targets", type=int, default=1_000_000)
-    parser.add_argument("--visits", type=int, default=20, help="visits of each target")
-    parser.add_argument("--log", action="store_true", help="their change log too")
+    parser.add_argument("--visits", type=int, default=20, help="number of visits of each target")
+    parser.add_argument("--log", action="store_true", help="also write the change log")
     options = parser.parse_args()
     before = time.perf_counter()
     insert(options.uri, options.targets, options.visits, log=options.log)

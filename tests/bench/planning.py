@@ -1,7 +1,7 @@
-"""`make bench ARGS=--planning`: what `scrapy replan` costs, from MongoDB to MongoDB.
+"""The cost of `scrapy replan`, from MongoDB to MongoDB: `make bench ARGS=--planning`.
 
-An embedded server of its own is filled with targets of 20 visits each. The first replan plans and
-writes all of them; a second one with a slightly smaller budget moves a few.
+Fills an embedded server with targets of 20 visits each. The first replan plans and writes all
+targets; a second one with a slightly smaller budget updates a few.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tests.bench.planned import NOW, insert
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = (10_000, 100_000, 1_000_000)
-# Requests a day for each target; the second replan has to make do with a little less.
+# Requests per day and target, and the factor for the last replan.
 BUDGET, LESS = 0.4, 0.985
 
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """One run of the command, as the process saw itself and as it said."""
+    """A run of the command, as measured by the process and as reported by the command."""
 
     seconds: float
     planning_seconds: float
     peak_mb: float
-    moved: int
+    updated: int
 
 
 def run(sizes: tuple[int, ...] = SIZES) -> int:
-    """Measure each size in turn and print a table."""
-    table = Table("targets", "replan", "seconds", "of that planning", "peak MB", "updated")
+    """Measure each size and print a table."""
+    table = Table("targets", "replan", "seconds", "planning s", "peak MB", "updated")
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
             folder = Path(name)
@@ -62,7 +62,7 @@ def run(sizes: tuple[int, ...] = SIZES) -> int:
 def _measured(uri: str, folder: Path, size: int) -> dict[str, Replan]:
     insert(uri, size)
     with pymongo.MongoClient(uri) as client:
-        # As after a crawl without a plan: the first replan moves everything.
+        # As after a crawl without a plan: the first replan updates all targets.
         client.get_default_database().targets.update_many({}, {"$unset": {"plan": ""}})
     return {
         "first": _replan(folder, BUDGET * size),
@@ -83,9 +83,9 @@ def _replan(folder: Path, budget: float) -> Replan:
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr)
-    seconds, said = time.perf_counter() - began, json.loads(done.stdout)
+    seconds, report = time.perf_counter() - began, json.loads(done.stdout)
     peak = json.loads(figures.read_text())["peak_mb"]
-    return Replan(seconds, said["planning_seconds"], peak, said["updated"])
+    return Replan(seconds, report["planning_seconds"], peak, report["updated"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""`make bench ARGS="--random-faults 200"`: random faults in runs of one and three workers.
+"""Random faults in runs of one and three workers: `make bench ARGS="--random-faults 200"`.
 
-After each run the invariants of `scrapy doctor --deep` are checked; where one is broken, what the
-workers said is kept, and the database.
+Checks the invariants of `scrapy doctor --deep` after each run; if one is violated, keeps the logs
+of the workers and the database.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ KEPT = Path(".benchmarks/faults")
 
 
 def run(faults: int, seed: int) -> int:
-    """Inject so many faults; 1 if an invariant is broken."""
-    chance, injected, broken, known = random.Random(seed), Counter[str](), 0, set[str]()
+    """Inject this number of faults; return 1 if an invariant is violated."""
+    chance, injected, broken, kinds = random.Random(seed), Counter[str](), 0, set[str]()
     print(f"seed {seed}", flush=True)
     with orderly():
         while injected.total() < faults:
             for workers in WORKERS:
-                done, said = _one(workers, chance.randrange(10**6))
-                known.update(done.kinds)
-                injected, broken = injected + done.found, broken + bool(said)
+                done, messages = _one(workers, chance.randrange(10**6))
+                kinds.update(done.kinds)
+                injected, broken = injected + done.found, broken + bool(messages)
                 total = injected.total()
-                print(f"{total} faults, {workers} workers: {said or 'all hold'}", flush=True)
+                result = messages or "no violations"
+                print(f"{total} faults, {workers} workers: {result}", flush=True)
     for kind in FAULTS:
-        print(f"{injected[kind]:5} {kind}{'' if kind in known else ': cannot be injected here'}")
-    print(f"Invariants are broken after {broken} runs." if broken else "All invariants hold.")
+        print(f"{injected[kind]:5} {kind}{'' if kind in kinds else ': not possible here'}")
+    print(f"Invariants were violated in {broken} runs." if broken else "No invariant is violated.")
     return int(broken > 0)
 
 
@@ -43,9 +44,9 @@ def _one(workers: int, seed: int) -> tuple[Faults, list[str]]:
     with tempfile.TemporaryDirectory(prefix="ff-") as name:
         with prepared(Path(name), ITEMS, workers, seed) as faults:
             kinds = faults.chance.choices(faults.kinds, k=FAULTS_A_RUN)
-            if said := faults.run(kinds, workers):
+            if messages := faults.run(kinds, workers):
                 _keep(Path(name), faults, seed)
-        return faults, said
+        return faults, messages
 
 
 def _keep(folder: Path, faults: Faults, seed: int) -> None:
@@ -54,4 +55,4 @@ def _keep(folder: Path, faults: Faults, seed: int) -> None:
     kept = KEPT / str(seed)
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("*.sock", "redis", "data-*"))
-    print(f"kept in {kept}", flush=True)
+    print(f"saved in {kept}", flush=True)

@@ -1,7 +1,7 @@
-"""Near-duplicates through the real claim on posts of a file: what is found, and what is right.
+"""Near-duplicate detection on the posts of a file: recall and precision with real claims.
 
-`make bench ARGS="--recall posts.jsonl.xz"`: all posts in random order, then copies with 1 to 5
-words replaced, inserted or deleted; the same with posts cut to some lengths.
+`make bench ARGS="--recall posts.jsonl.xz"`: claims all posts in random order, then copies with 1 to
+5 words replaced, inserted or deleted; then the same with posts cut to some lengths.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEME = scheme_of("characters", 0.7)
 TOLERANCE = 0.03
 BATCH = 200
-COPIES, MOST_EDITS = 1_000, 5
+COPIES, MAX_EDITS = 1_000, 5
 WORDS = ((1, 20), (20, 50), (50, 100), (100, 200), (200, 1000))
 LENGTHS = (10, 20, 40, 80, 160, 320, 800)
 MIN_WORDS = 20
@@ -44,7 +44,7 @@ ENGLISH_BAR, ALL_BAR = 0.99, 0.96
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A post or a copy of one."""
+    """A post or a copy of a post."""
 
     key: str
     text: str
@@ -56,7 +56,7 @@ class Text:
 
 @dataclass(slots=True)
 class Index:
-    """An index of its own, and what has come into it."""
+    """A separate index, and the results of claims."""
 
     registry: Registry
     verdicts: Verdicts = field(default_factory=dict)
@@ -74,15 +74,15 @@ class Index:
             self.verdicts |= await claims.claim(self.registry, candidates, BEGIN)
 
     async def clusters(self) -> dict[str, object]:
-        """The cluster of each text that has one."""
-        found = self.registry.signatures.find(
+        """Return the cluster of each text that has one."""
+        cursor = self.registry.signatures.find(
             {"cluster": {"$exists": True}}, {"post": 1, "cluster": 1}
         )
-        return {row["post"]: row["cluster"] async for row in found}
+        return {row["post"]: row["cluster"] async for row in cursor}
 
 
 def run(path: Path, copies: int = COPIES, seed: int = 1) -> int:
-    """Measure and print; exit code 1 if a bar is missed."""
+    """Measure and print the results; return exit code 1 if a requirement is not met."""
     with tempfile.TemporaryDirectory(prefix="fr-") as folder:
         config = Config.load(data_dir=Path(folder), mongo_uri=None)
         try:
@@ -111,7 +111,7 @@ async def _run(config: Config, path: Path, copies: int, seed: int) -> int:
 async def _measured(
     registry: Registry, posts: list[Text], copies: int, seed: int
 ) -> tuple[Index, list[Text], list[tuple[Text, bool]]]:
-    """Posts, then copies of some of them: the index, the posts, and which copies were found."""
+    """Claim posts, then copies of some of them; return the index, posts and copies found."""
     await registry.signatures.drop()
     await registry.clusters.drop()
     await registry.create_indexes()
@@ -121,10 +121,10 @@ async def _measured(
     made = [_copy(random.choice(posts), number, others, random) for number in range(copies)]
     await index.add(made)
     clusters = await index.clusters()
-    found = [
+    hits = [
         (one, one.key in clusters and clusters[one.key] == clusters.get(one.source)) for one in made
     ]
-    return index, posts, found
+    return index, posts, hits
 
 
 def _text(key: str, text: str) -> Text:
@@ -132,38 +132,40 @@ def _text(key: str, text: str) -> Text:
 
 
 def _copy(post: Text, number: int, others: list[str], random: Random) -> Text:
-    edits = 1 + number % MOST_EDITS
+    edits = 1 + number % MAX_EDITS
     text = edited(post.text, edits, KINDS["all"], others, random)
     return Text(f"c{number}", text, post.cjk, post.words, post.key, edits)
 
 
-def _show_whole(index: Index, posts: list[Text], found: list[tuple[Text, bool]]) -> bool:
-    """Recall of copies by length of the post."""
-    table = Table("words", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
+def _show_whole(index: Index, posts: list[Text], hits: list[tuple[Text, bool]]) -> bool:
+    """Print the recall of copies by length of the post."""
+    table = Table("words", "language", *map(str, range(1, MAX_EDITS + 1)), "all", "copies")
     for cjk in (False, True):
         for least, most in WORDS:
-            some = [e for e in found if e[0].cjk == cjk and least <= e[0].words < most]
-            if some:
-                table.add_row(f"{least} to {most}", "Chinese" if cjk else "English", *_shares(some))
+            group = [e for e in hits if e[0].cjk == cjk and least <= e[0].words < most]
+            if group:
+                table.add_row(
+                    f"{least} to {most}", "Chinese" if cjk else "English", *_shares(group)
+                )
     Console().print(table)
-    english = _share([e for e in found if not e[0].cjk and e[0].words >= 50])
-    everything = _share([e for e in found if e[0].words >= MIN_WORDS])
-    print(f"recall, English of 50 words and more: {english:.4f} (bar {ENGLISH_BAR})")
-    print(f"recall, all of {MIN_WORDS} words and more: {everything:.4f} (bar {ALL_BAR})")
-    return english >= ENGLISH_BAR and everything >= ALL_BAR
+    english = _share([e for e in hits if not e[0].cjk and e[0].words >= 50])
+    all_copies = _share([e for e in hits if e[0].words >= MIN_WORDS])
+    print(f"recall, English, 50 words or more: {english:.4f} (required {ENGLISH_BAR})")
+    print(f"recall, all, {MIN_WORDS} words or more: {all_copies:.4f} (required {ALL_BAR})")
+    return english >= ENGLISH_BAR and all_copies >= ALL_BAR
 
 
-def _shares(found: list[tuple[Text, bool]]) -> list[str]:
-    by_edits = [[e for e in found if e[0].edits == n] for n in range(1, MOST_EDITS + 1)]
-    return [*(f"{_share(some):.3f}" for some in by_edits), f"{_share(found):.3f}", str(len(found))]
+def _shares(hits: list[tuple[Text, bool]]) -> list[str]:
+    by_edits = [[e for e in hits if e[0].edits == n] for n in range(1, MAX_EDITS + 1)]
+    return [*(f"{_share(group):.3f}" for group in by_edits), f"{_share(hits):.3f}", str(len(hits))]
 
 
-def _share(found: list[tuple[Text, bool]]) -> float:
-    return statistics.fmean(hit for _, hit in found) if found else float("nan")
+def _share(hits: list[tuple[Text, bool]]) -> float:
+    return statistics.fmean(hit for _, hit in hits) if hits else float("nan")
 
 
 def _show_judged(index: Index, posts: list[Text], _: list[tuple[Text, bool]]) -> None:
-    """Whether those flagged are duplicates, and those that are were flagged, by exact Jaccard."""
+    """Print precision and recall of the flagged posts, by exact Jaccard."""
     texts = {post.key: post.text for post in posts}
     flagged = {p.key: index.verdicts[p.key] for p in posts if p.key in index.verdicts}
     copies = {key: one for key, one in flagged.items() if one.duplicate_of is not None}
@@ -171,15 +173,11 @@ def _show_judged(index: Index, posts: list[Text], _: list[tuple[Text, bool]]) ->
     right = float(np.mean(np.array(exact) >= SCHEME.threshold - TOLERANCE))
     clusters = {one.cluster for one in copies.values()}
     print(f"{len(posts)} posts: {len(copies)} flagged, in {len(clusters)} clusters")
-    print(
-        f"of these with exact Jaccard >= {SCHEME.threshold - TOLERANCE:.2f}: {right:.4f} (bar 0.97)"
-    )
+    print(f"with exact Jaccard >= {SCHEME.threshold - TOLERANCE:.2f}: {right:.4f} (required 0.97)")
     for least, bar in ((0.8, 0.97), (0.85, 0.995)):
         having = [posts[n].key for n in earlier_at_least([p.text for p in posts], least)]
         share = statistics.fmean(key in copies for key in having)
-        print(
-            f"of {len(having)} with an earlier one at J >= {least}: {share:.4f} flagged (bar {bar})"
-        )
+        print(f"of {len(having)} with J >= {least} to an earlier one: {share:.4f} (required {bar})")
 
 
 def _exact(index: Index, texts: dict[str, str], one: str, other: str) -> float:
@@ -188,8 +186,8 @@ def _exact(index: Index, texts: dict[str, str], one: str, other: str) -> float:
 
 
 async def _show_lengths(registry: Registry, posts: list[Text], copies: int, seed: int) -> None:
-    """Recall with posts cut to some lengths in characters."""
-    columns = ("characters", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
+    """Print the recall with posts cut to some lengths in characters."""
+    columns = ("characters", "language", *map(str, range(1, MAX_EDITS + 1)), "all", "copies")
     table = Table(*columns, title="recall by edited words", title_justify="left")
     for length in LENGTHS:
         for cjk in (False, True):
@@ -198,6 +196,6 @@ async def _show_lengths(registry: Registry, posts: list[Text], copies: int, seed
                 for p in posts
                 if p.cjk == cjk and len(p.text) >= length
             ]
-            _, _, found = await _measured(registry, cut, copies, seed)
-            table.add_row(str(length), "Chinese" if cjk else "English", *_shares(found))
+            _, _, hits = await _measured(registry, cut, copies, seed)
+            table.add_row(str(length), "Chinese" if cjk else "English", *_shares(hits))
     Console().print(table)

@@ -1,8 +1,8 @@
-"""`make bench ARGS=--sizing`: what a page costs in processor time, memory and disk.
+"""The processor time, memory and disk space per page: `make bench ARGS=--sizing`.
 
-Pages of 5 kB are crawled twice into an empty database of an embedded server: all new, then all
-unchanged (304). Processor time is told rather than pages a second, as it hardly depends on what
-else the machine does.
+Pages of 5 kB are crawled twice into an empty database of an embedded server: first all new, then
+all unchanged (304). The benchmark reports processor time, because it hardly depends on other load
+of the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from crawler.storage.embedded import EmbeddedServer
 from tests.bench.crawls import Crawl, freshet
 from tests.site.running import RunningSite
 
-# By name: where a crawl begins, how many pages there are, and whether fields are read.
+# By name: the start path, and whether fields are read.
 CASES = {
     "items, five fields": ("/big/20000/list/1/", True),
     "articles, main text": ("/big/5000/articles/1/?own=5", False),
@@ -33,8 +33,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One crawl, and what the server used meanwhile."""
+class MeasuredRun:
+    """A crawl, and the processor time of the server during it."""
 
     crawl: Crawl
     server_seconds: float
@@ -54,31 +54,31 @@ def _case(name: str, start: str, folder: Path, *, fields: bool) -> None:
     uri = server.start()
     env = {"MONGO_URI": uri, "FRESHET_DUPLICATES": "characters"}
     try:
-        # Compiles what is to be compiled.
+        # Warm up, so that the kernels are compiled.
         freshet(start.replace(start.split("/")[4], "100"), "warm", folder, fields=fields, **env)
         client: pymongo.MongoClient[Document]
         with pymongo.MongoClient(uri) as client:
             client.drop_database("freshet")
-            passes = {
-                "all new": _pass(server, start, folder, env, fields=fields),
-                "all unchanged": _pass(
+            runs = {
+                "all new": _run(server, start, folder, env, fields=fields),
+                "all unchanged": _run(
                     server, start, folder, env | {"FRESHET_CLOCK_OFFSET_HOURS": LATER_HOURS},
                     fields=fields,
                 ),
             }  # fmt: skip
-            _show_passes(name, passes)
+            _show_runs(name, runs)
             client.admin.command("fsync")
             _show_sizes(name, client["freshet"])
     finally:
         server.stop()
 
 
-def _pass(
+def _run(
     server: EmbeddedServer, start: str, folder: Path, env: Mapping[str, str], *, fields: bool
-) -> Pass:
+) -> MeasuredRun:
     before = _cpu_seconds(server)
     crawl = freshet(start, "sized", folder, fields=fields, **env)
-    return Pass(crawl, _cpu_seconds(server) - before)
+    return MeasuredRun(crawl, _cpu_seconds(server) - before)
 
 
 def _cpu_seconds(server: EmbeddedServer) -> float:
@@ -86,9 +86,9 @@ def _cpu_seconds(server: EmbeddedServer) -> float:
     return (int(times[11]) + int(times[12])) / TICKS
 
 
-def _show_passes(name: str, passes: dict[str, Pass]) -> None:
-    table = Table(name, "pages", "pages/s", "CPU ms/page", "MongoDB's", "peak MB")
-    for what, one in passes.items():
+def _show_runs(name: str, runs: dict[str, MeasuredRun]) -> None:
+    table = Table(name, "pages", "pages/s", "CPU ms/page", "MongoDB", "peak MB")
+    for what, one in runs.items():
         crawl = one.crawl
         table.add_row(
             what, f"{crawl.pages:,}", f"{crawl.pages_per_second:.0f}",
@@ -99,7 +99,7 @@ def _show_passes(name: str, passes: dict[str, Pass]) -> None:
 
 
 def _show_sizes(name: str, db: pymongo.database.Database[Document]) -> None:
-    table = Table(name, "documents", "bytes each", "on disk", "of indexes")
+    table = Table(name, "documents", "bytes each", "on disk", "indexes")
     for collection in sorted(db.list_collection_names()):
         stats = db.command("collStats", collection)
         if n := stats["count"]:

@@ -1,8 +1,8 @@
-"""`make bench ARGS=--startup`: how long commands take that have next to nothing to do.
+"""The duration of commands with almost nothing to do: `make bench ARGS=--startup`.
 
-In turns with a bare Scrapy project, with the embedded server running: the list of commands,
-`scrapy targets`, a crawl with nothing due, and a replan of 1,000 pages with four weeks of history.
-Last, that replan once more with no kernel compiled on the machine.
+In alternating order with a bare Scrapy project, with a running embedded server: the list of
+commands, `scrapy targets`, a crawl with nothing due, and a replan of 1,000 pages with four weeks of
+history. The last one is the same replan without compiled kernels on the machine.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.site.running import RunningSite
 PAGES, VISITS = 1000, 28
 THOUSAND = "thousand"
 BARE, HELP, TARGETS = "bare project: --help", "--help", "targets"
-CRAWL, REPLAN, COLD = "crawl, nothing due", "replan, 1,000 pages", "the same, kernels not compiled"
-# Seconds; of the list of commands, more than a bare project's.
+CRAWL, REPLAN, COLD = "crawl, nothing due", "replan, 1,000 pages", "same, kernels not compiled"
+# Limits in seconds; the limit for the list of commands is added to the bare project's time.
 BARS = {HELP: 0.25, TARGETS: 0.8, CRAWL: 1.2, REPLAN: 6.0}
 WRAPPER = """
 name = "tiny"
@@ -43,32 +43,32 @@ item_pages = '/big/\\d+/item/\\d+\\.html'
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Seconds of one run, by the clock and of processors."""
+    """Seconds of a run: elapsed time and processor time."""
 
     wall: float
     cpu: float
 
 
 def run(rounds: int) -> int:
-    """Measure all in turns and print medians; 1 where a median misses its bar."""
+    """Measure all in turns and print medians; return 1 if a median exceeds its limit."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
         folder = Path(name)
         server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
         try:
             cases = _prepared(folder, server.start(), site.url)
-            found: dict[str, list[Took]] = {label: [] for label in cases}
+            times: dict[str, list[Took]] = {label: [] for label in cases}
             for _ in range(rounds):
                 for label, case in cases.items():
-                    found[label].append(case())
+                    times[label].append(case())
             os.environ["NUMBA_CACHE_DIR"] = str(folder / "kernels")
-            found[COLD] = [cases[REPLAN]()]
+            times[COLD] = [cases[REPLAN]()]
         finally:
             server.stop()
-    return _show(found)
+    return _show(times)
 
 
 def _prepared(folder: Path, uri: str, url: str) -> dict[str, Callable[[], Took]]:
-    """What is measured, by name; everything has run once."""
+    """Prepare the commands by name; each has run once."""
     os.environ |= {
         "FRESHET_DATA_DIR": str(folder / "data"), "FRESHET_THROTTLE_START_SECONDS": "0",
     }  # fmt: skip
@@ -92,7 +92,7 @@ def _prepared(folder: Path, uri: str, url: str) -> dict[str, Callable[[], Took]]
 
 
 def _took(folder: Path, *words: str) -> Took:
-    """Run a command to its end, and return what it took."""
+    """Run a command to its end and return its times."""
     command = [sys.executable, "-m", "scrapy", *words]
     began, before = time.perf_counter(), os.times()
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
@@ -101,11 +101,11 @@ def _took(folder: Path, *words: str) -> Took:
     return Took(wall, cpu - before.children_user - before.children_system)
 
 
-def _show(found: dict[str, list[Took]]) -> int:
-    medians = {label: statistics.median(one.wall for one in rows) for label, rows in found.items()}
-    table = Table("", "median s", "least s", "CPU s", "bar s")
+def _show(times: dict[str, list[Took]]) -> int:
+    medians = {label: statistics.median(one.wall for one in rows) for label, rows in times.items()}
+    table = Table("", "median s", "min s", "CPU s", "limit s")
     missed = 0
-    for label, rows in found.items():
+    for label, rows in times.items():
         least = min(one.wall for one in rows)
         cpu = statistics.median(one.cpu for one in rows)
         bar = BARS.get(label, float("inf")) + (medians[BARE] if label == HELP else 0)

@@ -8,43 +8,64 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench import faults, hour, random_faults, workers
-from tests.bench.faulty_runs import Asked
+from tests.bench.faulty_runs import Options
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    say = parser.add_argument_group("several workers").add_argument
-    say("--faults", action="store_true", help="workers, Redis and MongoDB are killed or away")
-    say(
+    option = parser.add_argument_group("several workers").add_argument
+    option(
+        "--faults",
+        action="store_true",
+        help="runs with kills and outages of workers, Redis and MongoDB",
+    )
+    option(
         "--random-faults",
         type=int,
         metavar="N",
-        help="N faults on pages that change: do invariants hold?",
+        help="check invariants after N random faults",
     )
-    say("--hour", action="store_true", help="the service for an hour: memory, descriptors, counts")
-    say(
+    option(
+        "--hour",
+        action="store_true",
+        help="run the service for an hour: memory, descriptors, counts",
+    )
+    option(
         "--workers", nargs="?", const="", metavar="N,N",
-        help="alone: passes of so many beside scrapy-redis (1,2,4); how many with --faults and "
-        "--hour (2)",
+        help="alone: compare N workers with scrapy-redis (default: 1,2,4); number of workers with "
+        "--faults and --hour (default: 2)",
     )  # fmt: skip
-    say("--no-redis", action="store_true", help="Freshet without Redis, which is one worker")
-    say("--pages", type=int, help="item pages (20,000; --faults 4,000, --hour 10,000)")
-    say("--kills", type=int, default=20, help="with --faults: of workers (20)")
-    say("--redis-kills", type=int, default=5, help="with --faults (5)")
-    say("--mongo-kills", type=int, default=5, help="with --faults (5)")
-    say("--outage", type=float, default=60, help="with --faults: seconds that a server is away")
-    say(
+    option("--no-redis", action="store_true", help="run one worker of Freshet, without Redis")
+    option(
+        "--pages",
+        type=int,
+        help="item pages (default: 20000, with --faults 4000, with --hour 10000)",
+    )
+    option("--kills", type=int, default=20, help="with --faults: worker kills (default: 20)")
+    option("--redis-kills", type=int, default=5, help="with --faults: Redis kills (default: 5)")
+    option("--mongo-kills", type=int, default=5, help="with --faults: MongoDB kills (default: 5)")
+    option(
+        "--outage",
+        type=float,
+        default=60,
+        help="with --faults: seconds of each outage (default: 60)",
+    )
+    option(
         "--seed", type=int,
-        help="with --faults, --random-faults: of the times (default: new); with --experiment: "
-        "of all that is random (default: 1)",
+        help="with --faults, --random-faults: seed of the times (default: random); with "
+        "--experiment: seed of all random choices (default: 1)",
     )  # fmt: skip
-    say("--compare", action="store_true", help="with --faults: near-duplicates are looked for")
-    say("--replan", default="5m", help="with --hour: time between replans (5m)")
-    say("--picture", type=Path, help="with --hour: where it is written (.benchmarks/hour.png)")
+    option("--compare", action="store_true", help="with --faults: detect near-duplicates")
+    option("--replan", default="5m", help="with --hour: interval between replans (default: 5m)")
+    option(
+        "--picture",
+        type=Path,
+        help="with --hour: file for the chart (default: .benchmarks/hour.png)",
+    )
 
 
 def benches(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
-    """The benchmarks, by the names of their options; the last is an option of the others too."""
+    """Return the benchmarks by option; `workers` is last, because others also use its option."""
     return {
         "faults": lambda: _faults(options),
         "random_faults": lambda: random_faults.run(options.random_faults, _seed(options)),
@@ -59,10 +80,10 @@ def _seed(options: argparse.Namespace) -> int:
 
 def _faults(options: argparse.Namespace) -> int:
     kills = (options.kills, options.redis_kills, options.mongo_kills)
-    # Whatever the default is: longer than the outage that is asked for.
+    # Must be longer than the outage, whatever the default is.
     env = {"FRESHET_COMMIT_RETRY_SECONDS": str(max(30, 5 * options.outage))}
     return faults.run(
-        Asked(
+        Options(
             workers=int(options.workers or 2),
             kills=dict(zip(faults.KILLED, kills, strict=True)),
             outage_seconds=options.outage,
@@ -76,7 +97,7 @@ def _faults(options: argparse.Namespace) -> int:
 
 def _hour(options: argparse.Namespace) -> int:
     return hour.run(
-        hour.Asked(
+        hour.Options(
             minutes=options.minutes or hour.MINUTES,
             workers=int(options.workers or 2),
             pages=options.pages or hour.PAGES,

@@ -1,6 +1,7 @@
-"""`make bench ARGS=--workers`: a first pass by several workers, beside plain scrapy-redis.
+"""A first run by several workers, compared with plain scrapy-redis: `make bench ARGS=--workers`.
 
-The same site, links, fields and settings; each pass has an empty database and a Redis of its own.
+Both use the same site, links, fields and settings; each run has an empty database and its own
+Redis.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.asking import pages_per_second
-from tests.faults.crowd import Crowd
+from tests.faults.crowd import WorkerPool
 from tests.faults.ending import orderly
 from tests.faults.fetches import fetches
 from tests.faults.servers import Mongo, Redis
@@ -34,17 +35,17 @@ FRESHET, ALONE = "Freshet", "Freshet without Redis"
 IN_REDIS, IN_MONGO = "scrapy-redis, items in Redis", "scrapy-redis, items in MongoDB"
 LIKE = "the same, CONCURRENT_ITEMS=1"
 LONGEST_SECONDS = 3600.0
-# Of the pages: all workers have begun, and none is idle yet.
+# As shares of the pages: all workers have started, and none is idle yet.
 FROM_SHARE, TO_SHARE = 0.1, 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What one pass was.
+    """The results of a run.
 
-    rate:    pages a second while all were at work
+    rate:    pages per second while all workers were running
     seconds: from the first request to the last answer
-    cpu:     milliseconds a page, of all workers together and of each server
+    cpu:     milliseconds per page, of all workers together and of each server
     """
 
     rate: float
@@ -58,7 +59,7 @@ class Done:
 
     def __str__(self) -> str:
         cpu = ", ".join(f"{who} {ms:.2f}" for who, ms in self.cpu.items())
-        return f"{self.rate:.0f} pages/s, ms a page: {cpu}; {self.lost} lost"
+        return f"{self.rate:.0f} pages/s, ms/page: {cpu}; {self.lost} lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,15 @@ class Case:
     workers: int
 
 
-class Passes:
-    """Passes over a site, each with a database and a Redis of its own."""
+class Runs:
+    """Runs over a site, each with its own database and Redis."""
 
     def __init__(self, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
         self._folder, self._site, self._mongo = folder, site, mongo
         self._numbers = count(1)
 
     def done(self, case: Case) -> Done:
-        """Make a pass."""
+        """Make a run."""
         name = f"p{next(self._numbers)}"
         folder = self._folder / name
         folder.mkdir()
@@ -85,26 +86,26 @@ class Passes:
         with Redis(folder) as redis, self._database(name) as uri:
             side = self._side(case.name, folder, uri, redis)
             used = self._used(redis)
-            with Crowd(side, case.workers) as crowd:
-                if not crowd.finish(LONGEST_SECONDS) or crowd.failed:
-                    said = crowd.workers[0].log.read_text(encoding="utf-8")[-3000:]
-                    raise RuntimeError(f"{case.name}: a worker failed or stood still:\n{said}")
+            with WorkerPool(side, case.workers) as pool:
+                if not pool.finish(LONGEST_SECONDS) or pool.failed:
+                    log = pool.workers[0].log.read_text(encoding="utf-8")[-3000:]
+                    raise RuntimeError(f"{case.name}: a worker failed or stalled:\n{log}")
             cpu = {server: now - used[server] for server, now in self._used(redis).items()}
-            return self._summed(side, crowd, {"workers": crowd.cpu_seconds} | cpu)
+            return self._summed(side, pool, {"workers": pool.cpu_seconds} | cpu)
 
-    def _summed(self, side: Side, crowd: Crowd, cpu: dict[str, float]) -> Done:
+    def _summed(self, side: Side, pool: WorkerPool, cpu: dict[str, float]) -> Done:
         rows, stored = self._site.requests(), set(side.stored())
-        found = fetches(rows, [])
+        results = fetches(rows, [])
         urls = (f"{self._site.url}{path}" for path in Pages(self._site.items).paths())
         return Done(
             _rate(rows),
             rows[-1]["answered"] - rows[0]["at"],
-            {who: seconds / found.answered * 1000 for who, seconds in cpu.items()},
-            found.answered,
-            found.again,
+            {who: seconds / results.answered * 1000 for who, seconds in cpu.items()},
+            results.answered,
+            results.again,
             len(stored),
             sum("/item/" in url and url not in stored for url in urls),
-            crowd.peak_mb,
+            pool.peak_mb,
         )
 
     def _used(self, redis: Redis) -> dict[str, float]:
@@ -135,7 +136,7 @@ def _rate(rows: list[dict[str, Any]]) -> float:
 
 
 def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
-    """Measure and print. redis: Freshet's workers share one; else there is one without."""
+    """Measure and print the results. redis: Freshet's workers share it; else one runs alone."""
     cases = [Case(ALONE, 1)]
     for n in workers:
         names = ([FRESHET] if redis else []) + [IN_REDIS, LIKE, IN_MONGO]
@@ -147,26 +148,26 @@ def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
         Mongo(Path(name) / "m") as mongo,
     ):
         print(f"{pages:,} items; MongoDB and Redis keep their data in {name}")
-        print(f"The site alone: {pages_per_second(site.url, pages):,.0f} pages/s")
-        passes = Passes(Path(name), site, mongo)
-        found: dict[Case, list[Done]] = {case: [] for case in cases}
+        print(f"Maximum speed of the site: {pages_per_second(site.url, pages):,.0f} pages/s")
+        runs = Runs(Path(name), site, mongo)
+        results: dict[Case, list[Done]] = {case: [] for case in cases}
         for number in range(rounds):
-            # The other end first in every second round.
+            # Reverse the order in every second round.
             for case in cases[:: -1 if number % 2 else 1]:
-                found[case].append(done := passes.done(case))
+                results[case].append(done := runs.done(case))
                 print(f"round {number + 1}, {case.name}, {case.workers}: {done}", flush=True)
-    _show(found)
-    _show_ratios(found, workers)
+    _show(results)
+    _show_ratios(results, workers)
     return 0
 
 
-def _show(found: dict[Case, list[Done]]) -> None:
-    """Medians of rates and times; of what is to be nought, and of memory, the worst round."""
+def _show(results: dict[Case, list[Done]]) -> None:
+    """Print medians of rates and times; for pages and memory, the worst round."""
     table = Table(
         "", "workers", "pages/s", "seconds", "CPU ms/page", "MongoDB", "Redis", "site",
         "pages", "again", "stored", "lost", "peak MB",
     )  # fmt: skip
-    for case, rounds in found.items():
+    for case, rounds in results.items():
         cpu = (statistics.median(one.cpu[who] for one in rounds) for who in rounds[0].cpu)
         worst = max(rounds, key=lambda one: (one.lost, one.again))
         table.add_row(
@@ -180,13 +181,13 @@ def _show(found: dict[Case, list[Done]]) -> None:
     Console(width=140).print(table)
 
 
-def _show_ratios(found: dict[Case, list[Done]], workers: Sequence[int]) -> None:
-    """Of rounds as neighbours in time: the machine's noise is shared."""
-    table = Table("Freshet's pages/s of those of", *(f"{n} workers" for n in workers))
-    alone = found[Case(ALONE, 1)]
-    ours = {n: found.get(Case(FRESHET, n), alone if n == 1 else None) for n in workers}
+def _show_ratios(results: dict[Case, list[Done]], workers: Sequence[int]) -> None:
+    """Print the ratios of rounds next to each other in time, which share the machine's noise."""
+    table = Table("Freshet's pages/s relative to", *(f"{n} workers" for n in workers))
+    alone = results[Case(ALONE, 1)]
+    ours = {n: results.get(Case(FRESHET, n), alone if n == 1 else None) for n in workers}
     for name in (IN_REDIS, LIKE, IN_MONGO):
-        theirs = {n: found[Case(name, n)] for n in workers}
+        theirs = {n: results[Case(name, n)] for n in workers}
         ratios = (_ratio(ours[n], theirs[n]) for n in workers)
         table.add_row(name, *ratios)
     Console().print(table)

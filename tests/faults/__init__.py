@@ -1,1 +1,1 @@
-"""Several workers of one pass, and what may happen to them: for tests and benchmarks."""
+"""Worker pools and fault injection, for tests and benchmarks."""

@@ -1,6 +1,6 @@
-/* Moves the wall clock of the process that this is preloaded into (LD_PRELOAD), as a wrong clock or
- * an NTP step does. CLOCK_SHIFT_FILE names a file with one double, the seconds to add; it is mapped,
- * so what is written there later counts immediately. Steady clocks stay as they are. */
+/* Shifts the wall clock of the process into which this library is preloaded (LD_PRELOAD), like a
+ * wrong clock or an NTP step. The file CLOCK_SHIFT_FILE contains one double, the seconds to add; it
+ * is mapped, so later writes take effect immediately. Monotonic clocks do not change. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
-"""Processes whose wall clock is wrong, or is set while they run: a fault like a kill or an outage.
+"""Processes with a wrong wall clock, or one that is changed while they run, as a fault.
 
-The clock of a whole process is moved, below Python: a small library is compiled with the machine's
-C compiler and preloaded. Who has no compiler for it cannot move clocks.
+The clock is changed for a whole process, below Python, by a small preloaded library, which is
+compiled with the machine's C compiler. Clocks cannot be changed on a machine without one.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).with_suffix(".c")
-# As far as a worker's clock was off in the field: ten minutes either way.
+# The largest clock error of a worker in practice: ten minutes in either direction.
 STEP_SECONDS = 600.0
 
 
 def can_move() -> bool:
-    """Return whether clocks of processes can be moved on this machine."""
+    """Return whether the clocks of processes can be changed on this machine."""
     return sys.platform == "linux" and shutil.which("cc") is not None
 
 
 class WrongClock:
-    """A wall clock that is off by so many seconds; `env` gives it to a process that starts."""
+    """A wall clock that is off by some seconds; a process that starts with `env` uses it."""
 
     def __init__(self, folder: Path, name: str, seconds: float = 0.0) -> None:
         self._folder, self._file = folder, folder / f"{name}.clock"
         self.set(seconds)
 
     def set(self, seconds: float) -> None:
-        """Set the clock so far off, for processes that run as well."""
-        # In place: they have it mapped.
+        """Set the error of the clock, for running processes too."""
+        # Write in place: the processes have the file mapped into memory.
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(struct.pack("d", seconds))
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables of a process that goes by this clock."""
+        """Return the variables of a process that uses this clock."""
         return {"LD_PRELOAD": str(_library(self._folder)), "CLOCK_SHIFT_FILE": str(self._file)}
 
 
 def step(clocks: list[WrongClock], chance: random.Random) -> None:
-    """Set one of the clocks anew while its process runs, as NTP does: the fault `clock`."""
+    """Inject the fault `clock`: set one of the clocks while its process runs, as NTP does."""
     chance.choice(clocks).set(chance.choice((-STEP_SECONDS, 0.0, STEP_SECONDS)))
 
 

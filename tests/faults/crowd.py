@@ -1,4 +1,4 @@
-"""Workers of one pass, watched until all have ended."""
+"""The workers of a run, watched until all of them have ended."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.faults.sides import Side
 from tests.faults.worker import Worker
 
 LOOK_SECONDS = 0.05
-# A side whose workers end by themselves again and again is not helped by another.
-MOST_REPLACED = 50
+# If the workers exit again and again, a replacement does not help.
+MAX_REPLACED = 50
 
 
-class Crowd:
-    """So many workers at work while the `with` block lasts; it kills what is left.
+class WorkerPool:
+    """Keep a pool of workers running in a `with` block; kill the remaining ones at its end.
 
-    replaces: one that ended with an exit code is replaced too, as a supervisor would do it
-    workers:  all that there ever were, in the order of their start
+    replaces: also replace a worker that exits with an error, as a supervisor would
+    workers:  all workers ever started, in order of start
     """
 
     def __init__(self, side: Side, count: int, *, replaces: bool = False) -> None:
@@ -42,32 +42,32 @@ class Crowd:
 
     @property
     def alive(self) -> list[Worker]:
-        """Those at work."""
+        """Return the running workers."""
         return [worker for worker in self.workers if worker.code is None]
 
     @property
     def failed(self) -> list[Worker]:
-        """Those that ended by themselves, and not well."""
+        """Return the workers that exited with an error without being killed."""
         return [worker for worker in self.workers if worker.code and not worker.is_killed]
 
     @property
     def cpu_seconds(self) -> float:
-        """Of all together, as of the last look."""
+        """Return the CPU seconds of all workers, as of the last check."""
         return sum(worker.cpu_seconds for worker in self.workers)
 
     @property
     def peak_mb(self) -> float:
-        """Of the largest."""
+        """Return the peak memory of the largest worker."""
         return max(worker.peak_mb for worker in self.workers)
 
     def add(self) -> Worker:
-        """One more at work."""
+        """Start another worker."""
         self.workers.append(self._side.start(len(self.workers) + 1))
         return self.workers[-1]
 
     def kill_one(self, chance: random.Random) -> Worker | None:
-        """Kill one with -9 and start another; None if none is left."""
-        self.look()
+        """Kill a worker with SIGKILL and start another; return None if no worker is running."""
+        self.update()
         if not self.alive:
             return None
         worker = chance.choice(self.alive)
@@ -75,23 +75,23 @@ class Crowd:
         self.add()
         return worker
 
-    def look(self) -> None:
-        """See what they have used, and who has ended."""
+    def update(self) -> None:
+        """Update the resource usage and exit codes of the workers."""
         for worker in self.alive:
-            worker.look()
-            if self._replaces and worker.code and len(self.failed) < MOST_REPLACED:
+            worker.update()
+            if self._replaces and worker.code and len(self.failed) < MAX_REPLACED:
                 self.add()
 
     def until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Look until the condition holds; False if nobody is left or so much time has gone."""
+        """Check until the condition holds; return False if no worker is left or the time is up."""
         deadline = time.monotonic() + seconds
         while not condition():
-            self.look()
+            self.update()
             if not self.alive or time.monotonic() > deadline:
                 return condition()
             time.sleep(LOOK_SECONDS)
         return True
 
     def finish(self, seconds: float) -> bool:
-        """Wait until all have ended; False if they have not."""
+        """Wait until all workers have ended; return False if the time is up."""
         return self.until(lambda: not self.alive, seconds)

@@ -1,4 +1,4 @@
-"""Ways to MongoDB that are cut, or stand still, at one of the writes that go along them."""
+"""Relays to MongoDB that disconnect or pause at a given write."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.faults.relay import CHUNK_BYTES, Relay
 
 HEADER = struct.Struct("<iiii")
 OP_MSG = 2013
-# After the header: the flags, and the kind of the first section.
+# After the message header: the flags, and the kind of the first section.
 BEFORE_BODY = 5
 WRITES = ("insert", "update", "delete", "aggregate")
 Wanted = Callable[[str, str, dict[str, Any]], bool]
 
 
 class Cutter(Relay):
-    """Passes messages on until `nth` writes have come; then nobody gets through any more.
+    """Relay messages up to the `nth` write, then close all connections and refuse new ones.
 
-    Writes count from `arm` on.
+    Writes are counted after `arm`.
 
-    answers: the server gets that last write, and only its answer is lost
-    wanted:  which writes count, by command, collection and message; all if None
-    seen:    command and collection of each write that counted
+    answers: the last write reaches the server, and only its answer is lost
+    wanted:  predicate for the writes to count, by command, collection and message; None: all
+    seen:    command and collection of each counted write
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class Cutter(Relay):
         self._closing: asyncio.Task[None] | None = None
 
     def arm(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         self._is_armed = True
 
     @property
     def is_cut(self) -> bool:
-        """Whether so many writes have come."""
+        """Return whether the last write has arrived."""
         return len(self.seen) >= self._nth
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The server is at a Unix socket, the client is not.
+        # The server's end is a Unix socket, the client's end is not.
         if isinstance(writer.get_extra_info("peername"), tuple):
             while data := await reader.read(CHUNK_BYTES):
                 await self._back(data, writer)
@@ -73,7 +73,7 @@ class Cutter(Relay):
             await writer.drain()
 
     async def _there(self, head: bytes, rest: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Pass a message on; False where that was the last one."""
+        """Forward a message to the server; return False after the last one."""
         if self.is_cut:
             return False
         is_last = self._counts(head, rest) and self.is_cut
@@ -101,9 +101,9 @@ class Cutter(Relay):
 
 
 class Holder(Cutter):
-    """Passes messages on until `nth` writes have come; these and all others wait for `go_on`.
+    """Relay messages up to the `nth` write; hold this write and all later ones until `go_on`.
 
-    As if whoever writes were stopped.
+    The effect is the same as pausing the writing process.
     """
 
     def __init__(self, socket: Path, nth: int, wanted: Wanted | None = None) -> None:
@@ -112,12 +112,12 @@ class Holder(Cutter):
         self._goes_on = asyncio.Event()
 
     def __exit__(self, *_: object) -> None:
-        # Else nobody could leave.
+        # Otherwise, connections could not be closed.
         self.go_on()
         super().__exit__()
 
     def go_on(self) -> None:
-        """Let everything through."""
+        """Let all messages through."""
         self._loop.call_soon_threadsafe(self._goes_on.set)
 
     async def _back(self, data: bytes, writer: asyncio.StreamWriter) -> None:

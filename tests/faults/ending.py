@@ -1,4 +1,4 @@
-"""An end in order, whoever asks for it."""
+"""Clean shutdown on signals."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SIGNALLED = 128
 
 @contextmanager
 def orderly() -> Iterator[None]:
-    """SIGINT and SIGTERM leave the `with` blocks within, so that what they started is ended.
+    """Leave the `with` blocks on SIGINT or SIGTERM, so that the started processes are terminated.
 
-    Only the first: who asks again while that is going on is not heard.
+    Only the first signal counts; later ones are ignored during the shutdown.
     """
     former = {number: signal.signal(number, _end) for number in ENDS}
     try:

@@ -1,8 +1,8 @@
-"""Faults of all kinds at random moments of runs, and the invariants of the database after them.
+"""Inject faults of all kinds at random times into runs, then check the invariants of the database.
 
-Pages change between fetches. Each worker reaches MongoDB and Redis by a way of its own, so that one
-worker can be cut off while the others go on, and goes by a clock of its own, ten minutes from those
-of others. A new kind is a function in FAULTS.
+Pages change between fetches. Each worker has its own relays to MongoDB and Redis, so that one
+worker can be disconnected while the others continue, and its own clock, up to ten minutes off from
+the others. To add a kind of fault, add a function to FAULTS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pymongo import AsyncMongoClient
 
 from crawler.storage.invariants import check
 from tests.faults.clocks import STEP_SECONDS, WrongClock, can_move, step
-from tests.faults.crowd import Crowd
+from tests.faults.crowd import WorkerPool
 from tests.faults.outages import CannotMount, SmallDisk, disk_full, server_stopped
 from tests.faults.relay import Relay
 from tests.faults.servers import Mongo, Redis, Server
@@ -32,38 +32,38 @@ from tests.integration.harness import Row
 from tests.site.running import RunningQuick
 
 LEASE_SECONDS = 2.0
-# Longer than a lease; and cuts that a worker waits for, or not.
+# Pauses are longer than a lease; disconnections may be shorter or longer than a worker's retries.
 ASLEEP_SECONDS = (LEASE_SECONDS + 0.5, LEASE_SECONDS + 2.5)
 CUT_SECONDS = (0.05, 6.0)
-# A server notices that its disk is full when it needs the next block.
+# A server notices a full disk only when it needs the next block.
 FULL_SECONDS = (2.0, 6.0)
 PATIENCE_SECONDS = 3.0
 DISK_MB, CACHE_GB = 500, 0.25
-# Of the workers, in the order of their start.
+# Clock errors of the workers, in order of start.
 OFF_SECONDS = (-STEP_SECONDS, 0.0, STEP_SECONDS)
-# Of a run: its beginning is short of targets, and the end has none left.
+# As shares of a run: at its beginning there are few targets, and none are left at its end.
 SHARES = (0.1, 0.9)
 ROUND_SECONDS = 240.0
 ROUNDS_A_FAULT = 3
-# All targets are due again after so long.
+# All targets are due again after this time.
 HOURS_A_ROUND = 200
 ENV = {
     "FRESHET_DUPLICATES": "characters",
     "FRESHET_LEASE_SECONDS": str(LEASE_SECONDS),
-    # Faults are no fault of the page that a worker had.
+    # Injected faults must not count against the page that the worker was fetching.
     "FRESHET_LEASE_TRIES": "100",
     "FRESHET_COMMIT_RETRY_SECONDS": str(PATIENCE_SECONDS),
     "FRESHET_COMMIT_SIZE": "20",
-    # A full disk is to be met by writes, not by the check of the free space.
+    # Writes must find the full disk, not the check of free space.
     "FRESHET_MIN_FREE_MB": "0",
 }
 LEFT_ALONE = re.compile(r"is already being crawled on .*; nothing to do$")
 
 
-class OwnWays(FreshetSide):
-    """Freshet's workers, each with relays of its own to the servers, and a clock of its own.
+class RelayedSide(FreshetSide):
+    """Freshet's workers, each with its own relays to the servers and its own clock.
 
-    ways, clocks: by the numbers of workers; hours: by which the clocks of all are ahead
+    ways, clocks: the relays and clocks by worker number; hours: offset of all clocks
     """
 
     def __init__(self, folder: Path, url: str, mongo: Mongo, redis: Redis | None) -> None:
@@ -99,12 +99,12 @@ class OwnWays(FreshetSide):
 
 
 class Faults:
-    """Runs with faults on one database, and what does not hold after them.
+    """Runs with faults on one database, and the invariants violated by them.
 
-    workers: of one Redis where it is given; else each is a process alone
-    disk:    that MongoDB is on, where it can be filled
-    found:   how often each kind was injected
-    wrong:   what was seen meanwhile that should not be
+    workers: share one Redis if it is given; otherwise each runs on its own
+    disk:    the disk of MongoDB, if it can be filled
+    found:   number of injected faults by kind
+    wrong:   problems noticed during the runs
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class Faults:
         disk: SmallDisk | None,
         seed: int,
     ) -> None:
-        self.side = OwnWays(folder, site.url, mongo, redis)
+        self.side = RelayedSide(folder, site.url, mongo, redis)
         self.chance = random.Random(seed)
         self.found: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.crowd: Crowd
+        self.pool: WorkerPool
         self.site, self._uri = site, mongo.uri("faults")
         self._pages = site.items
         self.disk = disk
@@ -130,49 +130,49 @@ class Faults:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds that can be injected here."""
+        """Return the kinds of faults that can be injected here."""
         is_alone = "Redis" not in self.servers
         can = {"second crawl": is_alone, "full disk": self.disk is not None, "clock": can_move()}
         return [kind for kind in FAULTS if can.get(kind, not is_alone or "Redis" not in kind)]
 
     def run(self, kinds: Sequence[str], workers: int) -> list[str]:
-        """Runs until all these faults are injected, then one without any; what does not hold."""
+        """Run until all these faults are injected, then once without; return the violations."""
         left = self.chance.sample(kinds, len(kinds))
         with self.side:
-            # A run may be over before its faults are.
+            # A run may end before all its faults are injected.
             for _ in range(ROUNDS_A_FAULT * len(kinds)):
                 self._round(left, workers)
                 if not left:
                     break
             ended = self._round([], workers)
-        said = [] if ended else [f"the last run has not ended in {ROUND_SECONDS:g} s"]
-        said += [f"no run to inject into: {left}"] if left else []
-        return self.wrong + said + asyncio.run(self._broken())
+        messages = [] if ended else [f"the last run did not end within {ROUND_SECONDS:g} s"]
+        messages += [f"faults not injected: {left}"] if left else []
+        return self.wrong + messages + asyncio.run(self._broken())
 
     def _round(self, left: list[str], workers: int) -> bool:
-        """One run, with as many of these faults as it lives to see; whether it has ended."""
+        """Run once with as many of these faults as possible; return whether the run has ended."""
         self.site.clear_log()
         self.side.hours += HOURS_A_ROUND
         shares = sorted(self.chance.uniform(*SHARES) for _ in left)
-        with Crowd(self.side, workers, replaces=True) as self.crowd:
+        with WorkerPool(self.side, workers, replaces=True) as self.pool:
             for share in shares:
                 wanted = share * self._pages
-                self.crowd.until(lambda n=wanted: self.site.answers() >= n, ROUND_SECONDS)
+                self.pool.until(lambda n=wanted: self.site.answers() >= n, ROUND_SECONDS)
                 time.sleep(self.chance.uniform(0, 0.1))
-                self.crowd.look()
-                if not self.crowd.alive:
+                self.pool.update()
+                if not self.pool.alive:
                     break
                 if FAULTS[left[0]](self):
                     self.found[left.pop(0)] += 1
-            return self.crowd.finish(ROUND_SECONDS)
+            return self.pool.finish(ROUND_SECONDS)
 
     def worker(self) -> Worker | None:
-        """One of those at work."""
-        self.crowd.look()
-        return self.chance.choice(self.crowd.alive) if self.crowd.alive else None
+        """Return a random running worker, or None."""
+        self.pool.update()
+        return self.chance.choice(self.pool.alive) if self.pool.alive else None
 
-    def asked_by(self, worker: Worker) -> bool:
-        """Whether a worker has asked for a page since the run began."""
+    def has_requested(self, worker: Worker) -> bool:
+        """Return whether a worker has requested a page in this run."""
         log = self.site.log
         return log.exists() and f'"{worker.agent}"' in log.read_text(encoding="utf-8")
 
@@ -183,41 +183,41 @@ class Faults:
             report = await check(db)
             items = await db.posts.count_documents({})
             open_runs = await db.runs.count_documents({"finished": None})
-        said = [
-            f"{law}: {one.count} ({one.examples})"
-            for law, one in report.broken.items()
+        messages = [
+            f"{invariant}: {one.count} ({one.examples})"
+            for invariant, one in report.broken.items()
             if one.count
         ]
-        said += [f"{items} posts of {self._pages} items"] if items != self._pages else []
-        return said + ([f"{open_runs} runs have no end"] if open_runs else [])
+        messages += [f"{items} posts of {self._pages} items"] if items != self._pages else []
+        return messages + ([f"{open_runs} runs without an end"] if open_runs else [])
 
 
 def kill(faults: Faults) -> bool:
-    """A worker is killed, and another one starts."""
-    return faults.crowd.kill_one(faults.chance) is not None
+    """Kill a worker and start another."""
+    return faults.pool.kill_one(faults.chance) is not None
 
 
 def stop(faults: Faults) -> bool:
-    """A worker stands still for longer than its lease; one that is alone has a successor."""
+    """Pause a worker for longer than its lease; if it is the only one, start another."""
     worker = faults.worker()
     if worker is None:
         return False
-    # It may end of itself right before, or be killed by nobody else.
+    # It may exit just before, but nothing else kills it.
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(worker.pid)
         process.suspend()
         try:
-            if len(faults.crowd.alive) == 1:
-                faults.crowd.add()
+            if len(faults.pool.alive) == 1:
+                faults.pool.add()
             asleep_until = time.monotonic() + faults.chance.uniform(*ASLEEP_SECONDS)
-            faults.crowd.until(lambda: time.monotonic() > asleep_until, ROUND_SECONDS)
+            faults.pool.until(lambda: time.monotonic() > asleep_until, ROUND_SECONDS)
         finally:
             process.resume()
     return True
 
 
 def clock(faults: Faults) -> bool:
-    """The clock of a worker is set while it runs."""
+    """Change the clock of a worker while it runs."""
     worker = faults.worker()
     if worker is None:
         return False
@@ -226,29 +226,34 @@ def clock(faults: Faults) -> bool:
 
 
 def second_crawl(faults: Faults) -> bool:
-    """Without Redis the spider is crawled once more at the same time: that does nothing."""
-    faults.crowd.until(lambda: len(faults.crowd.alive) == 1, ROUND_SECONDS)
+    """Without Redis, crawl the same spider a second time concurrently; this must do nothing."""
+    faults.pool.until(lambda: len(faults.pool.alive) == 1, ROUND_SECONDS)
     first = faults.worker()
-    if first is None or not faults.crowd.until(lambda: faults.asked_by(first), ROUND_SECONDS):
+    if first is None or not faults.pool.until(lambda: faults.has_requested(first), ROUND_SECONDS):
         return False
     second = faults.side.start(0)
     while second.code is None and first.code is None:
         time.sleep(0.05)
-        second.look()
-        faults.crowd.look()
+        second.update()
+        faults.pool.update()
     if second.code is None:
-        # The first has ended meanwhile; there is nobody to leave anything to.
-        faults.crowd.workers.append(second)
+        # The first crawl ended in the meantime, so the second one has to do the work.
+        faults.pool.workers.append(second)
         return False
     lines = second.log.read_text(encoding="utf-8").splitlines()
-    said = [line for line in lines if "this machine's clock is" not in line]
-    if second.code or len(said) != 1 or not LEFT_ALONE.search(said[0]) or faults.asked_by(second):
-        faults.wrong.append(f"a second crawl ended with {second.code}: {said[-3:]}")
+    messages = [line for line in lines if "this machine's clock is" not in line]
+    if (
+        second.code
+        or len(messages) != 1
+        or not LEFT_ALONE.search(messages[0])
+        or faults.has_requested(second)
+    ):
+        faults.wrong.append(f"a second crawl ended with {second.code}: {messages[-3:]}")
     return True
 
 
 def full_disk(faults: Faults) -> bool:
-    """The disk of MongoDB is full; a server that has ended of it is started as there is room."""
+    """Fill the disk of MongoDB; if the server exits, restart it when there is space again."""
     if faults.disk is None:
         return False
     disk_full(faults.disk, faults.chance.uniform(*FULL_SECONDS))
@@ -265,7 +270,7 @@ def _cut(server: str) -> Callable[[Faults], bool]:
         outage = way.refusing if faults.chance.random() < 0.7 else way.swallowing
         until = time.monotonic() + faults.chance.uniform(*CUT_SECONDS)
         with outage():
-            faults.crowd.until(lambda: time.monotonic() > until, ROUND_SECONDS)
+            faults.pool.until(lambda: time.monotonic() > until, ROUND_SECONDS)
         return True
 
     return cut
@@ -290,7 +295,7 @@ def _stopped(name: str) -> Callable[[Faults], bool]:
     return stopped
 
 
-# What is injected, by the names that runs give; see `Faults.kinds` for what each needs.
+# The kinds of faults by name; see `Faults.kinds` for their requirements.
 FAULTS: dict[str, Callable[[Faults], bool]] = {
     "kill": kill,
     "stop": stop,
@@ -316,10 +321,10 @@ def prepared(
     delay_ms: int = 150,
     small_disk: bool = True,
 ) -> Iterator[Faults]:
-    """A site, the servers and a database for runs with faults, in a folder with a short name.
+    """Start a site, the servers and a database for runs with faults, in a folder with a short name.
 
-    delay_ms:   of each answer, so that a run is not over before its faults
-    small_disk: MongoDB has a disk of its own, where one can be mounted
+    delay_ms:   delay of each answer, so that a run does not end before its faults
+    small_disk: put MongoDB on its own disk, if one can be mounted
     """
     with ExitStack() as stack:
         disk = None

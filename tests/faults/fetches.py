@@ -1,4 +1,4 @@
-"""What the site's own log says of a pass: how often each page was fetched, and why again."""
+"""Analyze the site's own log of a run: the number of fetches of each page, and the reasons."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 Row = dict[str, Any]
-# What a Redis that is killed has not written yet, and what is on its way when a server comes back.
+# Redis may lose its last writes when killed, and requests may be in flight when a server returns.
 AROUND_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
-    """What happened to a worker or a server. began, ended: Unix times.
+class Fault:
+    """A fault of a worker or a server. began, ended: Unix times.
 
-    agent: user agent of the worker that was killed; empty where a server was away
+    agent: user agent of the worker that was killed; empty if a server was unavailable
     """
 
     what: str
@@ -28,13 +28,13 @@ class Blow:
 
 @dataclass(slots=True)
 class Fetches:
-    """Requests of a pass. pages: how often each path was answered.
+    """The requests of a run. pages: number of answers of each path.
 
-    cut:         asked for by a worker that was gone when the answer came
-    in_flight:   answered again, as the first worker was killed with the page in its hands
-    while_away:  answered again, as a server was away
-    unexplained: paths of all others that were answered again
-    longest_seconds: from an answer to the kill that lost it, at most
+    cut:         requests of a worker that was killed before the answer
+    in_flight:   repeated requests, because the first worker was killed while processing the page
+    while_away:  repeated requests, because a server was unavailable
+    unexplained: paths of all other repeated requests
+    longest_seconds: longest time from an answer to the kill that lost it
     """
 
     pages: Counter[str] = field(default_factory=Counter)
@@ -46,44 +46,44 @@ class Fetches:
 
     @property
     def answered(self) -> int:
-        """All answers."""
+        """Return the number of answers."""
         return self.pages.total()
 
     @property
     def again(self) -> int:
-        """Answers beyond the first of each page."""
+        """Return the number of answers beyond the first of each page."""
         return self.answered - len(self.pages)
 
 
-def fetches(rows: Iterable[Row], blows: Sequence[Blow]) -> Fetches:
-    """What the rows of the site's log say."""
-    found = Fetches()
+def fetches(rows: Iterable[Row], faults: Sequence[Fault]) -> Fetches:
+    """Analyze the rows of the site's log."""
+    counts = Fetches()
     by_path: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_path[row["path"]].append(row)
-        found.cut += not row["complete"]
-    for path, some in by_path.items():
-        answered = sorted((row for row in some if row["complete"]), key=lambda row: row["at"])
+        counts.cut += not row["complete"]
+    for path, requests in by_path.items():
+        answered = sorted((row for row in requests if row["complete"]), key=lambda row: row["at"])
         if answered:
-            found.pages[path] = len(answered)
+            counts.pages[path] = len(answered)
         for first, again in pairwise(answered):
-            _explain(found, path, first, again["at"], blows)
-    return found
+            _explain(counts, path, first, again["at"], faults)
+    return counts
 
 
-def _explain(found: Fetches, path: str, first: Row, again: float, blows: Sequence[Blow]) -> None:
-    for blow in blows:
-        is_its = blow.agent == first["agent"]
-        if is_its and first["at"] <= blow.ended and blow.began <= again:
-            found.in_flight += 1
-            found.longest_seconds = max(found.longest_seconds, blow.ended - first["answered"])
+def _explain(counts: Fetches, path: str, first: Row, again: float, faults: Sequence[Fault]) -> None:
+    for fault in faults:
+        is_its = fault.agent == first["agent"]
+        if is_its and first["at"] <= fault.ended and fault.began <= again:
+            counts.in_flight += 1
+            counts.longest_seconds = max(counts.longest_seconds, fault.ended - first["answered"])
             return
-    if any(_is_around(blow, first, again) for blow in blows if not blow.agent):
-        found.while_away += 1
+    if any(_is_around(fault, first, again) for fault in faults if not fault.agent):
+        counts.while_away += 1
     else:
-        found.unexplained.append(path)
+        counts.unexplained.append(path)
 
 
-def _is_around(blow: Blow, first: Row, again: float) -> bool:
-    ends_late = first["answered"] >= blow.began - AROUND_SECONDS
-    return ends_late and first["at"] <= blow.ended + AROUND_SECONDS and again >= blow.began
+def _is_around(fault: Fault, first: Row, again: float) -> bool:
+    ends_late = first["answered"] >= fault.began - AROUND_SECONDS
+    return ends_late and first["at"] <= fault.ended + AROUND_SECONDS and again >= fault.began

@@ -1,6 +1,6 @@
-"""Outages of a server that lives on: it stands still, or its disk is full, for a given time.
+"""Outages of a server without killing it: it is paused, or its disk is full, for a given time.
 
-Each kind is a function of a server or a disk and the seconds, for a table of faults.
+Each kind is a function of a server or a disk and the seconds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tests.faults.servers import Server
 
 FILLER = "filler"
 CHUNK = bytes(1024**2)
-# Blocks that a server frees while its disk is full are taken again after this time.
+# A server frees blocks while its disk is full; fill them again at this interval.
 REFILL_SECONDS = 0.05
 
 
 class CannotMount(Exception):
-    """Nothing can be mounted here, or not by this user."""
+    """The file system cannot be mounted on this machine, or not by this user."""
 
 
 class SmallDisk:
-    """A file system of its own for `folder`, of so many MB; in memory. Raises CannotMount."""
+    """A file system in memory for `folder`, of the given size in MB. Raises CannotMount."""
 
     def __init__(self, folder: Path, megabytes: int) -> None:
         self.folder, self._megabytes = folder, megabytes
@@ -55,7 +55,7 @@ class SmallDisk:
         subprocess.run(["umount", "-l", self.folder], check=True)
 
     def fill(self, but_megabytes: float = 0.0) -> None:
-        """Leave so much free, and no more."""
+        """Fill the disk except for this many MB."""
         path = self.folder / FILLER
         with path.open("ab", buffering=0) as filler:
             while (spare := int(self.free - but_megabytes * 1024**2)) > 0:
@@ -67,18 +67,18 @@ class SmallDisk:
                     break
 
     def clear(self) -> None:
-        """Make room again."""
+        """Free the space again."""
         (self.folder / FILLER).unlink(missing_ok=True)
 
     @property
     def free(self) -> int:
-        """Bytes that are free."""
+        """Return the free bytes."""
         stat = os.statvfs(self.folder)
         return stat.f_bavail * stat.f_frsize
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """It is full."""
+        """Keep the disk full for the duration of a `with` block."""
         self.fill()
         try:
             yield
@@ -87,13 +87,13 @@ class SmallDisk:
 
 
 def server_stopped(server: Server, seconds: float) -> None:
-    """Have a server stand still for so long: its process lives, and answers nothing."""
+    """Pause a server for a time: its process exists but does not answer."""
     with server.stopped():
         time.sleep(seconds)
 
 
 def disk_full(disk: SmallDisk, seconds: float) -> None:
-    """Have a disk full for so long, whatever its server gives back meanwhile."""
+    """Keep a disk full for a time, even if the server frees space on it."""
     deadline = time.monotonic() + seconds
     with disk.full():
         while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""A way to a server that can be closed: a port of this machine before the server's Unix socket."""
+"""A relay to a server that can be closed: a TCP port in front of the server's Unix socket."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ANSWER_SECONDS = 10.0
 
 
 class Relay:
-    """Passes on what comes, in a thread of its own, while its `with` block lasts.
+    """Relay data in a separate thread, for the duration of a `with` block.
 
-    port: where it listens on 127.0.0.1; the same whatever happens
+    port: port on 127.0.0.1; it never changes
     """
 
     def __init__(self, socket: Path) -> None:
@@ -43,7 +43,7 @@ class Relay:
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Nobody listens: connections are cut, and new ones refused."""
+        """Close all connections and refuse new ones."""
         self._run(self._close())
         try:
             yield
@@ -52,7 +52,7 @@ class Relay:
 
     @contextmanager
     def swallowing(self) -> Iterator[None]:
-        """Connections stay and are taken, and all that is said is lost; cut at the end."""
+        """Accept connections but discard all data; close them at the end."""
         self._passes = False
         try:
             yield
@@ -83,7 +83,7 @@ class Relay:
         assert task is not None
         self._connections[task] = back
         try:
-            # The server may be away, and anybody may hang up.
+            # The server may be unavailable, and either side may disconnect.
             with contextlib.suppress(OSError):
                 await (self._pass_on(near, back) if self._passes else _drink(near))
         finally:

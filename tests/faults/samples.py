@@ -1,4 +1,4 @@
-"""What processes and servers hold over time: memory, descriptors, threads, keys."""
+"""Resource usage of processes and servers over time: memory, descriptors, threads, keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.faults.worker import BYTES_IN_MB, Worker
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a process holds. children_mb: of the processes that it has started."""
+    """Resource usage of a process. children_mb: memory of its child processes."""
 
     memory_mb: float
     descriptors: int
@@ -26,7 +26,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A moment, in seconds since the beginning. held: of each worker, by number."""
+    """Resource usage at a time, in seconds from the beginning. held: by worker number."""
 
     seconds: float
     held: dict[int, Held]
@@ -36,7 +36,7 @@ class Sample:
 
 
 def sample(seconds: float, workers: Sequence[Worker], mongo: Mongo, redis: Redis | None) -> Sample:
-    """What is held now; a worker that has ended is left out."""
+    """Return the current resource usage, without the workers that have ended."""
     held = {}
     for worker in workers:
         with contextlib.suppress(psutil.Error):
@@ -61,11 +61,11 @@ def _held(process: psutil.Process) -> Held:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How one worker's holdings went.
+    """The trend of a worker's resource usage.
 
-    mb_per_hour, grown_mb: by least squares over the last half
-    descriptors, threads:  medians of the second and of the last quarter: what is open for a
-                           request or a replan comes and goes
+    mb_per_hour, grown_mb: least-squares fit over the last half
+    descriptors, threads:  medians of the second and of the last quarter, because those of a request
+                           or a replan are only temporary
     """
 
     mean_mb: float
@@ -76,7 +76,7 @@ class Trend:
 
 
 def trend(samples: Sequence[Sample], number: int) -> Trend:
-    """Of the worker with this number."""
+    """Return the trend of the worker with this number."""
     own = [(one.seconds, one.held[number]) for one in samples if number in one.held]
     half = own[len(own) // 2 :]
     seconds = np.array([at for at, _ in half])

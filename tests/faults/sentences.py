@@ -1,4 +1,4 @@
-"""Sentences on what is not as it should be."""
+"""Messages about failed checks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 NAMED = 3
 
 
-class Sentences:
-    """A list of them; nothing is added where all is well."""
+class Messages:
+    """A list of messages; checks that succeed add nothing."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.texts: list[str] = []
 
-    def same(self, name: str, found: object, wanted: object) -> None:
-        """Both are to be equal."""
-        if found != wanted:
-            self.said.append(f"{name}: {found}, should be {wanted}")
+    def same(self, name: str, value: object, expected: object) -> None:
+        """Check that two values are equal."""
+        if value != expected:
+            self.texts.append(f"{name}: {value}, expected {expected}")
 
-    def none(self, name: str, some: Iterable[str]) -> None:
-        """There is to be nothing; the first few are named."""
-        if listed := sorted(some):
+    def none(self, name: str, items: Iterable[str]) -> None:
+        """Check that there are no items; the message lists the first few."""
+        if listed := sorted(items):
             more = " …" if len(listed) > NAMED else ""
-            self.said.append(f"{name}: {len(listed)} ({', '.join(listed[:NAMED])}{more})")
+            self.texts.append(f"{name}: {len(listed)} ({', '.join(listed[:NAMED])}{more})")

@@ -1,6 +1,6 @@
-"""MongoDB and Redis of one's own, which can be killed, stopped, and started again where they were.
+"""Dedicated MongoDB and Redis servers that can be killed, paused and restarted with their data.
 
-Both listen on a Unix socket alone, and end with their `with` block.
+Both listen on a Unix socket only, and end with their `with` block.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.faults.worker import BYTES_IN_MB, cpu_seconds
 
 START_SECONDS = 60.0
 CACHE_GB = 0.5
-# What a server that must not lose much is told; at most a second of it is lost by a kill.
+# Redis settings that bound the data loss of a kill to a second.
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec"}
 
 
 class Server(ABC):
-    """A server by its process id. cpu_seconds: of all its processes so far."""
+    """A server process. cpu_seconds: of all its processes so far."""
 
     name: str
     socket: Path
@@ -51,31 +51,31 @@ class Server(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it, with what it has stored; returns when it answers."""
+        """Start it with its stored data; return when it answers."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End it well."""
+        """Shut it down."""
 
     @abstractmethod
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process ID."""
 
     @property
     def cpu_seconds(self) -> float:
-        """User and system time so far."""
+        """Return the user and system time so far."""
         return self._used + cpu_seconds(psutil.Process(self.pid()))
 
     @property
     def memory_mb(self) -> float:
-        """Resident memory; 0 while it is away."""
+        """Return the resident memory, or 0 if the server is not running."""
         try:
             return float(psutil.Process(self.pid()).memory_info().rss / BYTES_IN_MB)
         except (psutil.Error, AssertionError):
             return 0.0
 
     def kill(self) -> None:
-        """Kill it with -9."""
+        """Kill it with SIGKILL."""
         process = psutil.Process(self.pid())
         self._used += cpu_seconds(process)
         process.kill()
@@ -83,7 +83,7 @@ class Server(ABC):
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """It stands still: connections are taken, and nothing is answered."""
+        """Pause it: connections are accepted, but nothing is answered."""
         pid = self.pid()
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -111,16 +111,16 @@ class Mongo(Server):
 
     def pid(self) -> int:
         pid = self._server.pid()
-        assert pid is not None, "mongod does not run"
+        assert pid is not None, "mongod is not running"
         return pid
 
     def uri(self, database: str) -> str:
-        """Connection string of a database."""
+        """Return the connection string of a database."""
         return f"mongodb://{quote(str(self.socket), safe='')}/{database}"
 
 
 class Redis(Server):
-    """A Valkey in a folder; it keeps what it was told, but for a second at most."""
+    """A Valkey in a folder; a kill loses at most the writes of the last second."""
 
     name = "Redis"
 
@@ -147,21 +147,21 @@ class Redis(Server):
         self.stop()
 
     def pid(self) -> int:
-        assert self._pid is not None, "Redis does not run"
+        assert self._pid is not None, "Redis is not running"
         return self._pid
 
     def client(self) -> redis.Redis:
-        """A client of it."""
+        """Return a client."""
         return redis.Redis.from_url(self.url)
 
     @property
     def url(self) -> str:
-        """Its URL."""
+        """Return its URL."""
         return f"unix://{self.socket}"
 
 
 def _until_gone(process: psutil.Process) -> None:
-    """Wait until a killed process holds nothing any more; its parent may not have noticed yet."""
+    """Wait until a killed process has released its resources, even if it is not reaped yet."""
     deadline = time.monotonic() + START_SECONDS
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline

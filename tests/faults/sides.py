@@ -1,4 +1,4 @@
-"""Whose workers they are: Freshet's or plain scrapy-redis's, with what both are told alike."""
+"""The workers of Freshet or of plain scrapy-redis, with the settings that both share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.harness import HIDDEN
 
 Row = dict[str, Any]
 CONCURRENCY = 16
-# The same for both: as fast as the machine goes.
+# The same for both: as fast as the machine allows.
 SETTINGS = {
     "AUTOTHROTTLE_ENABLED": 0,
     "ROBOTSTXT_OBEY": 0,
@@ -52,22 +52,22 @@ REDIS_ITEMS, MONGO_ITEMS = "shop:items", "items"
 
 
 class Side(Protocol):
-    """Workers of one pass over the quick site."""
+    """The workers of a run over the quick site."""
 
     def begin(self) -> None:
-        """Make ready, before the first worker."""
+        """Prepare the run, before the first worker starts."""
 
     def start(self, number: int) -> Worker:
-        """A worker at work."""
+        """Start a worker."""
 
     def stored(self) -> list[str]:
-        """URL of each item that is stored, as often as it is."""
+        """Return the URL of each stored item, as often as it is stored."""
 
 
 class FreshetSide:
-    """`scrapy crawl site` on one database; on one Redis too where `redis_url` is given.
+    """Run `scrapy crawl site` on one database, and on one Redis if `redis_url` is given.
 
-    Each worker has a data folder of its own. env: further variables, such as FRESHET_DUPLICATES
+    Each worker has its own data folder. env: additional variables, such as FRESHET_DUPLICATES
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FreshetSide:
         self.wrapper = folder / f"{NAME}.toml"
 
     def begin(self) -> None:
-        """Write the wrapper, and make collections and indexes: once a database, not once a pass."""
+        """Write the site definition; create collections and indexes once for all runs."""
         self.wrapper.write_text(WRAPPER.format(name=NAME, url=self.url), encoding="utf-8")
         asyncio.run(_prepared(Config.load(mongo_uri=self.mongo_uri)))
 
@@ -89,7 +89,7 @@ class FreshetSide:
         return self.started(number, words)
 
     def started(self, number: int, words: list[str]) -> Worker:
-        """A worker with other words."""
+        """Start a worker with this command."""
         own = {"FRESHET_DATA_DIR": str(self._folder / f"data-{number}")}
         return Worker(number, words, _clean() | self._env | own, _log(self._folder, number))
 
@@ -98,7 +98,7 @@ class FreshetSide:
 
 
 class PlainSide:
-    """The project `tests.bench.plainredis`. Its items go to Redis, or to MongoDB one by one."""
+    """The project `tests.bench.plainredis`. It stores items in Redis, or one by one in MongoDB."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class PlainSide:
             self._env["MONGO_URI"] = mongo_uri
 
     def begin(self) -> None:
-        """The start URL, as the README feeds it."""
+        """Add the start URL as the README does."""
         with self._redis.client() as client:
             client.lpush("shop:start_urls", json.dumps({"url": f"{self._url}/"}))
 
@@ -138,13 +138,13 @@ def _urls(uri: str, collection: str) -> list[str]:
 
 
 def settings(number: int, more: Mapping[str, object] | None = None) -> list[str]:
-    """The words for it: those of both sides, the worker's user agent, and more."""
+    """Return the command-line settings: the shared ones, the worker's user agent, and others."""
     given = {**SETTINGS, "USER_AGENT": agent(number), **(more or {})}
     return [word for name, value in given.items() for word in ("-s", f"{name}={value}")]
 
 
 def _clean() -> dict[str, str]:
-    """The environment without what says where Freshet's things are."""
+    """Return the environment without Freshet's own variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
 
 

@@ -1,4 +1,4 @@
-"""Kills and outages at random places of a pass."""
+"""Kill workers and servers, or make servers unavailable, at random times of a run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.faults.crowd import Crowd
-from tests.faults.fetches import Blow
+from tests.faults.crowd import WorkerPool
+from tests.faults.fetches import Fault
 from tests.faults.servers import Server
 from tests.site.running import RunningQuick
 
 WORKER = "worker"
-# Of the pass: there is something to lose, and there is something left to do.
+# As shares of a run: there is something to lose, and there is work left.
 FIRST_SHARE, LAST_SHARE = 0.03, 0.92
-# After the moment by count, so that it may be any moment of what a worker does.
+# Added after the count is reached, so that a kill can hit a worker at any step.
 JITTER_SECONDS = 0.1
 SHORTEST_AWAY_SECONDS, LONGEST_AWAY_SECONDS = 0.2, 3.0
 STILL_SECONDS = 240.0
@@ -24,64 +24,64 @@ Outage = Callable[[], AbstractContextManager[Any]]
 
 
 def drawn(chance: random.Random, counts: Mapping[str, int]) -> list[tuple[float, str]]:
-    """When to strike, as shares of a pass, and what; so many of each, in the order of time."""
-    whats = [what for what, n in counts.items() for _ in range(n)]
-    return sorted((chance.uniform(FIRST_SHARE, LAST_SHARE), what) for what in whats)
+    """Draw the faults: the share of the run at which each is injected, and its name, in order."""
+    names = [name for name, n in counts.items() for _ in range(n)]
+    return sorted((chance.uniform(FIRST_SHARE, LAST_SHARE), name) for name in names)
 
 
-class Striker:
-    """Strikes at the workers and servers of one pass; `blows` says what it did.
+class FaultInjector:
+    """Inject faults into the workers and servers of a run; `faults` lists the injected faults.
 
-    pages:   of the whole pass
-    servers: by the names that `drawn` was given for them
+    pages:   number of pages of the whole run
+    servers: by the names that `drawn` received
     """
 
     def __init__(
         self,
-        crowd: Crowd,
+        pool: WorkerPool,
         site: RunningQuick,
         pages: int,
         chance: random.Random,
         servers: Mapping[str, Server],
     ) -> None:
-        self._crowd, self._site, self._pages = crowd, site, pages
+        self._pool, self._site, self._pages = pool, site, pages
         self._chance, self._servers = chance, servers
-        self.blows: list[Blow] = []
+        self.faults: list[Fault] = []
 
     def kill(self, plan: list[tuple[float, str]]) -> bool:
-        """Kill as was drawn; False if the pass stands still or nobody is left before the end."""
-        for share, what in plan:
+        """Kill as planned; return False if the run stalls or no worker is left before the end."""
+        for share, name in plan:
             if not self._reached(share):
                 return False
             time.sleep(self._chance.uniform(0, JITTER_SECONDS))
-            if what == WORKER:
+            if name == WORKER:
                 self._kill_worker()
             else:
-                self._kill_server(what)
+                self._kill_server(name)
         return True
 
-    def outage(self, what: str, way: Outage, share: float, seconds: float) -> bool:
-        """Have a server unreachable for so long at a share of the pass."""
+    def outage(self, name: str, way: Outage, share: float, seconds: float) -> bool:
+        """Make a server unavailable for a time, starting at a share of the run."""
         if not self._reached(share):
             return False
         began = time.time()
         with way():
-            self._crowd.until(lambda: time.time() > began + seconds, seconds * 2)
-        self.blows.append(Blow(what, began, time.time()))
-        return bool(self._crowd.alive)
+            self._pool.until(lambda: time.time() > began + seconds, seconds * 2)
+        self.faults.append(Fault(name, began, time.time()))
+        return bool(self._pool.alive)
 
     def _reached(self, share: float) -> bool:
-        return self._crowd.until(lambda: self._site.answers() >= share * self._pages, STILL_SECONDS)
+        return self._pool.until(lambda: self._site.answers() >= share * self._pages, STILL_SECONDS)
 
     def _kill_worker(self) -> None:
         began = time.time()
-        if worker := self._crowd.kill_one(self._chance):
-            self.blows.append(Blow(WORKER, began, worker.ended, worker.agent))
+        if worker := self._pool.kill_one(self._chance):
+            self.faults.append(Fault(WORKER, began, worker.ended, worker.agent))
 
     def _kill_server(self, name: str) -> None:
         server, began = self._servers[name], time.time()
         server.kill()
         away = self._chance.uniform(SHORTEST_AWAY_SECONDS, LONGEST_AWAY_SECONDS)
-        self._crowd.until(lambda: time.time() > began + away, away * 2)
+        self._pool.until(lambda: time.time() > began + away, away * 2)
         server.start()
-        self.blows.append(Blow(name, began, time.time()))
+        self.faults.append(Fault(name, began, time.time()))

@@ -1,4 +1,4 @@
-"""One crawling process: started, looked at, killed."""
+"""A crawling process that can be started, checked and killed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ KILL_SECONDS = 10.0
 
 
 class Process(running.Process, Protocol):
-    """A process that can be asked whether it has ended."""
+    """A process with an exit code."""
 
     def poll(self) -> int | None: ...
 
 
 class Worker:
-    """A process with what is known of it. Times are Unix times.
+    """A process and its state. Times are Unix times.
 
     code:        its exit code; None while it runs
     is_killed:   it was killed by `kill`
-    output:      what it printed, once it has ended
-    cpu_seconds, peak_mb: as of the last look
+    output:      its output, after it has ended
+    cpu_seconds, peak_mb: as of the last check
     """
 
     def __init__(self, number: int, words: Sequence[str], env: Mapping[str, str], log: Path):
@@ -43,16 +43,16 @@ class Worker:
 
     @property
     def agent(self) -> str:
-        """The user agent by which the site's log knows it."""
+        """Return the user agent by which the site's log identifies it."""
         return agent(self.number)
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process ID."""
         return self._process.pid
 
-    def look(self) -> None:
-        """Note what it has used, and whether it has ended."""
+    def update(self) -> None:
+        """Update its resource usage, and whether it has ended."""
         if self.code is not None:
             return
         with contextlib.suppress(psutil.Error), self._seen.oneshot():
@@ -62,15 +62,15 @@ class Worker:
             self._has_ended(code)
 
     def kill(self) -> None:
-        """Kill it with -9 and wait until it is gone; nothing where it has ended."""
-        self.look()
+        """Kill it with SIGKILL and wait for its end; do nothing if it has ended."""
+        self.update()
         if self.code is None:
             self.is_killed = True
             self._process.kill()
             self._has_ended(self._process.wait(KILL_SECONDS))
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def _has_ended(self, code: int) -> None:
@@ -81,11 +81,11 @@ class Worker:
 
 
 def agent(number: int) -> str:
-    """The user agent of a worker."""
+    """Return the user agent of a worker."""
     return f"worker-{number}"
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """User and system time of a process so far."""
+    """Return the user and system time of a process so far."""
     used = process.cpu_times()
     return float(used.user + used.system)

@@ -1,1 +1,1 @@
-"""A local web site with a known history, for the demo, the tests and the benchmarks."""
+"""A local website with a known history, for the demo, the tests and the benchmarks."""

@@ -1,9 +1,9 @@
-"""A generated site of any size, built from byte templates so that it serves fast.
+"""Generate a site of any size from byte templates, so that it serves fast.
 
-`/big/<total>/list/<n>/` links 100 items a page, `/big/<total>/item/<i>.html` is an item of
-about 5 kB, `/big/<total>/articles/<n>/?kb=100` links 100 articles a page and
+`/big/<total>/list/<n>/` links 100 items per page, `/big/<total>/item/<i>.html` is an item of
+about 5 kB, `/big/<total>/articles/<n>/?kb=100` links 100 articles per page and
 `/big/<total>/article/<i>.html?kb=100` is an article of about that many kB (5 by default). Articles
-share their paragraphs, so that many are near-duplicates; with `?own=100` each has its own.
+share their paragraphs, so many are near-duplicates; with `?own=100` each article has its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.site.words import paragraph, sentence, title
 
 A_PAGE = 100
 LISTS_A_CATEGORY = 10
-MOST_ITEMS = 100_000_000
-MOST_KB = 1000
+MAX_ITEMS = 100_000_000
+MAX_KB = 1000
 SHARED, OWN = b"kb", b"own"
 WORDS_A_PARAGRAPH = 90
 
@@ -79,20 +79,20 @@ _ITEM = (
 
 
 class Text(NamedTuple):
-    """What an article says: about how many kB its page has, and whether others say it too."""
+    """The text of an article: its approximate size in kB, and whether other articles share it."""
 
     kb: int = 5
     own: bool = False
 
     @property
     def query(self) -> bytes:
-        """As it is asked for."""
+        """Return the text as a query string."""
         return b"?%s=%d" % (OWN if self.own else SHARED, self.kb)
 
 
 def answer(request: Request, edits: Callable[[str], int]) -> bytes:
     """Set the request's status and headers and return the body (empty for a 304)."""
-    handle: Any = request  # most of Twisted's methods carry no types
+    handle: Any = request  # Most of Twisted's methods have no type annotations.
     path, _, query = handle.uri.partition(b"?")
     count = edits(path.decode("latin-1"))
     etag = b'"%08x-%d"' % (crc32(path + query), count)
@@ -112,9 +112,9 @@ def answer(request: Request, edits: Callable[[str], int]) -> bytes:
 
 
 def page(path: bytes, query: bytes, edits: int) -> bytes | None:
-    """Return the page at `path` after so many edits, or None for a 404."""
+    """Return the page at `path` after `edits` edits, or None for a 404."""
     parts = path.split(b"/")
-    total = _number(parts[2], MOST_ITEMS) if len(parts) in (5, 6) else None
+    total = _number(parts[2], MAX_ITEMS) if len(parts) in (5, 6) else None
     if total is None:
         return None
     kind = parts[3]
@@ -133,7 +133,7 @@ def page(path: bytes, query: bytes, edits: int) -> bytes | None:
 
 
 def _number(text: bytes, most: int) -> int | None:
-    """Return a number from 1 to `most` in its usual notation, or None."""
+    """Return a number from 1 to `most` in decimal notation, or None."""
     if not text.isdigit() or text.startswith(b"0") or len(text) > 9:
         return None
     return int(text) if int(text) <= most else None
@@ -143,11 +143,11 @@ def _text(query: bytes) -> Text:
     name, _, digits = query.partition(b"=")
     if name not in (SHARED, OWN) or not digits.isdigit() or len(digits) > 5:
         return Text()
-    return Text(min(max(int(digits), 1), MOST_KB), name == OWN)
+    return Text(min(max(int(digits), 1), MAX_KB), name == OWN)
 
 
 def item_page(i: int, edits: int) -> bytes:
-    """Return item `i`, about 5 kB; each edit makes it 10 pence dearer."""
+    """Return item `i`, about 5 kB; each edit raises its price by 10 pence."""
     pounds, pence = divmod(500 + i * 7919 % 9500 + 10 * edits, 100)
     return _ITEM % {
         b"i": i,
@@ -186,19 +186,19 @@ def list_page(total: int, articles: bool, number: int, text: Text, edits: int) -
 
 
 def framed(name: bytes, body: bytes) -> bytes:
-    """Return a page of this name."""
+    """Return a page with this name and body."""
     return _HEAD % name + body + _FOOT
 
 
 @lru_cache(maxsize=128)
 def article_page(i: int, text: Text, edits: int) -> bytes:
-    """Return article `i` as an HTML page; edits add a sentence to its end."""
+    """Return article `i` as an HTML page; each edit adds a sentence at the end."""
     size = text.kb * 1000 - len(_HEAD) - len(_FOOT)
     texts: list[bytes] = []
-    for said in _own_paragraphs(i) if text.own else _shared_paragraphs(i):
+    for content in _own_paragraphs(i) if text.own else _shared_paragraphs(i):
         if size <= 0:
             break
-        texts.append(b"<p>%s</p>" % said)
+        texts.append(b"<p>%s</p>" % content)
         size -= len(texts[-1]) + 1
     if edits:
         texts.append(b'<p class="edited">This page was edited %d times.</p>' % edits)

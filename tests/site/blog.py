@@ -1,4 +1,4 @@
-"""The blog's posts: about 120 at the start, one or two new ones a day, some edited later."""
+"""The blog's posts: about 120 at the start, then one or two a day; some are edited later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLD_POSTS = 120
 
 @dataclass(frozen=True)
 class Post:
-    """One blog post; `edits` are the moments a note is added to its end, oldest first."""
+    """A blog post; `edits` are the times at which a note is added to its end, oldest first."""
 
     number: int
     title: str
@@ -32,11 +32,11 @@ class Post:
         return f"/blog/{self.published:%Y/%m}/{self.slug}.html"
 
     def times(self) -> list[datetime]:
-        """Return when the page changes: its publication and each edit."""
+        """Return the times at which the page changes: its publication and each edit."""
         return [self.published, *self.edits]
 
     def body(self, now: datetime) -> list[str]:
-        """Return the paragraphs at `now`, with the notes added until then."""
+        """Return the paragraphs at `now`, with the notes added so far."""
         added = sum(1 for edit in self.edits if edit <= now)
         return [*self.paragraphs, *self.notes[:added]]
 
@@ -52,7 +52,7 @@ def _dates(random: Random, start: datetime) -> list[datetime]:
     days = [start - timedelta(days=n) for n in range(1, OLD_POSTS + 1)]
     for n in range(HORIZON_WEEKS * 7):
         days += [start + timedelta(days=n)] * random.randint(1, 2)
-    # Two posts of one day get different seconds: the second one is even, the first is odd.
+    # Two posts on the same day get different seconds: the first is odd, the second is even.
     return sorted(
         day + timedelta(hours=random.randint(8, 17), seconds=random.randrange(0, 3600, 2) + n % 2)
         for n, day in enumerate(days)

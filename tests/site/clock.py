@@ -1,4 +1,4 @@
-"""The site's clock: a text file with an ISO time in UTC, read again when it changes."""
+"""The site's clock: a text file with an ISO time in UTC, which is read again after each change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class FileClock:
-    """Tells the time in the file; without a file, time runs on from `start`."""
+    """Read the time from the file; without a file, time runs from `start`."""
 
     def __init__(self, path: Path | None, start: datetime) -> None:
         self._path = path
@@ -20,7 +20,7 @@ class FileClock:
     def now(self) -> datetime:
         """Return the site's time.
 
-        Raises ValueError when the file does not hold an ISO time.
+        Raises ValueError if the file does not contain an ISO time.
         """
         try:
             stat = None if self._path is None else self._path.stat()
@@ -36,13 +36,13 @@ class FileClock:
 
 
 def parse(text: str) -> datetime:
-    """Return an ISO time as an aware UTC time; a time without a zone is taken as UTC."""
+    """Return an ISO time as an aware UTC time; a time without a time zone is read as UTC."""
     moment = datetime.fromisoformat(text.strip())
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def write(path: Path, moment: datetime) -> None:
-    """Set the clock file, in one step, so that no reader sees half of it."""
+    """Write the clock file atomically, so that no reader sees half of it."""
     draft = path.with_name(f"{path.name}.new")
     draft.write_text(moment.astimezone(UTC).isoformat(), encoding="ascii")
     draft.replace(path)

@@ -1,9 +1,9 @@
-"""`make demo`: a shop and a blog on this machine, crawled for three simulated weeks.
+"""Crawl a shop and a blog on this machine for three simulated weeks: `make demo`.
 
-The site is the one of the tests; its clock and Freshet's move together, so that a week of a site's
-life passes in some seconds. Everything else is what a user runs: the same commands, the embedded
-MongoDB. In the first week every page is visited daily; then `scrapy replan` plans with half as many
-requests. The site knows when its pages truly changed, so what that gave can be measured.
+The demo uses the site of the tests. Its clock and Freshet's move together, so a week takes a few
+seconds. Everything else is the same as for a user: the same commands and the embedded MongoDB.
+In the first week, every page is visited daily; then `scrapy replan` makes plans with half as many
+requests. The site knows when its pages really changed, so the demo can measure the freshness.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SHOP, BLOG = "demo-shop", "demo-blog"
 NOON = START + timedelta(hours=12)
 HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(weeks=1)
 WEEKS = 3
-# Plans spread visits by their URLs: with one port the figures are the same every time.
+# Plans spread visits by URL: with a fixed port, the results are the same in every run.
 PORT = 8027
 BUDGET = 96
-# In real life cron runs every ten minutes.
+# In production, cron starts a crawl every ten minutes.
 CRON = timedelta(hours=3)
-# By then the pass at the end of a week is over.
+# The last run of a week has finished by then.
 SOON = timedelta(minutes=10)
 COUNTS = ("visits", "new", "changed", "unchanged", "not_modified", "gone")
 
@@ -53,10 +53,10 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def main() -> int:
-    """Run the demonstration; exit code 1 if a command fails."""
+    """Run the demo; return exit code 1 if a command fails."""
     console.print(
-        f"[bold]Freshet[/] crawls a shop and a blog on this machine for {WEEKS} simulated weeks, "
-        "which takes about a minute."
+        f"[bold]Freshet[/] crawls a shop and a blog on this machine for {WEEKS} simulated weeks. "
+        "This takes about a minute."
     )
     began = float(os.environ.get("DEMO_BEGAN") or time.time())
     with RunningSite("--port", str(_port())) as site, tempfile.TemporaryDirectory() as folder:
@@ -65,12 +65,12 @@ def main() -> int:
         except subprocess.CalledProcessError as failed:
             console.print(failed.stderr or failed.stdout, style="red", markup=False)
             return 1
-    console.print(f"\nThis took {time.time() - began:.0f} s, with what had to be installed.")
+    console.print(f"\nThis took {time.time() - began:.0f} s, including installation.")
     return 0
 
 
 class Demo:
-    """The demonstration: the site, the wrapper that describes it, Freshet's database."""
+    """Hold the site, its site definition and Freshet's database."""
 
     def __init__(self, site: RunningSite, folder: Path) -> None:
         self.site, self.folder = site, folder
@@ -80,7 +80,7 @@ class Demo:
         self.db = client.get_default_database()
 
     def run(self) -> None:
-        """All weeks, and what came of them."""
+        """Crawl all weeks and print the results."""
         for spider in (SHOP, BLOG):
             if self.db.targets.find_one({"spider": spider}):
                 _run("forget", spider, "--yes")
@@ -93,8 +93,8 @@ class Demo:
         self._show_change()
 
     def _first_week(self) -> None:
-        why = "What is found is visited daily, whether it changes or not."
-        _headline("Week 1, no plan yet.", why)
+        why = "Freshet visits every page daily, whether it changes or not."
+        _headline("Week 1: no plan yet.", why)
         self._set_clock(NOON)
         self._crawl(f"wrapper={self.wrapper}")
         self._crawl(
@@ -109,28 +109,29 @@ class Demo:
     def _planned_week(self, week: int) -> None:
         self._set_clock(NOON + week * WEEK + SOON)
         if week == 1:
-            why = "Freshet knows by now what changes how often, and when."
-            _headline("Week 2, planned with half the requests.", why)
+            why = "Freshet has learned how often and when each page changes."
+            _headline("Week 2: a plan with half the requests.", why)
         else:
-            _headline(f"Week {week + 1}, planned anew.", "The week before has taught something.")
+            _headline(f"Week {week + 1}: a new plan.", f"The estimates now include week {week}.")
         command = ("replan", "--spider", SHOP, "--budget", f"{BUDGET}/day")
         _show_command(*command)
         with console.status("planning"):
-            said = _run(*command)
-        console.print(said if week == 1 else said[said.index("updated") :], markup=False, end="")
+            output = _run(*command)
+        shown = output if week == 1 else output[output.index("updated") :]
+        console.print(shown, markup=False, end="")
         self._passes(week, CRON)
 
     def _crawl(self, *arguments: str) -> None:
-        """A first pass, as a user makes it."""
+        """Make the first crawl run, as a user would."""
         options = [word for argument in arguments for word in ("-a", argument)]
-        # The demonstration's own server needs no sparing.
+        # The demo's own server does not need throttling.
         command = ("crawl", "site", *options, "-s", "AUTOTHROTTLE_ENABLED=0")
         _show_command(*command)
         with console.status("crawling"):
             _run(*command)
 
     def _passes(self, week: int, every: timedelta) -> None:
-        """The other passes of a week."""
+        """Make the remaining runs of a week."""
         begin = NOON + week * WEEK
         words = [
             str(self.site.clock), (begin + every).isoformat(), (begin + WEEK).isoformat(),
@@ -151,31 +152,31 @@ class Demo:
                 now = datetime.fromisoformat(line.strip())
                 status.update(f"week {week + 1}: {now:%A %H:%M}, scrapy crawl")
         if process.returncode:
-            said = errors.read_text(encoding="utf-8")
-            raise subprocess.CalledProcessError(process.returncode, command, stderr=said)
+            messages = errors.read_text(encoding="utf-8")
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=messages)
 
     def _set_clock(self, now: datetime) -> None:
         self.site.set_clock(now)
         os.environ["FRESHET_CLOCK_OFFSET_HOURS"] = str((now - datetime.now(UTC)) / HOUR)
 
     def _show_freshness(self) -> None:
-        """What the first week and the others cost and gave, held against what truly changed."""
-        columns = ("week", "visits", "requests a day", "freshness", "a change waits")
-        title = "\nWhat it took and gave, held against when the site truly changed"
+        """Print the cost and the freshness of week 1 and of the later weeks."""
+        columns = ("week", "visits", "requests a day", "freshness", "delay of a change")
+        title = "\nCost and freshness, compared with the real changes of the site"
         table = Table(*columns, title=title, title_justify="left")
         for column in table.columns[2:]:
             column.justify = "right"
         table.add_row("1", "daily", *_figures(self._measured(0, 1)))
-        table.add_row("2, 3", "by plan", *_figures(self._measured(1, WEEKS - 1)), style="bold")
-        table.add_row("2, 3", "if daily", *_figures(self._measured(1, WEEKS - 1, daily=True)))
+        table.add_row("2, 3", "with a plan", *_figures(self._measured(1, WEEKS - 1)), style="bold")
+        table.add_row("2, 3", "daily crawling", *_figures(self._measured(1, WEEKS - 1, daily=True)))
         console.print(table)
         console.print(
-            "Pages known when these weeks began. Freshness: share of time in which a copy equals\n"
-            "its page.\n"
+            "For the pages that existed when these weeks began. Freshness is the share of time in\n"
+            "which a copy equals its page. The last row is computed, not measured.\n"
         )
 
     def _measured(self, week: int, weeks: int, *, daily: bool = False) -> Totals:
-        """The figures of some weeks: as the visits were, or as daily ones would have been."""
+        """Return the results of `weeks` weeks, with the real visits or daily ones."""
         begin = NOON + week * WEEK + SOON
         end = begin + weeks * WEEK
         world, visits = World(), {}
@@ -193,14 +194,14 @@ class Demo:
         return [row["at"] for row in self.db.visits.find(query, {"at": 1})]
 
     def _show_plan(self) -> None:
-        picture = Config.load().data_dir / "demo-week.png"
-        if picture.is_relative_to(ROOT):
-            picture = picture.relative_to(ROOT)
-        command = ("plan", SHOP, "--calendar", str(picture))
+        chart = Config.load().data_dir / "demo-week.png"
+        if chart.is_relative_to(ROOT):
+            chart = chart.relative_to(ROOT)
+        command = ("plan", SHOP, "--calendar", str(chart))
         _show_command(*command)
         with console.status("drawing"):
-            said = _run(*command)
-        console.print(said, markup=False)
+            output = _run(*command)
+        console.print(output, markup=False)
 
     def _show_change(self) -> None:
         changed = {"spider": SHOP, "outcome": "changed", "diff_size": {"$gt": 0}}
@@ -211,7 +212,7 @@ class Demo:
         console.print(_run("history", row["target"], "--diff"), markup=False)
         query = {"spider": SHOP, "outcome": "changed"}
         count = self.db.visits.count_documents(query)
-        console.print("[bold]Look further:[/]")
+        console.print("[bold]Next steps:[/]")
         for line in (
             f"export FRESHET_DATABASE={DATABASE}",
             f".venv/bin/scrapy explain {row['target']}",
@@ -222,19 +223,19 @@ class Demo:
             console.print(f"  {line}", markup=False)
 
 
-def _figures(found: Totals) -> list[str]:
-    """As many digits as are the same in every run: runs take real time, more on a busy machine."""
-    of_pages = found.by_page
+def _figures(totals: Totals) -> list[str]:
+    """Round to the digits that are the same in every run: runs take longer on a busy machine."""
+    of_pages = totals.by_page
     return [
-        f"{found.load.per_day:.0f}", f"{of_pages.freshness:.2f}",
+        f"{totals.load.per_day:.0f}", f"{of_pages.freshness:.2f}",
         f"{of_pages.delay_all_h:.0f} h",
     ]  # fmt: skip
 
 
 def _show_passes(runs: list[dict[str, Any]]) -> None:
-    """What the passes of each week found."""
-    columns = ("week", "site", "passes", "fetched", "new", "changed", "same", "304", "gone")
-    table = Table(*columns, title="\nWhat the passes found", title_justify="left")
+    """Print the results of the runs, by week and site."""
+    columns = ("week", "site", "runs", "fetched", "new", "changed", "same", "304", "gone")
+    table = Table(*columns, title="\nResults of the runs", title_justify="left")
     for column in table.columns[2:]:
         column.justify = "right"
     for week in range(WEEKS):
@@ -248,20 +249,20 @@ def _show_passes(runs: list[dict[str, Any]]) -> None:
 
 
 def _week_of(run: dict[str, Any]) -> int:
-    """The week of a pass; the one that ends a week belongs to it."""
+    """Return the week of a run; the run at the end of a week belongs to that week."""
     after: timedelta = run["started"] - NOON - SOON
     return max(0, after // WEEK)
 
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """The planner's inner loops become machine code once, while the first week passes."""
+    """Compile the planner's inner loops to machine code during the first week; done once."""
     command = [sys.executable, "-m", "scrapy", "replan", "--spider", SHOP, "--dry-run"]
     with subprocess.Popen(
         command, cwd=ROOT, env=_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as planning:
         yield
-        with console.status("compiling the planner, which is done once"):
+        with console.status("compiling the planner (done once)"):
             planning.wait()
 
 
@@ -286,7 +287,7 @@ def _environment() -> dict[str, str]:
 
 
 def _port() -> int:
-    """The demonstration's port; 0, which takes any, where another program has it."""
+    """Return the demo's port, or 0 for any free port if another program uses it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -296,8 +297,8 @@ def _port() -> int:
     return PORT
 
 
-def _headline(what: str, why: str) -> None:
-    console.print(f"\n[bold]{what}[/] {why}")
+def _headline(title: str, why: str) -> None:
+    console.print(f"\n[bold]{title}[/] {why}")
 
 
 def _show_command(*words: str) -> None:

@@ -1,6 +1,6 @@
 """Misbehaving resources, mounted at `/edge/<name>` and at `/edge/item/<name>`.
 
-`/edge/` lists them all. What follows the name in the path is passed on as `rest`.
+`/edge/` lists all of them. The path after the name is passed to the resource as `rest`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.site import edge_replies as replies
 from tests.site.edge_text import TEXTS
 from tests.site.exchange import Answer, Exchange
 
-# What the list shows for resources that want more than their name.
+# Example paths for resources that require more than their name.
 EXAMPLES = {
     "status": ("status/403", "status/404", "status/410", "status/500", "status/503"),
     "retry-after": ("retry-after/2",),
@@ -22,14 +22,14 @@ EXAMPLES = {
 
 
 class Edge(Protocol):
-    """One misbehaving resource."""
+    """A misbehaving resource."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Answer a request for the resource."""
 
 
 def resources(edits: Callable[[str], int]) -> dict[str, Edge]:
-    """Return all resources by name; `edits` counts the edits of a path."""
+    """Return all resources by name; `edits` returns the number of edits of a path."""
     named: dict[str, Edge] = {
         "plain": replies.Plain(edits),
         "empty": bodies.Empty(),
@@ -60,14 +60,14 @@ def resources(edits: Callable[[str], int]) -> dict[str, Edge]:
 
 
 class EdgeSite:
-    """Answers for everything below `/edge/`."""
+    """Answer requests below `/edge/`."""
 
     def __init__(self, edits: Callable[[str], int]) -> None:
         self._resources = resources(edits)
         self._list = _list_html(self._resources).encode()
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request; a `rest` that makes no sense gets 400."""
+        """Answer a request; an invalid `rest` gets status 400."""
         place = exchange.path.removeprefix("/edge/").removeprefix("item/")
         name, _, rest = place.partition("/")
         resource = self._resources.get(name)

@@ -1,4 +1,4 @@
-"""Misbehaving resources whose body is the trouble: odd, cut short, huge or slow."""
+"""Misbehaving resources with a broken body: odd, truncated, huge or slow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVING = b"""<!DOCTYPE html>
 
 
 class Fixed:
-    """Always the same body, without validators."""
+    """A resource that always sends the same body, without validators."""
 
     def __init__(self, body: bytes, content_type: str = HTML) -> None:
         self._answer = Answer(body, content_type)
@@ -40,7 +40,7 @@ class Empty(Fixed):
 
 
 class Binary(Fixed):
-    """The bytes of a picture, called HTML."""
+    """The bytes of an image, declared as HTML."""
 
     def __init__(self) -> None:
         super().__init__(PNG)
@@ -54,7 +54,7 @@ class Pdf(Fixed):
 
 
 class NoFields(Fixed):
-    """A good page with none of an item's markup."""
+    """A valid page without any of an item's markup."""
 
     def __init__(self) -> None:
         super().__init__(MOVING)
@@ -68,7 +68,7 @@ class NoValidators(Fixed):
 
 
 class Encoded(Fixed):
-    """An item page in an old encoding, named in the header or nowhere."""
+    """An item page in an old encoding, declared in the header or not at all."""
 
     def __init__(self, text: Text, declared: bool) -> None:
         kind = f"text/html; charset={text.charset}" if declared else "text/html"
@@ -76,7 +76,7 @@ class Encoded(Fixed):
 
 
 class Truncated:
-    """Content-Length promises 5,000 bytes; the connection closes after fewer."""
+    """A truncated body: Content-Length is 5,000, but the connection closes earlier."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Send part of the body and close."""
@@ -86,7 +86,7 @@ class Truncated:
 
 
 class ChunkedTruncated:
-    """A chunked body whose last chunk never comes."""
+    """A chunked body without its last chunk."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Send one chunk and close."""
@@ -96,7 +96,7 @@ class ChunkedTruncated:
 
 
 class Huge:
-    """A body of 50 MB, made as the client takes it."""
+    """A body of 50 MB, generated as the client reads it."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Start the stream."""
@@ -105,7 +105,7 @@ class Huge:
 
 
 class _HugeBody:
-    """Twisted's pull producer: asked for a chunk whenever the client can take more."""
+    """Produce the body as Twisted's pull producer, a chunk whenever the client can take more."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -121,21 +121,21 @@ class _HugeBody:
             self._exchange.finish()
 
     def stopProducing(self) -> None:
-        """Do nothing: the stream ends because it is not asked for more."""
+        """Do nothing: the stream ends when Twisted stops requesting chunks."""
 
 
 class Slow:
-    """An item page that comes in 60 parts, one a second."""
+    """An item page that is sent in 60 parts, one per second."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
-        """Start to drip."""
+        """Start sending."""
         body = latin_item("slow")
         exchange.start(200, [("Content-Type", HTML), ("Content-Length", str(len(body)))])
         _Drip(exchange, body).begin()
 
 
 class _Drip:
-    """Writes a body part by part until it ends or the client goes."""
+    """Write a body part by part, until it ends or the client disconnects."""
 
     def __init__(self, exchange: Exchange, body: bytes) -> None:
         size = -(-len(body) // SLOW_PARTS)
@@ -144,7 +144,7 @@ class _Drip:
         self._loop = LoopingCall(self._write)
 
     def begin(self) -> None:
-        """Write the first part now and the others second by second."""
+        """Write the first part now and the others one per second."""
         self._exchange.request.notifyFinish().addErrback(self._lost)
         self._loop.start(1.0).addCallback(lambda _: self._exchange.finish())
 

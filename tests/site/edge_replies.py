@@ -1,4 +1,4 @@
-"""Misbehaving resources whose status, headers or connection is the trouble."""
+"""Misbehaving resources with a broken status, header or connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLOOD_HEADERS = 400
 
 
 class Plain:
-    """A well-behaved item page with validators; each edit makes it 10 pence dearer."""
+    """A well-behaved item page with validators; each edit raises its price by 10 pence."""
 
     def __init__(self, edits: Callable[[str], int]) -> None:
         self._edits = edits
@@ -40,7 +40,7 @@ class GoneAfter:
 
 
 class Status:
-    """`status/<code>`: that status (200 to 599) with a short page."""
+    """The status in `status/<code>` (200 to 599), with a short page."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Send the status."""
@@ -48,7 +48,7 @@ class Status:
 
 
 class RetryAfter:
-    """429 with Retry-After the first time a path is asked for, an item page afterwards.
+    """Status 429 with Retry-After on the first request for a path, then an item page.
 
     `<name>/<seconds>` sets the delay (2 by default); `dated` sends it as an HTTP date.
     """
@@ -64,13 +64,13 @@ class RetryAfter:
             return
         seconds = _number(rest or "2", 0, 86400)
         self._seen.add(exchange.path)
-        # Real time, not the site's: the client's sleep is real as well.
+        # Real time, not the site's clock: the client sleeps in real time.
         date = http_date(datetime.fromtimestamp(time.time() + seconds, UTC))
         exchange.send(_status(429, ("Retry-After", date if self._dated else str(seconds))))
 
 
 class Always429:
-    """429 with `Retry-After: 1`, always."""
+    """Always status 429, with `Retry-After: 1`."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Send 429."""
@@ -78,7 +78,7 @@ class Always429:
 
 
 class Flaky:
-    """503 twice, then an item page, counted for each path."""
+    """Status 503 twice, then an item page, counted per path."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
@@ -90,7 +90,7 @@ class Flaky:
 
 
 class Redirect:
-    """`redirect/<code>/<target path>`: a redirect to that path of this site."""
+    """A redirect to the path in `redirect/<code>/<target path>` on this site."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Send the redirect."""
@@ -99,7 +99,7 @@ class Redirect:
 
 
 class RedirectLoop:
-    """Redirects from itself to `redirect-loop/back` and from there to itself."""
+    """A redirect to `redirect-loop/back`, and from there back to this page."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Send the redirect."""
@@ -108,7 +108,7 @@ class RedirectLoop:
 
 
 class RedirectOffsite:
-    """A redirect to another host, one that does not exist."""
+    """A redirect to a nonexistent host."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
         """Send the redirect."""
@@ -125,10 +125,10 @@ class HeadersFlood:
 
 
 class Close:
-    """Closes the connection without a byte of an answer."""
+    """A connection that is closed without an answer."""
 
     def serve(self, exchange: Exchange, rest: str) -> None:
-        """Close."""
+        """Close the connection."""
         exchange.drop()
 
 
@@ -138,7 +138,7 @@ def _status(code: int, *headers: tuple[str, str]) -> Answer:
 
 
 def _number(text: str, least: int, most: int) -> int:
-    """Return the number in the text; raises ValueError when it is none or out of range."""
+    """Return the number in the text; raise ValueError if it is invalid or out of range."""
     number = int(text)
     if not least <= number <= most:
         raise ValueError(f"{number} is not from {least} to {most}")

@@ -8,7 +8,7 @@ from html import escape
 
 @dataclass(frozen=True)
 class Text:
-    """What an item page says, the charset it is sent in, and its price as shown."""
+    """The text of an item page, its charset, and its price as displayed."""
 
     charset: str
     title: str
@@ -66,7 +66,7 @@ TEXTS = {
 
 
 def item_html(text: Text, title: str, price: str | None = None) -> str:
-    """Return an item page; it names no charset itself."""
+    """Return an item page without a charset declaration."""
     body = "\n".join(f"<p>{escape(line)}</p>" for line in text.paragraphs)
     return f"""<!DOCTYPE html>
 <html><head><title>{escape(title)}</title></head>

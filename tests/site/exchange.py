@@ -1,4 +1,4 @@
-"""One HTTP request and its answer: a typed layer over Twisted's request, and the log."""
+"""A typed layer over Twisted's request: one HTTP request with its answer, and the request log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HTML = "text/html; charset=utf-8"
 
 @dataclass(frozen=True)
 class Answer:
-    """A complete answer; `etag` is given without quotes and `date` is the site's clock."""
+    """A complete answer; `etag` has no quotes and `date` is the site's time."""
 
     body: bytes
     content_type: str = HTML
@@ -32,10 +32,10 @@ class Answer:
 
 
 class Exchange:
-    """A request with its answer; accepts origin-form and absolute-form (proxy) targets."""
+    """A request and its answer; accepts targets in origin form and in absolute form (proxy)."""
 
     def __init__(self, request: Request) -> None:
-        self.request: Any = request  # most of Twisted's methods carry no types
+        self.request: Any = request  # Most of Twisted's methods have no type annotations.
         self.method: str = request.method.decode("latin-1")
         uri = request.uri.decode("latin-1")
         host = self.header("host") or ""
@@ -49,21 +49,21 @@ class Exchange:
 
     @property
     def hostname(self) -> str:
-        """The host that was asked for, without its port."""
+        """Return the requested host without its port."""
         return self.host.partition(":")[0]
 
     @property
     def conditional(self) -> bool:
-        """Whether the request carries a validator."""
+        """Return whether the request has a validator."""
         return bool(self.header("if-none-match") or self.header("if-modified-since"))
 
     def header(self, name: str) -> str | None:
-        """Return a request header's last value, or None."""
+        """Return the last value of a request header, or None."""
         value: bytes | None = self.request.getHeader(name.encode())
         return None if value is None else value.decode("latin-1")
 
     def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
-        """Set the status and headers; without Content-Length the body goes out in chunks."""
+        """Set the status and headers; without Content-Length, the body is sent in chunks."""
         self.request.setResponseCode(status)
         for name, value in headers:
             if name.lower() == "date":
@@ -72,20 +72,20 @@ class Exchange:
                 self.request.responseHeaders.addRawHeader(name, value)
 
     def write(self, data: bytes) -> None:
-        """Send a part of the body."""
+        """Send part of the body."""
         self.request.write(data)
 
     def finish(self) -> None:
-        """Complete the answer, unless the client has gone."""
+        """Complete the answer, unless the client has disconnected."""
         if not self.request._disconnected:
             self.request.finish()
 
     def drop(self) -> None:
-        """Close the connection after what was written so far, leaving the answer incomplete."""
+        """Close the connection and leave the answer incomplete."""
         self.request.channel.loseConnection()
 
     def send(self, answer: Answer) -> None:
-        """Send a whole answer, or 304 when the request's validators match it."""
+        """Send a whole answer, or 304 if the request's validators match it."""
         headers = list(answer.headers)
         if answer.etag is not None:
             headers.append(("ETag", f'"{answer.etag}"'))
@@ -116,7 +116,7 @@ class Exchange:
 
 
 def etag_matches(tags: str, etag: str) -> bool:
-    """Tell whether an If-None-Match value names the ETag (compared weakly)."""
+    """Return whether an If-None-Match value contains the ETag (weak comparison)."""
     names = [tag.strip().removeprefix("W/") for tag in tags.split(",")]
     return "*" in names or f'"{etag}"' in names
 
@@ -132,11 +132,11 @@ def _parse_date(text: str) -> datetime:
 
 
 class RequestLog:
-    """Appends one JSON line for each finished request; without a path it does nothing.
+    """Append a JSON line for each finished request; does nothing without a path.
 
-    A line has: at (seconds since 1970), method, host, path (with its query), status (0 when
-    nothing was sent), bytes (length of the body sent), conditional, and complete (false when
-    the connection was lost first).
+    Each line has `at` (Unix time in seconds), `method`, `host`, `path` (with its query), `status`
+    (0 if nothing was sent), `bytes` (length of the body sent), `conditional`, and `complete` (false
+    if the connection was lost first).
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -144,7 +144,7 @@ class RequestLog:
         self._file = None if path is None else os.open(path, flags, 0o644)
 
     def watch(self, exchange: Exchange) -> None:
-        """Write the line once the answer is complete or the connection is lost."""
+        """Write the line when the answer is complete or the connection is lost."""
         if self._file is None:
             return
         at = time.time()

@@ -1,7 +1,7 @@
-"""Feeds that live by a trace: `python -m tests.site.feeds --posts FILE --feeds FILE --clock FILE`.
+"""Feeds that replay a trace: `python -m tests.site.feeds --posts FILE --feeds FILE --clock FILE`.
 
-`/feed/K.xml` is the feed in row K of the feeds' file: an RSS document of the newest posts at the
-site's time, as many as its window holds. Posts are known by `K-J`, the J-th of feed K.
+`/feed/K.xml` is the feed in row K of the file of feeds: an RSS document with the newest posts at
+the site's time, up to the feed size. The ID of a post is `K-J`, for the J-th post of feed K.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DOCUMENT = (
 
 
 class FeedSite:
-    """The feeds at the time of the clock. posts: of each feed, ascending."""
+    """The feeds at the site's time. posts: Unix times of each feed's posts, ascending."""
 
     def __init__(
         self, posts: list[list[datetime]], windows: list[int], time: clock.FileClock
@@ -48,13 +48,13 @@ class FeedSite:
         return None
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request."""
+        """Answer a request."""
         name = exchange.path.removeprefix("/feed/").removesuffix(".xml")
-        known = name.isdigit() and int(name) < len(self._posts)
-        exchange.send(self.document(int(name)) if known else NOT_FOUND)
+        exists = name.isdigit() and int(name) < len(self._posts)
+        exchange.send(self.document(int(name)) if exists else NOT_FOUND)
 
     def document(self, number: int) -> Answer:
-        """Return the feed as it is now."""
+        """Return the current document of the feed."""
         posts = self._posts[number]
         end = bisect_right(posts, self._time.now())
         begin = max(0, end - self._windows[number])
@@ -68,13 +68,13 @@ def _item(number: int, j: int, posted: datetime) -> str:
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a CSV file, plain or gzip."""
+    """Read the rows of a CSV file, plain or gzip."""
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as text:
         yield from csv.DictReader(text)
 
 
 def read(posts: Path, feeds: Path) -> tuple[list[list[datetime]], list[int]]:
-    """Return times of posts and the window of each feed, in the order of the feeds' file."""
+    """Return the post times and the feed size of each feed, in the order of the file of feeds."""
     listed = list(rows(feeds))
     number = {row["feed_id"]: k for k, row in enumerate(listed)}
     times: list[list[datetime]] = [[] for _ in listed]
@@ -90,8 +90,8 @@ def main() -> None:
     options.add_argument("--posts", type=Path, required=True)
     options.add_argument("--feeds", type=Path, required=True)
     options.add_argument("--clock", type=Path, required=True)
-    options.add_argument("--port", type=int, default=0, help="0 takes a free port")
-    options.add_argument("--log", type=Path, help="file for one JSON line a request")
+    options.add_argument("--port", type=int, default=0, help="port (0: any free port)")
+    options.add_argument("--log", type=Path, help="request log, one JSON line per request")
     args = options.parse_args()
     time = clock.FileClock(args.clock, datetime.now(UTC))
     serving.run(FeedSite(*read(args.posts, args.feeds), time), RequestLog(args.log), args.port)

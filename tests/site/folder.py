@@ -1,6 +1,6 @@
 """Folders of static files as web hosts: `python -m tests.site.folder --host NAME=FOLDER`.
 
-The server is the origin for its hosts (by Host header) and a plain HTTP proxy for them.
+The server is the origin of its hosts (by Host header) and a plain HTTP proxy for them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ REWRITTEN = (".html", ".xml")
 
 
 class FolderSite:
-    """Answers from the folder of the host that was asked for, with or without `www.`."""
+    """Answer requests from the folder of the requested host, with or without `www.`."""
 
     def __init__(self, hosts: Mapping[str, Path], validators: bool) -> None:
         self._hosts = {name.lower(): path.resolve() for name, path in hosts.items()}
         self._validators = validators
         names = "|".join(re.escape(name) for name in self._hosts)
-        # The name must end here: example.net.au is another host than example.net.
+        # The name must end here: example.net.au is not the host example.net.
         pattern = rf"https://((?:www\.)?(?:{names}))(?![\w-]|\.\w)"
         self._https = re.compile(pattern.encode())
 
@@ -38,7 +38,7 @@ class FolderSite:
         return None
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request."""
+        """Answer a request."""
         exchange.send(self.answer(exchange.hostname, exchange.path))
 
     def answer(self, host: str, path: str) -> Answer:
@@ -69,7 +69,7 @@ class FolderSite:
 
 
 def host_folder(text: str) -> tuple[str, Path]:
-    """Return the two parts of NAME=FOLDER; raises ValueError when that is not the form."""
+    """Return the two parts of NAME=FOLDER; raises ValueError if the format is wrong."""
     name, _, folder = text.partition("=")
     if not name or not Path(folder).is_dir():
         raise ValueError(f"{text!r} is not NAME=FOLDER with an existing folder")
@@ -80,8 +80,8 @@ def main() -> None:
     """Serve until SIGTERM."""
     options = argparse.ArgumentParser(prog="python -m tests.site.folder", description=__doc__)
     options.add_argument("--host", type=host_folder, action="append", required=True)
-    options.add_argument("--port", type=int, default=0, help="0 takes a free port")
-    options.add_argument("--log", type=Path, help="file for one JSON line a request")
+    options.add_argument("--port", type=int, default=0, help="port (0: any free port)")
+    options.add_argument("--log", type=Path, help="request log, one JSON line per request")
     options.add_argument("--validators", action="store_true", help="send ETags")
     args = options.parse_args()
     site = FolderSite(dict(args.host), args.validators)

@@ -1,9 +1,9 @@
-"""A server that misbehaves on purpose, each way at a path of its own: `/item/<name>`.
+"""A server that deliberately misbehaves, in a different way at each path `/item/<name>`.
 
-`/` lists them all, `/many/<name>/<n>` lists one n times; `/good/<n>` are pages that behave. What
-follows the name in the path is passed on as `rest`. `/mixed/<hostile>/` is a site of 1,000 honest
-pages with as many hostile ones among them as the path names. Raw sockets, as no library would send
-this.
+`/` lists all of them, `/many/<name>/<n>` links the same one n times, and `/good/<n>` are
+well-behaved pages. The path after the name is passed on as `rest`. `/mixed/<hostile>/` is a site of
+1,000 honest pages with `hostile` hostile ones among them. The server uses raw sockets, because no
+HTTP library would send such answers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KNOWN = MISBEHAVIOURS | hostile_pages.ALL | hostile_mixed.CHANGING
 
 
 class Hostile:
-    """Answers each connection's requests, one after the other."""
+    """Answer the requests of each connection, one after the other."""
 
     def __init__(self, log: Path | None) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -47,7 +47,7 @@ class Hostile:
         self._mixed = hostile_mixed.MixedSite()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve until the client goes, or an answer has ended the connection."""
+        """Serve until the client disconnects or an answer ends the connection."""
         try:
             while head := await _head(reader):
                 link = Link(head, writer)
@@ -86,7 +86,7 @@ class Hostile:
 
 
 async def _head(reader: asyncio.StreamReader) -> str:
-    """The request line and headers; empty where the client has gone."""
+    """Return the request line and headers; empty if the client has disconnected."""
     try:
         return (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -100,7 +100,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 def sockets() -> list[socket.socket]:
-    """One free port on all addresses of the server."""
+    """Bind one free port on all addresses of the server."""
     first = _bound(HOME, 0)
     port = first.getsockname()[1]
     others = [address for address in hostile_robots.ALL if address != HOME]
@@ -108,14 +108,14 @@ def sockets() -> list[socket.socket]:
 
 
 def _bound(address: str, port: int) -> socket.socket:
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind((address, port))
-    return found
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    return listener
 
 
 async def serve(log: Path | None) -> None:
-    """Listen, print the address as one line, and serve until the process is ended."""
+    """Listen, print the address on one line, and serve until the process is terminated."""
     hostile = Hostile(log)
     bound = sockets()
     for one in bound:
@@ -127,7 +127,7 @@ async def serve(log: Path | None) -> None:
 def main() -> None:
     """Serve until SIGTERM."""
     options = argparse.ArgumentParser(prog="python -m tests.site.hostile", description=__doc__)
-    options.add_argument("--log", type=Path, help="file for one JSON line a request")
+    options.add_argument("--log", type=Path, help="request log, one JSON line per request")
     asyncio.run(serve(options.parse_args().log))
 
 

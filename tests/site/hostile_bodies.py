@@ -1,4 +1,4 @@
-"""Misbehaving bodies: endless, slow, of another length than announced."""
+"""Misbehaving bodies: endless, slow, or with a wrong length."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ TERABYTES = 5 * 10**12
 
 
 async def endless(link: Link, rest: str) -> None:
-    """A body without length and end."""
+    """Send a body without a length and without an end."""
     await link.head()
     await link.forever(itertools.repeat(WORDS))
 
 
 async def endless_chunked(link: Link, rest: str) -> None:
-    """Chunks without end."""
+    """Send chunks without end."""
     await link.head("Transfer-Encoding: chunked")
     chunk = b"%x\r\n%s\r\n" % (len(WORDS), WORDS)
     await link.forever(itertools.repeat(chunk))
 
 
 async def endless_crumbs(link: Link, rest: str) -> None:
-    """Chunks of one byte without end."""
+    """Send one-byte chunks without end."""
     await link.head("Transfer-Encoding: chunked")
     await link.forever(itertools.repeat(b"1\r\nx\r\n" * 10_000))
 
 
 async def one_chunk(link: Link, rest: str) -> None:
-    """One chunk of terabytes."""
+    """Send one chunk with a declared size of terabytes."""
     await link.head("Transfer-Encoding: chunked")
     await link.forever(itertools.chain([b"%x\r\n" % TERABYTES], itertools.repeat(WORDS)))
 
 
 async def terabytes(link: Link, rest: str) -> None:
-    """A body whose announced length is terabytes."""
+    """Send a body with a Content-Length of terabytes."""
     await link.head(f"Content-Length: {TERABYTES}")
     await link.forever(itertools.repeat(WORDS))
 
 
 async def drip(link: Link, rest: str) -> None:
-    """A body that comes byte by byte, one a second."""
+    """Send a body one byte per second."""
     await link.head(f"Content-Length: {len(PAGE)}")
     await link.drip(PAGE)
 
 
 async def short(link: Link, rest: str) -> None:
-    """A body that ends before its announced length."""
+    """Send a body shorter than its Content-Length."""
     await link.head(f"Content-Length: {2 * len(PAGE)}")
     await link.raw(PAGE)
     link.close()
 
 
 async def long(link: Link, rest: str) -> None:
-    """A body longer than announced: it is read to the announced length."""
+    """Send a body longer than its Content-Length; clients read up to the declared length."""
     await link.head(f"Content-Length: {len(PAGE) - 7}")
     await link.forever([PAGE, WORDS, WORDS])
 
 
 def lengths(*values: str) -> Misbehaviour:
-    """Answers with such Content-Length headers."""
+    """Answer with these Content-Length headers."""
 
     async def answer(link: Link, rest: str) -> None:
         await link.head(*(f"Content-Length: {value}" for value in values))
@@ -75,7 +75,7 @@ def lengths(*values: str) -> Misbehaviour:
 
 
 def chunked(*parts: bytes) -> Misbehaviour:
-    """Answers with such bytes where chunks should be."""
+    """Answer with these bytes in place of valid chunks."""
 
     async def answer(link: Link, rest: str) -> None:
         await link.head("Transfer-Encoding: chunked")
@@ -91,13 +91,13 @@ def _trailers() -> Iterator[bytes]:
 
 
 async def endless_trailers(link: Link, rest: str) -> None:
-    """A good chunk, then headers behind the body without end."""
+    """Send a valid chunk, then trailers without end."""
     await link.head("Transfer-Encoding: chunked")
     await link.forever(_trailers())
 
 
 async def unknown_transfer(link: Link, rest: str) -> None:
-    """A transfer encoding that nobody knows."""
+    """Send an unknown transfer encoding."""
     await link.head("Transfer-Encoding: rot13")
     await link.forever([PAGE])
 

@@ -1,4 +1,4 @@
-"""Misbehaving bodies that are packed: bombs, and what is only work to unpack."""
+"""Misbehaving compressed bodies: decompression bombs, and streams that only waste CPU time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAMES = 40_000
 
 @cache
 def deflated(head: bytes = b"") -> bytes:
-    """A raw deflate stream that becomes half a gigabyte of spaces behind `head`."""
+    """Return a raw deflate stream that expands to `head` and half a gigabyte of spaces."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     first = packer.compress(head) + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(b" " * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -29,86 +29,86 @@ def deflated(head: bytes = b"") -> bytes:
 
 
 def gzipped(head: bytes = b"") -> bytes:
-    """The same as a gzip file, without its end: nobody should come so far."""
+    """Return the same as a gzip file without its trailer, which no client should reach."""
     return GZIP_HEAD + deflated(head)
 
 
 @cache
 def nested() -> bytes:
-    """A gzip file that becomes a bomb that becomes half a gigabyte."""
+    """Return a gzip file that expands to a gzip bomb of half a gigabyte."""
     return gzip.compress(gzipped(), 9)
 
 
 @cache
 def zstandard() -> bytes:
-    """Frames of a megabyte each, half a gigabyte together."""
-    from backports import zstd  # Scrapy brings it for Pythons that have none
+    """Return Zstandard frames of a megabyte each, half a gigabyte in total."""
+    from backports import zstd  # Scrapy installs the backport for Pythons without the module.
 
     return zstd.compress(bytes(MEGABYTE)) * UNPACKED_MEGABYTES
 
 
 @cache
 def brotlied() -> bytes:
-    """A stream that becomes a quarter of a gigabyte."""
+    """Return a Brotli stream that expands to a quarter of a gigabyte."""
     packer = brotli.Compressor(quality=1)
     parts = [packer.process(bytes(MEGABYTE)) for _ in range(256)]
     return b"".join([*parts, packer.finish()])
 
 
 async def bomb_gzip(link: Link, rest: str) -> None:
-    """Gzip that becomes half a gigabyte."""
+    """Send gzip that expands to half a gigabyte."""
     await link.whole(gzipped(), "Content-Encoding: gzip")
 
 
 async def bomb_deflate(link: Link, rest: str) -> None:
-    """Deflate that becomes half a gigabyte."""
+    """Send deflate that expands to half a gigabyte."""
     await link.whole(deflated(), "Content-Encoding: deflate")
 
 
 async def bomb_br(link: Link, rest: str) -> None:
-    """Brotli that becomes a quarter of a gigabyte."""
+    """Send Brotli that expands to a quarter of a gigabyte."""
     await link.whole(brotlied(), "Content-Encoding: br")
 
 
 async def bomb_zstd(link: Link, rest: str) -> None:
-    """Zstandard that becomes half a gigabyte."""
+    """Send Zstandard that expands to half a gigabyte."""
     await link.whole(zstandard(), "Content-Encoding: zstd")
 
 
 async def bomb_nested(link: Link, rest: str) -> None:
-    """Gzip in gzip, announced in one header."""
+    """Send gzip in gzip, declared in one header."""
     await link.whole(nested(), "Content-Encoding: gzip, gzip")
 
 
 async def bomb_nested_headers(link: Link, rest: str) -> None:
-    """Gzip in gzip, announced in two headers."""
+    """Send gzip in gzip, declared in two headers."""
     await link.whole(nested(), "Content-Encoding: gzip", "Content-Encoding: gzip")
 
 
 async def bomb_layers(link: Link, rest: str) -> None:
-    """A small page that claims to have been packed three thousand times."""
+    """Send a small page with three thousand declared layers of compression."""
     await link.whole(PAGE, f"Content-Encoding: {','.join(['gzip'] * LAYERS)}")
 
 
 async def bomb_members(link: Link, rest: str) -> None:
-    """Tens of thousands of empty gzip files in a row: nothing comes of them but work."""
+    """Send tens of thousands of empty gzip members, which expand to nothing but cost CPU time."""
     await link.whole(gzip.compress(b"") * FRAMES, "Content-Encoding: gzip")
 
 
 async def bomb_frames(link: Link, rest: str) -> None:
-    """The same in zstandard."""
+    """Send thousands of empty Zstandard frames."""
     from backports import zstd
 
     await link.whole(zstd.compress(b"") * FRAMES, "Content-Encoding: zstd")
 
 
 async def bomb_sitemap(link: Link, rest: str) -> None:
-    """A gzipped file, begun as a sitemap, that becomes half a gigabyte."""
+    """Send a gzip file that starts as a sitemap and expands to half a gigabyte."""
     await link.whole(gzipped(SITEMAP), kind="application/gzip")
 
 
 async def not_gzip(link: Link, rest: str) -> None:
-    """A page that is called gzip and is not."""
+    """Send an uncompressed page that is declared as gzip."""
     await link.whole(PAGE, "Content-Encoding: gzip")
 
 

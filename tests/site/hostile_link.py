@@ -1,4 +1,4 @@
-"""One request to the hostile server, and what may be sent for it: any bytes at all."""
+"""A request to the hostile server, and methods that send arbitrary bytes in response."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 
 HTML = "text/html; charset=utf-8"
-# As much as a client takes in one go; the server waits until it has.
+# As much as a client reads at a time; the server waits until the client has read it.
 PIECE_BYTES = 65_536
 
 
 class Link:
-    """A request with the connection on which it came.
+    """A request with its connection.
 
-    sent: bytes written so far      ended: no further request can follow on this connection
+    sent:  number of bytes written so far
+    ended: no further request can follow on this connection
     """
 
     def __init__(self, head: str, writer: asyncio.StreamWriter) -> None:
         lines = head.split("\r\n")
         self.target = lines[0].split(" ")[1]
-        # To a proxy whole URLs are sent.
+        # A client sends absolute URLs to a proxy.
         self.path = re.sub(r"^http://[^/]*", "", self.target).partition("?")[0]
         headers = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
         self.host = headers.get("Host", "")
@@ -30,42 +31,42 @@ class Link:
         self._writer = writer
 
     async def raw(self, data: bytes) -> None:
-        """Send these bytes; raises OSError where the client has gone."""
+        """Send these bytes; raises OSError if the client has disconnected."""
         self._writer.write(data)
         self.sent += len(data)
         await self._writer.drain()
-        # Where nothing has to wait, `drain` lets nobody else do anything.
+        # If there is nothing to wait for, `drain` does not yield to other tasks.
         await asyncio.sleep(0)
 
     async def head(self, *headers: str, status: str = "200 OK", kind: str = HTML) -> None:
-        """Send a status line and headers, and the end of them."""
+        """Send a status line and headers, including the empty line at the end."""
         lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", *headers, "", ""]
         await self.raw("\r\n".join(lines).encode("latin-1"))
 
     async def whole(self, body: bytes, *headers: str, kind: str = HTML) -> None:
-        """Send a good answer."""
+        """Send a valid answer."""
         await self.head(f"Content-Length: {len(body)}", *headers, kind=kind)
         await self.raw(body)
 
     async def page(self, html: str, *headers: str) -> None:
-        """Send a good page."""
+        """Send a valid page."""
         await self.whole(f"<!DOCTYPE html><main>{html}</main>".encode(), *headers)
 
     async def forever(self, pieces: Iterable[bytes]) -> None:
-        """Send all of them, as fast as they are taken; then nothing more."""
+        """Send all pieces as fast as the client reads them; the connection then ends."""
         self.ended = True
         for piece in pieces:
             await self.raw(piece)
 
     async def drip(self, text: bytes, seconds: float = 1.0) -> None:
-        """Send byte by byte, for as long as anyone waits."""
+        """Send byte by byte until the client disconnects."""
         self.ended = True
         for byte in text:
             await self.raw(bytes([byte]))
             await asyncio.sleep(seconds)
 
     def close(self) -> None:
-        """End the connection after what was sent."""
+        """Close the connection after the pending data."""
         self.ended = True
 
 

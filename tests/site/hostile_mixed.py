@@ -1,7 +1,7 @@
-"""A site of honest pages with hostile ones among them, whose contents change between visits.
+"""A site of honest pages mixed with hostile ones, which change between visits.
 
 `/mixed/<hostile>/` links to ten lists with all pages; `/mixed/<hostile>/good/<n>` are the honest
-pages. The hostile ones stand at `/item/<name>`.
+pages. The hostile ones are at `/item/<name>`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from tests.site.hostile_link import Link, Misbehaviour
 
 HONEST, LISTS = 1000, 10
-# Of a server that is neither near nor overloaded.
+# A server that is neither close nor overloaded.
 ANSWER_SECONDS = 0.1
 WORDS = 300
 BIG_BYTES = 14_000_000
@@ -22,13 +22,13 @@ _visits = itertools.count(1)
 
 
 def _lines(visit: int) -> str:
-    """Lines that all change, many of them to those of another place."""
+    """Return lines that all change, many of them to lines from another position."""
     lines = [f"{n * 7919 % 9973} {(n * visit) % 89}" for n in range(10_000)]
     return f"<h1>Lines</h1><pre>{chr(10).join(lines)}</pre>"
 
 
 def _repeated(visit: int) -> str:
-    """Two lines in turns, so that each line of a version matches half of the other's."""
+    """Return two alternating lines, so that each line of a version matches half of the other's."""
     lines = ("a" if (n + visit) % 2 else "b" for n in range(10_000))
     return f"<h1>Lines</h1><pre>{chr(10).join(lines)}</pre>"
 
@@ -57,7 +57,7 @@ def _changing(text: object) -> Misbehaviour:
     return answer
 
 
-# Pages that are another one at each visit.
+# Pages that are different at each visit.
 CHANGING: dict[str, Misbehaviour] = {
     "new-lines": _changing(_lines),
     "lines-in-turns": _changing(_repeated),
@@ -66,7 +66,8 @@ CHANGING: dict[str, Misbehaviour] = {
     "new-marks": _changing(_marks),
     "new-escapes": _changing(_escapes),
 }
-# Forty, of every kind: bodies, bombs, headers, redirects, pages that are hard to read or compare.
+# Forty pages of all kinds: bodies, bombs, headers, redirects, and pages that are hard to parse or
+# compare.
 HOSTILE = (
     *("endless", "drip", "terabytes", "endless-crumbs", "lengths-differ", "endless-trailers"),
     *("bomb-gzip", "bomb-br", "bomb-zstd", "bomb-nested", "bomb-layers", "bomb-members"),
@@ -79,7 +80,7 @@ HOSTILE = (
 
 
 class MixedSite:
-    """Answers the site's own pages. A tenth of the honest ones change with each visit."""
+    """Answer the site's own pages. A tenth of the honest pages change with each visit."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
@@ -99,7 +100,7 @@ class MixedSite:
 
 
 def _paths(hostile: int, number: int) -> list[str]:
-    """The pages of a list: its share of both kinds, in an order that mixes them."""
+    """Return the paths of a list: its share of honest and hostile pages, mixed."""
     honest = [f"/mixed/{hostile}/good/{n}" for n in range(number, HONEST, LISTS)]
     others = [f"/item/{name}" for name in HOSTILE[:hostile][number::LISTS]]
     paths = honest + others

@@ -1,4 +1,4 @@
-"""Misbehaving redirects: in circles, without end, to where nobody should be sent."""
+"""Misbehaving redirects: loops, endless chains, and redirects into private networks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from tests.site.hostile_link import Link, Misbehaviour
 
 LONG_CHARACTERS = 15_000
-# Other ways to write or name an address of this machine, or of a network that is nobody's business.
+# Other spellings and names of an address of this machine, or of a private network.
 PLACES = {
     "localhost": "localhost",
     "loopback-2": "127.0.0.2",
@@ -24,13 +24,13 @@ PLACES = {
     "multicast": "224.0.0.1",
     "unique-local": "[fd00::1]",
     "link-local": "[fe80::1]",
-    # A name that only the resolver of a test knows.
+    # A name that only a test's resolver resolves.
     "rebound": "rebound.test",
 }
 
 
 def to(location: str) -> Misbehaviour:
-    """Redirects there."""
+    """Redirect to this location."""
 
     async def answer(link: Link, rest: str) -> None:
         await move(link, location.replace("PORT", str(link.port)))
@@ -39,7 +39,7 @@ def to(location: str) -> Misbehaviour:
 
 
 def refreshed(location: str) -> Misbehaviour:
-    """A page that refreshes itself to there."""
+    """Answer with a page that refreshes to this location."""
 
     async def answer(link: Link, rest: str) -> None:
         url = location.replace("PORT", str(link.port))
@@ -54,28 +54,28 @@ async def move(link: Link, location: str) -> None:
 
 
 async def ever_new(link: Link, rest: str) -> None:
-    """Redirects to a URL that nobody has seen yet, again and again."""
+    """Redirect to a new URL each time, without end."""
     await move(link, f"/item/ever-new/{int(rest or 0) + 1}")
 
 
 async def slow_moves(link: Link, rest: str) -> None:
-    """The same, and each takes its time."""
+    """Redirect to a new URL each time, slowly."""
     await asyncio.sleep(1.5)
     await move(link, f"/item/slow-moves/{int(rest or 0) + 1}")
 
 
 async def refresh_ever_new(link: Link, rest: str) -> None:
-    """Pages that refresh themselves to new ones."""
+    """Answer with a page that refreshes to a new URL each time, without end."""
     await refreshed(f"/item/refresh-ever-new/{int(rest or 0) + 1}")(link, rest)
 
 
 async def no_location(link: Link, rest: str) -> None:
-    """A redirect to nowhere."""
+    """Redirect without a location."""
     await link.head("Content-Length: 0", status="302 Found")
 
 
 async def missing(link: Link, rest: str) -> None:
-    """404."""
+    """Answer with status 404."""
     await link.head("Content-Length: 0", status="404 Not Found")
 
 

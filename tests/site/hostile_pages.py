@@ -1,4 +1,4 @@
-"""Pages that are made to harm their reader, or are only odd: bodies by name."""
+"""Bodies of pages that are hard or harmful to parse, or only odd, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BROKEN = {
     "forms": "<form><div>" * 50_000 + PARAGRAPH,
     "memory": "<p>x" * (7 * MANY),
 }
-# What takes minutes, if it is let.
+# Pages that take minutes to parse without limits.
 ENDLESS = {
     "attributes": f"<div {' '.join(f'a{n}=1' for n in range(5 * MANY))}>{PARAGRAPH}</div>",
     "selectors": "<div class=x>" * 200 + "<p>x" * 30_000,

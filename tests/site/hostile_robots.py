@@ -1,4 +1,4 @@
-"""Misbehaving robots.txt, one at each of the server's addresses."""
+"""Misbehaving robots.txt files, one at each of the server's addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HALF_MEGABYTE = 1 << 19
 
 
 def file(body: bytes, *headers: str) -> Misbehaviour:
-    """Answers with a file."""
+    """Answer with a file."""
 
     async def answer(link: Link, rest: str) -> None:
         await link.whole(body, *headers, kind=TEXT)
@@ -25,12 +25,12 @@ def file(body: bytes, *headers: str) -> Misbehaviour:
 
 
 def filled(head: bytes, line: bytes, size: int) -> bytes:
-    """`head`, then the line again and again."""
+    """Return `head`, then the line repeated up to the size."""
     return head + line * ((size - len(head)) // len(line))
 
 
 def numbered(head: bytes, line: bytes, size: int) -> bytes:
-    """As `filled`, with another number in place of `%d` in each line."""
+    """Return `head`, then the line up to the size, with `%d` replaced by consecutive numbers."""
     parts, length = [head], len(head)
     for number in itertools.count():
         parts.append(line % number)
@@ -41,24 +41,24 @@ def numbered(head: bytes, line: bytes, size: int) -> bytes:
 
 
 async def endless(link: Link, rest: str) -> None:
-    """Rules, then comments without end."""
+    """Send rules, then comments without end."""
     await link.head(kind=TEXT)
     await link.forever(itertools.chain([FIRST], itertools.repeat(COMMENT * 1000)))
 
 
 async def slow(link: Link, rest: str) -> None:
-    """One byte a second."""
+    """Send one byte per second."""
     await link.head("Content-Length: 5000", kind=TEXT)
     await link.drip(FIRST * 100)
 
 
 async def loop(link: Link, rest: str) -> None:
-    """Redirects to itself."""
+    """Redirect to itself."""
     await move(link, "/robots.txt")
 
 
 async def elsewhere(link: Link, rest: str) -> None:
-    """Redirects into the private network."""
+    """Redirect into the private network."""
     await move(link, f"http://localhost:{link.port}/secret")
 
 

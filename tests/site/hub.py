@@ -1,13 +1,13 @@
 """A WebSub hub on 127.0.0.1, well-behaved or not: `python -m tests.site.hub`.
 
-Subscriptions are asked for at one of these paths, each a hub of its own manners:
+Clients subscribe at one of these paths, each of which is a hub with its own behavior:
 
-/hub      confirms, and signs what it delivers     /eager    confirms before it answers
-/deny     accepts, then says that it is denied     /silent   accepts and never comes back
+/hub      confirms, and signs its deliveries       /eager    confirms before it answers
+/deny     accepts, then denies the subscription    /silent   accepts and never confirms
 /refuse   400       /fail   500       /busy   503 with Retry-After      /moved   307 to /hub
 
-`?lease=N` makes leases of N seconds, whatever is asked for. POST /-/publish delivers (JSON in, JSON
-out), GET /-/subscriptions tells who has subscribed, /-/forget ends all that.
+`?lease=N` makes leases of N seconds, whatever the client requests. POST /-/publish delivers (JSON
+in, JSON out), GET /-/subscriptions lists the subscriptions, /-/forget deletes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STATUS = {"/hub": 202, "/eager": 202, "/deny": 202, "/silent": 202, "/refuse": 4
 
 @dataclass
 class Subscription:
-    """Who wants what; `answers` are the statuses that the callback gave to the hub's questions."""
+    """A subscription; `answers` are the callback's statuses to the hub's verification requests."""
 
     topic: str
     callback: str
@@ -49,7 +49,7 @@ class Subscription:
 
 
 class Hub:
-    """Takes subscriptions and delivers."""
+    """Accept subscriptions and deliver posts."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[str, Subscription] = {}
@@ -57,11 +57,11 @@ class Hub:
         self._agent: Any = untyped(serving.reactor, connectTimeout=5)
 
     def quick(self, request: Request) -> bytes | None:
-        """Nothing is answered without an exchange."""
+        """Return None: every request needs an exchange."""
         return None
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request."""
+        """Answer a request."""
         if exchange.path == "/-/subscriptions":
             _send_json(exchange, [asdict(one) for one in self._subscriptions.values()])
         elif exchange.path == "/-/forget":
@@ -91,12 +91,12 @@ class Hub:
             await self._get(form["hub.callback"], reason | {"hub.topic": form["hub.topic"]})
 
     async def _verify(self, form: dict[str, str]) -> None:
-        """Ask the callback whether this is wanted, and note it if so."""
+        """Verify the request with the callback, and store the subscription if it confirms."""
         callback, mode = form["hub.callback"], form["hub.mode"]
         lease = form.get("lease") or form.get("hub.lease_seconds", "")
-        known = self._subscriptions.get(callback)
+        former = self._subscriptions.get(callback)
         one = Subscription(form["hub.topic"], callback, form.get("hub.secret", ""), lease)
-        one.asked, one.answers = (known.asked + 1, known.answers) if known else (1, [])
+        one.asked, one.answers = (former.asked + 1, former.answers) if former else (1, [])
         status, text = await self._get(callback, {
             "hub.mode": mode, "hub.topic": one.topic, "hub.challenge": CHALLENGE,
             "hub.lease_seconds": lease,
@@ -106,19 +106,19 @@ class Hub:
         if agreed:
             one.active = mode == "subscribe"
             self._subscriptions[callback] = one
-        elif known is None:
+        elif former is None:
             self._subscriptions[callback] = one
 
-    async def _publish(self, exchange: Exchange, asked: dict[str, Any]) -> None:
-        """Deliver `body` to all who wait for `topic`, signed by `method` ("" for not at all)."""
-        body, replies = asked["body"].encode("latin-1"), []
+    async def _publish(self, exchange: Exchange, order: dict[str, Any]) -> None:
+        """Deliver `body` to all subscribers of `topic`, signed by `method` ("": unsigned)."""
+        body, replies = order["body"].encode("latin-1"), []
         for one in self._subscriptions.values():
-            if one.topic != asked["topic"] or not one.active:
+            if one.topic != order["topic"] or not one.active:
                 continue
             headers = {"Content-Type": ["application/rss+xml; charset=utf-8"]}
-            if method := asked["method"]:
+            if method := order["method"]:
                 digest = hmac.digest(one.secret.encode(), body, method).hex()
-                headers["X-Hub-Signature"] = [f"{method}={asked.get('signature', digest)}"]
+                headers["X-Hub-Signature"] = [f"{method}={order.get('signature', digest)}"]
             status, _ = await self._request(b"POST", one.callback, headers, body)
             replies.append(status)
         _send_json(exchange, replies)
@@ -150,8 +150,8 @@ def _send_json(exchange: Exchange, value: object) -> None:
 def main() -> None:
     """Serve until SIGTERM."""
     options = argparse.ArgumentParser(prog="python -m tests.site.hub", description=__doc__)
-    options.add_argument("--port", type=int, default=0, help="0 takes a free port")
-    options.add_argument("--log", type=Path, help="file for one JSON line a request")
+    options.add_argument("--port", type=int, default=0, help="port (0: any free port)")
+    options.add_argument("--log", type=Path, help="request log, one JSON line per request")
     args = options.parse_args()
     serving.run(Hub(), RequestLog(args.log), args.port)
 

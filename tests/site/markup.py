@@ -1,4 +1,4 @@
-"""The HTML of the shop and the blog: the changing frame and the content inside it."""
+"""The HTML of the shop and the blog: the changing boilerplate and the content inside it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ UTM = "utm_source=newsletter&amp;utm_medium=email"
 
 @dataclass(frozen=True)
 class Content:
-    """The part of a page that counts: its title and the HTML inside `main`."""
+    """The relevant part of a page: its title and the HTML inside `main`."""
 
     title: str
     html: str
 
 
 def link(path: str, text: str) -> str:
-    """Return an `a` element; `path` is used as it is."""
+    """Return an `a` element; `path` is not escaped."""
     return f'<a href="{path}">{escape(text)}</a>'
 
 
 def list_items(lines: Sequence[str]) -> str:
-    """Return the lines as `li` elements, one a line."""
+    """Return the lines as `li` elements, one per line."""
     return "\n".join(f"<li>{line}</li>" for line in lines)
 
 
@@ -109,7 +109,7 @@ def post_content(post: Post, now: datetime, item: Item | None) -> Content:
 
 
 def category_content(name: str, items: Sequence[Item], number: int, more: bool) -> Content:
-    """Return page `number` of a category; `more` tells whether a next page exists."""
+    """Return page `number` of a category; `more` is true if a next page exists."""
     lines = "\n".join(f'<li class="product">{link(i.path, i.title)}</li>' for i in items)
     return _list(CATEGORIES[name][0], "products", lines, (f"/shop/{name}/", number, more))
 
@@ -117,7 +117,7 @@ def category_content(name: str, items: Sequence[Item], number: int, more: bool) 
 def posts_content(
     base: str, heading: str, posts: Sequence[Post], number: int, more: bool
 ) -> Content:
-    """Return page `number` of a list of posts that begins at the path `base`."""
+    """Return page `number` of a list of posts that starts at the path `base`."""
     lines = "\n".join(
         f'<li class="post">{link(post.path, post.title)} '
         f'<time datetime="{post.published.isoformat()}">{post.published:%d %B %Y}</time></li>'
@@ -163,5 +163,5 @@ def home_content(featured: Sequence[Item]) -> Content:
 
 
 def plain_content(heading: str, text: str) -> Content:
-    """Return a page of one heading and one paragraph."""
+    """Return a page with one heading and one paragraph."""
     return Content(heading, f"<h1>{escape(heading)}</h1>\n<p>{escape(text)}</p>")

@@ -1,4 +1,4 @@
-"""The two practice hosts: which site answers for which name."""
+"""The two practice hosts, and the site that answers for each name."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ HOSTS = {
 
 
 def page(host: str, path: str) -> str | None:
-    """Return the HTML of a page, or None when there is no such page."""
+    """Return the HTML of a page, or None if there is no such page."""
     make = HOSTS.get(host)
     return None if make is None else make(path)

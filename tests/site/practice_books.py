@@ -1,4 +1,4 @@
-"""A small book shop built like books.toscrape.com, with texts of its own."""
+"""A small bookshop built like books.toscrape.com, with its own texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (24, 9, 7, 5)
 
 @dataclass(frozen=True)
 class Book:
-    """One book; `pence` is its price."""
+    """A book; `pence` is its price."""
 
     number: int
     title: str
@@ -66,7 +66,7 @@ _CATEGORY = re.compile(
 
 
 def page(path: str) -> str | None:
-    """Return the HTML of a page, or None when there is no such page."""
+    """Return the HTML of a page, or None if there is no such page."""
     if path.endswith("/"):
         path += "index.html"
     if path in _BY_PATH:
@@ -126,7 +126,7 @@ def _pager(path: str, folder: str, number: int, pages: int) -> str:
 
 
 def _link(path: str, target: str, text: str) -> str:
-    """Return a link from one path to another, relative as on the original."""
+    """Return a link from one path to another, relative as on the original site."""
     place = posixpath.relpath(target, posixpath.dirname(path))
     return f'<a href="{place}">{escape(text)}</a>'
 

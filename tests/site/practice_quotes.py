@@ -1,4 +1,4 @@
-"""A small site of quotes built like quotes.toscrape.com; people and sayings are invented."""
+"""A small site of quotes built like quotes.toscrape.com; people and quotes are invented."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SAYINGS = (
 
 @dataclass(frozen=True)
 class Quote:
-    """A saying with its author and tags."""
+    """A quote with its author and tags."""
 
     text: str
     author: str
@@ -70,7 +70,7 @@ _LIST = re.compile(r"(?:/tag/([a-z]+))?(?:/page/([1-9]\d{0,3}))?/")
 
 
 def page(path: str) -> str | None:
-    """Return the HTML of a page, or None when there is no such page."""
+    """Return the HTML of a page, or None if there is no such page."""
     author = _AUTHOR_PATHS.get(path.rstrip("/"))
     if author is not None:
         return _author_page(author)
@@ -85,7 +85,7 @@ def page(path: str) -> str | None:
 
 
 def author_path(name: str) -> str:
-    """Return the path of an author's page, as the quotes link it."""
+    """Return the path of an author's page, as it appears in the links of the quotes."""
     return f"/author/{slug(name).title()}"
 
 

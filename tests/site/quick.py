@@ -1,8 +1,8 @@
-"""A site that answers faster than a crawler asks: `python -m tests.site.quick --items 20000`.
+"""A site that answers faster than a crawler requests: `python -m tests.site.quick --items 20000`.
 
 `/` links all list pages, `/list/<n>/` links 200 items, `/item/<i>.html` is an item of about 5 kB.
-It can answer late, change by itself and grow. Each request is a line of the log: when it was asked
-and answered, by which user agent, and whether the answer could still be sent.
+The site can delay its answers, change on its own and grow. It logs each request on one line: the
+time of the request and of the answer, the user agent, and whether the answer could be sent.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from zlib import crc32
 from tests.site import big
 
 A_PAGE = 200
-# How often items change, in units of `changes_seconds`; every fourth never does.
+# How often items change, in units of `changes_seconds`; every fourth item never changes.
 PERIODS = (1, 4, 16, 0)
-# Of a page that is rewritten: the item whose text it shows next, and how many it shows in turn.
+# For rewritten pages: the offset of the item whose text comes next, and the length of the cycle.
 STEP, TEXTS = 41, 3
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 END = b"\r\n\r\n"
@@ -38,11 +38,11 @@ MISSING = b"<!DOCTYPE html><h1>No such page</h1>\n"
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What there is after so many seconds.
+    """The pages of the site after a number of seconds.
 
-    changes_seconds:  between two changes of the items that change most; 0: nothing changes
-    arrivals_seconds: between two new items; 0: none comes
-    rewrites:         each change shows the text of another item, for a time
+    changes_seconds:  seconds between changes of the most frequently changing items; 0: no changes
+    arrivals_seconds: seconds between new items; 0: no new items
+    rewrites:         each change shows the text of another item, for a while
     """
 
     items: int
@@ -51,14 +51,14 @@ class Pages:
     rewrites: bool = False
 
     def page(self, path: bytes, seconds: float) -> tuple[bytes, int] | None:
-        """Return a page and how often it has changed; None for a 404."""
+        """Return a page and its number of changes; None for a 404."""
         items = self._items(seconds)
         if path == b"/":
             return _links(b"Lists", b"list", range(1, _lists(items) + 1)), _lists(items)
         if (found := LIST.fullmatch(path)) and (number := int(found[1])) <= _lists(items):
             last = min(number * A_PAGE, items)
-            wanted = range((number - 1) * A_PAGE + 1, last + 1)
-            return _links(b"List %d" % number, b"item", wanted), last
+            numbers = range((number - 1) * A_PAGE + 1, last + 1)
+            return _links(b"List %d" % number, b"item", numbers), last
         if (found := ITEM.fullmatch(path)) and (number := int(found[1])) <= items:
             edits = self._edits(number, seconds)
             shown = number + (STEP * (edits % TEXTS) if self.rewrites else 0)
@@ -66,7 +66,7 @@ class Pages:
         return None
 
     def paths(self) -> Iterator[str]:
-        """Paths of all pages that there are at first, the items last."""
+        """Return the paths of all initial pages, the items last."""
         yield "/"
         yield from (f"/list/{n}/" for n in range(1, _lists(self.items) + 1))
         yield from (f"/item/{n}.html" for n in range(1, self.items + 1))
@@ -76,7 +76,7 @@ class Pages:
 
     def _edits(self, item: int, seconds: float) -> int:
         period = self.changes_seconds * PERIODS[item % len(PERIODS)]
-        # Not all at the same moment.
+        # Spread the changes over the period.
         return int(period and (seconds + item % 97 / 97 * period) / period)
 
 
@@ -93,7 +93,7 @@ def _links(name: bytes, kind: bytes, numbers: range) -> bytes:
 
 
 class Site:
-    """The pages with their log."""
+    """Serve the pages and write the log."""
 
     def __init__(self, pages: Pages, log: Path | None, delay_seconds: float) -> None:
         self.pages, self._delay = pages, delay_seconds
@@ -101,11 +101,11 @@ class Site:
         self._log = None if log is None else os.open(log, LOG_FLAGS, 0o644)
 
     def delay(self) -> float:
-        """Return how many seconds the next answer takes; half to one and a half of the mean."""
+        """Return the delay of the next answer in seconds: 0.5 to 1.5 times the mean."""
         return self._delay * random.uniform(0.5, 1.5)
 
     def answer(self, head: bytes) -> tuple[int, bytes]:
-        """Return the status of a request and all that is sent."""
+        """Return the status and the complete response for a request."""
         path = head.split(b" ", 2)[1]
         if (found := self.pages.page(path, time.monotonic() - self._began)) is None:
             return 404, _response(b"404 Not Found", MISSING)
@@ -116,7 +116,7 @@ class Site:
         return 200, _response(b"200 OK", body, b"ETag: %s\r\n" % tag)
 
     def note(self, head: bytes, asked: float, status: int, *, complete: bool) -> None:
-        """Write a line of the log. asked: Unix time in seconds."""
+        """Write a line to the log. asked: Unix time of the request in seconds."""
         if self._log is None:
             return
         agent = AGENT.search(head)
@@ -135,7 +135,7 @@ def _response(status: bytes, body: bytes, more: bytes = b"") -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One connection; it answers one request after the other."""
+    """A connection, whose requests are answered one after the other."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -168,10 +168,10 @@ class Connection(asyncio.Protocol):
             self._answer()
 
     def _answer(self) -> None:
-        if self._head is None:  # nobody waits any more
+        if self._head is None:  # The client has disconnected.
             return
         status, text = self._site.answer(self._head)
-        # Who has the answer finds it in the log.
+        # Log first: a client that has the answer can already read its line in the log.
         self._site.note(self._head, self._asked, status, complete=True)
         self._transport.write(text)
         self._head = None
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(site: Site, port: int) -> None:
-    """Listen, print the address as one line, and serve until SIGTERM."""
+    """Listen, print the address on one line, and serve until SIGTERM."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     server = await loop.create_server(lambda: Connection(site), "127.0.0.1", port, backlog=1000)
@@ -191,12 +191,16 @@ def main() -> None:
     """Serve until SIGTERM."""
     options = argparse.ArgumentParser(prog="python -m tests.site.quick", description=__doc__)
     options.add_argument("--items", type=int, default=20_000)
-    options.add_argument("--port", type=int, default=0, help="0 takes a free port")
-    options.add_argument("--log", type=Path, help="file for one JSON line a request")
-    options.add_argument("--delay-ms", type=float, default=0.0, help="mean time until an answer")
+    options.add_argument("--port", type=int, default=0, help="port (0: any free port)")
+    options.add_argument("--log", type=Path, help="request log, one JSON line per request")
+    options.add_argument("--delay-ms", type=float, default=0.0, help="mean response time")
     options.add_argument("--changes-seconds", type=float, default=0.0, help="between changes")
-    options.add_argument("--arrivals-seconds", type=float, default=0.0, help="between new items")
-    options.add_argument("--rewrites", action="store_true", help="a change is another item's text")
+    options.add_argument(
+        "--arrivals-seconds", type=float, default=0.0, help="seconds between new items"
+    )
+    options.add_argument(
+        "--rewrites", action="store_true", help="each change shows the text of another item"
+    )
     args = options.parse_args()
     pages = Pages(args.items, args.changes_seconds, args.arrivals_seconds, args.rewrites)
     asyncio.run(serve(Site(pages, args.log, args.delay_ms / 1000), args.port))

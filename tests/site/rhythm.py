@@ -1,4 +1,4 @@
-"""When things happen on the site: an hour-of-week profile and random times that follow it."""
+"""The times of events on the site: an hour-of-week profile and random times that follow it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WEEK_HOURS = 168
 
 
 def hour_weight(hour: int) -> float:
-    """Return how likely a change is in an hour of the week (0 is Monday 00-01 UTC)."""
+    """Return the relative probability of a change in an hour of the week (0: Monday 00-01 UTC)."""
     day, clock = divmod(hour, 24)
     working = 8 <= clock < 18
     if day < 5:
@@ -25,13 +25,13 @@ _CUMULATIVE = tuple(accumulate(hour_weight(hour) for hour in range(WEEK_HOURS)))
 
 
 def moment(random: Random, monday: datetime) -> datetime:
-    """Return a random whole second of the week that starts at `monday`, by the profile."""
+    """Return a random whole second of the week that starts at `monday`, following the profile."""
     hour = random.choices(range(WEEK_HOURS), cum_weights=_CUMULATIVE)[0]
     return monday + timedelta(hours=hour, seconds=random.randrange(3600))
 
 
 def poisson(random: Random, mean: float) -> int:
-    """Return a Poisson-distributed count (Knuth's method; `mean` is below about 50)."""
+    """Return a Poisson-distributed count (Knuth's method; `mean` must be below about 50)."""
     limit, product, count = exp(-mean), random.random(), 0
     while product > limit:
         product *= random.random()
@@ -49,5 +49,5 @@ def change_times(random: Random, monday: datetime, per_week: float) -> list[date
 
 
 def between(times: Iterable[datetime], since: datetime, until: datetime) -> list[datetime]:
-    """Return the times with since < time <= until, in their order."""
+    """Return the times with since < time <= until, in order."""
     return [time for time in times if since < time <= until]

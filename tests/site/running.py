@@ -1,4 +1,4 @@
-"""Starts the site's servers as processes of their own, for tests and benchmarks."""
+"""Start the site's servers as subprocesses, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOP_SECONDS = 5.0
 
 
 class Process(Protocol):
-    """A server's process, as `subprocess.Popen` gives it."""
+    """A server's process, with the interface of `subprocess.Popen`."""
 
     @property
     def pid(self) -> int: ...
@@ -35,7 +35,7 @@ class Process(Protocol):
 
 
 class Launch(Protocol):
-    """Runs a module; its stdout is a pipe."""
+    """Run a module; its stdout is a pipe."""
 
     def __call__(
         self, module: str, args: Sequence[str], env: Mapping[str, str], stderr: IO[str]
@@ -45,7 +45,7 @@ class Launch(Protocol):
 def python(
     module: str, args: Sequence[str], env: Mapping[str, str], stderr: IO[str] | int
 ) -> subprocess.Popen[str]:
-    """`python -m` in the project folder, at work; its stdout is a pipe."""
+    """Start `python -m MODULE` in the project folder; its stdout is a pipe."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *args],
         cwd=env.get("RUN_IN", ROOT),
@@ -57,15 +57,15 @@ def python(
     )
 
 
-# How servers start; the tests, which start hundreds, have a faster way.
+# How servers start; the tests start hundreds of servers and replace this with a faster way.
 launch: Launch = python
 
 
 class RunningServer:
-    """A context manager around one server process with a request log.
+    """A context manager around a server process with a request log.
 
-    `url` is the server's address without a slash at its end. Entering raises RuntimeError
-    when the server does not start within 20 seconds.
+    `url` is the server's address without a trailing slash. Entering raises RuntimeError if the
+    server does not start within 20 seconds.
     """
 
     def __init__(self, module: str, options: Sequence[str]) -> None:
@@ -95,13 +95,13 @@ class RunningServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the running server; raises RuntimeError when it is not running."""
+        """Return the process ID of the running server; raises RuntimeError if it is not running."""
         if self._process is None:
             raise RuntimeError("the server is not running")
         return self._process.pid
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the log's lines so far, oldest first; one that is being written is left out."""
+        """Return the complete lines of the log so far, oldest first."""
         if not self.log.exists():
             return []
         text = self.log.read_text(encoding="utf-8")
@@ -127,9 +127,9 @@ class RunningServer:
 
 
 class RunningSite(RunningServer):
-    """The demo site as a process; its clock stands at `start` until `set_clock`.
+    """The demo site as a process; its clock stays at `start` until `set_clock`.
 
-    `options` are further words of the command line, such as "--practice" or "--log-big".
+    `options` are additional command-line arguments, such as "--practice" or "--log-big".
     """
 
     def __init__(
@@ -142,11 +142,11 @@ class RunningSite(RunningServer):
         self.set_clock(start)
 
     def set_clock(self, moment: datetime) -> None:
-        """Set the site's clock; the next request sees it."""
+        """Set the site's clock, effective from the next request."""
         clock.write(self.clock, moment)
 
     def edit(self, path: str) -> int:
-        """Edit the page at `path` and return how often it was edited so far."""
+        """Edit the page at `path` and return its number of edits so far."""
         request = Request(f"{self.url}/-/edit{path}", data=b"", method="POST")
         with build_opener(ProxyHandler({})).open(request, timeout=10) as response:
             count: int = json.load(response)["edits"]
@@ -164,7 +164,7 @@ class RunningFolder(RunningServer):
 
 
 class RunningQuick(RunningServer):
-    """A site that answers faster than a crawler asks; `options` are words of its command line."""
+    """A site that answers faster than a crawler requests; `options` are command-line arguments."""
 
     def __init__(self, items: int, *options: str) -> None:
         super().__init__("tests.site.quick", ["--items", str(items), *options])
@@ -172,7 +172,7 @@ class RunningQuick(RunningServer):
         self._read = self._answers = 0
 
     def answers(self) -> int:
-        """Return how many requests the log holds; reads only what has come since the last call."""
+        """Return the number of requests in the log; reads only the lines since the last call."""
         if self.log.exists():
             with self.log.open("rb") as log:
                 log.seek(self._read)
@@ -188,14 +188,14 @@ class RunningQuick(RunningServer):
 
 
 class RunningHostile(RunningServer):
-    """A server that misbehaves, each way at a path of its own."""
+    """A server that misbehaves in a different way at each path."""
 
     def __init__(self) -> None:
         super().__init__("tests.site.hostile", [])
 
 
 class RunningFeeds(RunningServer):
-    """Feeds by a trace of posts; their clock stands at `start` until `set_clock`."""
+    """Feeds that replay a trace of posts; their clock stays at `start` until `set_clock`."""
 
     def __init__(self, posts: Path, feeds: Path, start: datetime) -> None:
         super().__init__("tests.site.feeds", ["--posts", str(posts), "--feeds", str(feeds)])
@@ -204,12 +204,12 @@ class RunningFeeds(RunningServer):
         self.set_clock(start)
 
     def set_clock(self, moment: datetime) -> None:
-        """Set the site's clock; the next request sees it."""
+        """Set the site's clock, effective from the next request."""
         clock.write(self.clock, moment)
 
 
 def _first_line(stream: IO[str]) -> str:
-    """Return the first line without its end; empty when none comes in time."""
+    """Return the first line without its newline; empty if no line arrives in time."""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         return stream.readline().strip() if selector.select(START_SECONDS) else ""

@@ -23,14 +23,14 @@ NOT_FOUND = Answer(b"<!DOCTYPE html><h1>No such page</h1>\n", status=404)
 
 @dataclass(frozen=True)
 class Edit:
-    """How often a page was edited by request, and when last (site time)."""
+    """The number of manual edits of a page, and the time of the last one (site time)."""
 
     count: int
     at: datetime
 
 
 class DemoSite:
-    """Answers for the shop, the blog and the other parts mounted beside them."""
+    """Answer requests for the shop, the blog and the other mounted parts."""
 
     def __init__(self, world: World, clock: FileClock, quick_big: bool, hosts: bool) -> None:
         self._world = world
@@ -42,18 +42,18 @@ class DemoSite:
         self._edge = edge.EdgeSite(self.edits)
 
     def edits(self, path: str) -> int:
-        """Return how often the page was edited by request."""
+        """Return the number of manual edits of the page."""
         edit = self._edits.get(path)
         return 0 if edit is None else edit.count
 
     def quick(self, request: Request) -> bytes | None:
-        """Answer a /big/ page without a log line, if that is wanted."""
+        """Answer a /big/ page without a log line, unless big pages are logged."""
         if self._quick_big and request.uri.startswith(b"/big/"):
             return big.answer(request, self.edits)
         return None
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request."""
+        """Answer a request."""
         path = exchange.path
         if self._hosts and exchange.hostname in practice.HOSTS:
             self._practice(exchange)
@@ -89,7 +89,7 @@ class DemoSite:
 
     def _edit(self, exchange: Exchange, path: str) -> None:
         now, last = self._clock.now().replace(microsecond=0), self._edits.get(path)
-        # The clock may stand still between two edits, but Last-Modified has to move.
+        # The clock may not move between two edits, but Last-Modified must change.
         at = max(now, last.at + timedelta(seconds=1)) if last else now
         count = self.edits(path) + 1
         self._edits[path] = Edit(count, at)
@@ -98,15 +98,15 @@ class DemoSite:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the argument parser."""
     options = argparse.ArgumentParser(prog="python -m tests.site.server", description=__doc__)
-    options.add_argument("--port", type=int, default=0, help="0 takes a free port")
-    options.add_argument("--clock", type=Path, help="file with the site's time")
-    options.add_argument("--log", type=Path, help="file for one JSON line a request")
+    options.add_argument("--port", type=int, default=0, help="port (0: any free port)")
+    options.add_argument("--clock", type=Path, help="clock file, with the site's time")
+    options.add_argument("--log", type=Path, help="request log, one JSON line per request")
     options.add_argument("--seed", type=int, default=7)
     options.add_argument("--items", type=int, default=200)
-    options.add_argument("--log-big", action="store_true", help="log /big/ pages too (slower)")
-    options.add_argument("--practice", action="store_true", help="be the practice hosts too")
+    options.add_argument("--log-big", action="store_true", help="also log /big/ pages (slower)")
+    options.add_argument("--practice", action="store_true", help="also serve the practice hosts")
     return options
 
 

@@ -1,4 +1,4 @@
-"""Runs a handler of exchanges as a web server on 127.0.0.1 until SIGTERM."""
+"""Run a handler of exchanges as a web server on 127.0.0.1 until SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from tests.site.exchange import Exchange, RequestLog
 
-reactor: Any = twisted_reactor  # the reactor is a module whose methods carry no types
+reactor: Any = twisted_reactor  # The reactor is a module whose methods have no type annotations.
 
 
 class Handler(Protocol):
-    """Answers requests."""
+    """Answer requests."""
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer one request, now or later."""
+        """Answer a request, now or later."""
 
     def quick(self, request: Request) -> bytes | None:
-        """Return a body when the request needs neither the log nor an Exchange, else None."""
+        """Return a body if the request needs neither the log nor an Exchange, else None."""
 
 
 class Root(Resource):
-    """The one resource of the server: passes every request to the handler."""
+    """The server's only resource, which passes every request to the handler."""
 
     isLeaf = True
 
@@ -34,7 +34,7 @@ class Root(Resource):
         self._log = log
 
     def render(self, request: Request) -> bytes | int:
-        """Answer a request; an exception in the handler becomes a 500 (Twisted's doing)."""
+        """Answer a request; Twisted turns an exception in the handler into a 500."""
         body = self._handler.quick(request)
         if body is not None:
             return body
@@ -45,7 +45,7 @@ class Root(Resource):
 
 
 def run(handler: Handler, log: RequestLog, port: int) -> None:
-    """Listen (0 takes a free port), print the address as one line, and serve until SIGTERM."""
+    """Listen (0: any free port), print the address on one line, and serve until SIGTERM."""
     factory = Site(Root(handler, log))  # type: ignore[no-untyped-call]
     listening = reactor.listenTCP(port, factory, interface="127.0.0.1")
     print(f"http://127.0.0.1:{listening.getHost().port}", flush=True)

@@ -1,4 +1,4 @@
-"""The shop's items and what happens to them: they appear, change price and stock, and end."""
+"""The shop's items and their history: they appear, change price and stock, and disappear."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CATEGORIES = {
     "textiles": ("Textiles", ("blanket", "tea towel", "cushion", "apron", "rug", "curtain")),
     "tools": ("Tools", ("hand drill", "spirit level", "chisel", "clamp", "mallet", "plane")),
 }
-# (share of the items, changes a week): most items hardly ever change.
+# (share of the items, changes per week): most items hardly ever change.
 RATES = ((0.45, 0.0), (0.20, 0.1), (0.15, 0.5), (0.10, 1.0), (0.07, 3.0), (0.03, 14.0))
 
 
 @dataclass(frozen=True)
 class Offer:
-    """The price (pence) and stock (pieces) of an item from one moment on."""
+    """The price (pence) and stock (units) of an item from a given time on."""
 
     at: datetime
     pence: int
@@ -34,7 +34,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Item:
-    """One thing for sale; `ends` is the moment its page is taken down, if ever."""
+    """An item for sale; `ends` is the time at which its page is removed, if ever."""
 
     seed: str
     number: int
@@ -53,12 +53,12 @@ class Item:
         return f"/shop/item/{self.number}-{slug(self.title)}.html"
 
     def live(self, now: datetime) -> bool:
-        """Tell whether the item is for sale at `now`."""
+        """Return whether the item is for sale at `now`."""
         return self.appears <= now and (self.ends is None or now < self.ends)
 
     @cached_property
     def offers(self) -> tuple[Offer, ...]:
-        """Every offer of the item's life, oldest first; each differs from the one before."""
+        """Return all offers of the item, oldest first; each differs from the previous one."""
         random = Random(f"{self.seed}/offers")
         offers = [Offer(self.appears, random.randrange(250, 9000, 5), random.randint(0, 40))]
         for at in change_times(random, self.monday, self.per_week):
@@ -67,18 +67,18 @@ class Item:
         return tuple(offers)
 
     def offer(self, now: datetime) -> Offer:
-        """Return the offer in force at `now` (the first one when `now` is earlier)."""
+        """Return the offer at `now` (the first offer if `now` is earlier)."""
         index = bisect_right(self.offers, now, key=lambda offer: offer.at)
         return self.offers[max(index - 1, 0)]
 
     def times(self) -> list[datetime]:
-        """Return when the page changes: its appearance, each new offer, its end."""
+        """Return the times at which the page changes: its appearance, each new offer, its end."""
         times = [offer.at for offer in self.offers]
         return times if self.ends is None else [*times, self.ends]
 
 
 def _next_offer(random: Random, last: Offer, at: datetime) -> Offer:
-    """Return an offer with another price, another stock, or both."""
+    """Return an offer with a different price, stock, or both."""
     kind = random.random()
     pence, stock = last.pence, last.stock
     if kind < 0.65:
@@ -90,7 +90,7 @@ def _next_offer(random: Random, last: Offer, at: datetime) -> Offer:
 
 
 def make_items(seed: int, start: datetime, count: int) -> tuple[Item, ...]:
-    """Return the shop's items: four in five are there at `start`, the rest arrive later."""
+    """Return the shop's items: four out of five exist at `start`, the others arrive later."""
     return tuple(_make_item(f"{seed}/item/{n}", n, start) for n in range(1, count + 1))
 
 

@@ -1,4 +1,4 @@
-"""How fresh a copy of the demo site was: visits held against what truly changed."""
+"""The freshness of a copy of the demo site: visits compared with the real changes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Visits = Mapping[str, Iterable[datetime]]
 
 
 def totals(world: World, visits: Visits, start: datetime, stop: datetime) -> Totals:
-    """The figures of some paths, whose copies are fresh at `start`.
+    """Return the results for these paths, whose copies are fresh at `start`.
 
-    visits: when each path was visited; what lies before `start` or after `stop` does not count
+    visits: times at which each path was visited; visits before `start` or after `stop` do not count
     """
     paths = list(visits)
     changes = [world.changes(path, start, stop) for path in paths]
-    looks = [list(visits[path]) for path in paths]
+    observations = [list(visits[path]) for path in paths]
     ends = {item.path: item.ends for item in world.items if item.ends is not None}
     return score(
         _times(changes),
-        _times(looks),
+        _times(observations),
         np.zeros(len(paths), np.int64),
         np.array([_hours(ends[path]) if path in ends else np.inf for path in paths]),
         _hours(start),

@@ -1,4 +1,4 @@
-"""Made-up English text, the same for the same random generator."""
+"""Made-up English text; the same random generator gives the same text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENDINGS = (
 
 
 def sentence(random: Random) -> str:
-    """Return one sentence of about 10 to 20 words."""
+    """Return a sentence of about 10 to 20 words."""
     first = f"the {random.choice(ADJECTIVES)} {random.choice(NOUNS)} {random.choice(VERBS)}"
     second = f"the {random.choice(ADJECTIVES)} {random.choice(NOUNS)}"
     text = f"{first} {second}"
@@ -43,12 +43,12 @@ def sentence(random: Random) -> str:
 
 
 def paragraph(random: Random, sentences: int) -> str:
-    """Return that many sentences, joined with spaces."""
+    """Return `sentences` sentences, joined with spaces."""
     return " ".join(sentence(random) for _ in range(sentences))
 
 
 def article(random: Random, least_words: int) -> list[str]:
-    """Return paragraphs which together hold at least `least_words` words (and few more)."""
+    """Return paragraphs with at least `least_words` words in total (and few more)."""
     paragraphs: list[str] = []
     words = 0
     while words < least_words:

@@ -33,7 +33,7 @@ _FIXED = {
 
 @dataclass(frozen=True)
 class Visit:
-    """What a single request brings along: the site's address, a token, the count of edits."""
+    """The properties of a request: the site's address, a token, the count of edits."""
 
     base: str = "http://site.test"
     token: str = "0"
@@ -42,7 +42,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Page:
-    """An answer: `digest` is a hash of the content alone, without the frame around it."""
+    """A page as served: `digest` is a hash of the content only, without the boilerplate."""
 
     html: str
     last_modified: datetime
@@ -51,7 +51,7 @@ class Page:
 
 
 class World:
-    """The whole site; `start` is a Monday 00:00 UTC and `items` counts later arrivals too."""
+    """The whole site; `start` is a Monday 00:00 UTC and `items` includes later arrivals."""
 
     def __init__(self, seed: int = 7, start: datetime = START, items: int = 200) -> None:
         self.seed = seed
@@ -82,7 +82,7 @@ class World:
         return Page(html, modified, HTML, _digest(content.html))
 
     def content(self, path: str, now: datetime) -> Content | None:
-        """Return what counts of the page at `path`, or None when there is no such page."""
+        """Return the content of the page at `path`, or None if there is no such page."""
         if path in self._items:
             item = self._items[path]
             return markup.item_content(item, now) if item.live(now) else None
@@ -99,9 +99,9 @@ class World:
         return markup.plain_content(*_FIXED[path]) if path in _FIXED else None
 
     def changes(self, path: str, since: datetime, until: datetime) -> list[datetime]:
-        """Return when the content at `path` changed, since < time <= until, oldest first.
+        """Return the times at which the content at `path` changed (since < time <= until), sorted.
 
-        A page's appearance and its end count as changes.
+        The appearance and the end of a page count as changes.
         """
         return between(self._change_times(path), since, until)
 
@@ -127,7 +127,7 @@ class World:
         return [at for at in times if self.content(path, at) != self.content(path, at - second)]
 
     def _list_times(self, path: str) -> set[datetime]:
-        """Return the moments at which a list page may change."""
+        """Return the times at which a list page may change."""
         if match := _CATEGORY.fullmatch(path):
             members = [item for item in self.items if match[1] in item.categories]
             ends = {item.ends for item in members if item.ends is not None}
@@ -200,7 +200,7 @@ class World:
 
 @dataclass(frozen=True)
 class _Slice:
-    """Page `number` of `total` entries at `size` a page."""
+    """Page `number` of `total` entries with `size` entries per page."""
 
     number: int
     size: int

@@ -1,1 +1,1 @@
-"""The experiment of Lee, Lee, Kim 2010: how near-duplicates are found, by them and by others."""
+"""The experiment of Lee, Lee, Kim 2010 on near-duplicate detection, compared with other methods."""

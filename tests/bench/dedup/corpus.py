@@ -1,7 +1,7 @@
-"""The posts of the experiment, in an order that stays, and copies of them with changed words.
+"""The posts of the experiment, in a fixed order, and copies of them with changed words.
 
-Posts are those of a file, or made ones. A word is what stands between white space; in Chinese,
-Japanese and Korean two characters.
+Posts are read from a file or generated. A word is a string between whitespace characters; in
+Chinese, Japanese and Korean it is two characters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from crawler.errors import ConfigError
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 SHOWN_PROBLEMS = 5
-# Of the made posts: their lengths in words, how many words there are, and of how many syllables.
+# Generated posts: their lengths in words, the vocabulary size, and the syllables per word.
 SHORTEST, LONGEST = 10, 800
 VOCABULARY, SHORTEST_WORD, LONGEST_WORD = 50_000, 1, 4
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
@@ -38,10 +38,10 @@ KINDS = {REPLACE: (REPLACE,), "all": (REPLACE, INSERT, DELETE)}
 
 
 class Corpus(Protocol):
-    """Texts in an order that stays.
+    """Texts in a fixed order.
 
-    skipped:  lines without a post, at the last reading
-    problems: what is wrong with the first of them
+    skipped:  lines without a post, in the last reading
+    problems: messages about the first of these lines
     """
 
     name: str
@@ -50,11 +50,11 @@ class Corpus(Protocol):
     problems: list[str]
 
     def texts(self) -> Iterator[str]:
-        """Each text, the first is number 0."""
+        """Yield each text, starting with number 0."""
         ...
 
     def texts_of(self, numbers: Collection[int]) -> dict[int, str]:
-        """The texts with these numbers."""
+        """Return the texts with these numbers."""
         ...
 
 
@@ -70,12 +70,12 @@ class File:
         self.problems: list[str] = []
 
     def texts(self) -> Iterator[str]:
-        """As many as are wanted and there; ConfigError where the file cannot be read."""
+        """Yield at most `most` texts; raise ConfigError if the file cannot be read."""
         self.skipped, self.problems = 0, []
         return islice(self._posts(), self.most)
 
     def texts_of(self, numbers: Collection[int]) -> dict[int, str]:
-        """The texts with these numbers, for which the file is read again."""
+        """Return the texts with these numbers; reads the file again."""
         wanted = set(numbers)
         upto = islice(self.texts(), max(wanted, default=-1) + 1)
         return {number: text for number, text in enumerate(upto) if number in wanted}
@@ -85,11 +85,13 @@ class File:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
-                found = parse_line(line, number)
-                if isinstance(found, Line) and found.text.strip():
-                    yield found.text
+                parsed = parse_line(line, number)
+                if isinstance(parsed, Line) and parsed.text.strip():
+                    yield parsed.text
                 else:
-                    self._note(number, found.problem if isinstance(found, Bad) else "text is empty")
+                    self._note(
+                        number, parsed.problem if isinstance(parsed, Bad) else "text is empty"
+                    )
 
     def _note(self, number: int, problem: str) -> None:
         self.skipped += 1
@@ -122,7 +124,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 class Synthetic:
-    """Made posts: words by Zipf's law, 10 to 800 of them, short posts as usual as long ones."""
+    """Generated posts: words by Zipf's law, 10 to 800 words, short posts as common as long ones."""
 
     synthetic = True
     name = "synthetic posts"
@@ -137,11 +139,11 @@ class Synthetic:
         self._upto = np.cumsum(shares / shares.sum())
 
     def texts(self) -> Iterator[str]:
-        """All of them; the same seed makes the same posts."""
+        """Yield all texts; the same seed generates the same posts."""
         return map(self._text, range(self.count))
 
     def texts_of(self, numbers: Collection[int]) -> dict[int, str]:
-        """The texts with these numbers."""
+        """Return the texts with these numbers."""
         return {number: self._text(number) for number in numbers}
 
     def _text(self, number: int) -> str:
@@ -152,7 +154,7 @@ class Synthetic:
 
 
 def _made_words(random: np.random.Generator) -> list[str]:
-    """Words of some syllables each, such as `ba` or `tukamo`."""
+    """Generate words of some syllables each, such as `ba` or `tukamo`."""
     each = random.integers(SHORTEST_WORD, LONGEST_WORD + 1, VOCABULARY)
     drawn = random.integers(len(SYLLABLES), size=each.sum())
     made = iter([SYLLABLES[syllable] for syllable in drawn])
@@ -160,12 +162,12 @@ def _made_words(random: np.random.Generator) -> list[str]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return WORD.findall(text)
 
 
 def is_cjk(text: str) -> bool:
-    """Whether more than half of the characters that are no white space are ideographs."""
+    """Return whether more than half of the characters other than whitespace are ideographs."""
     written = len(text) - sum(map(str.isspace, text))
     return 2 * len(IDEOGRAPH.findall(text)) > written
 
@@ -173,12 +175,12 @@ def is_cjk(text: str) -> bool:
 def edited(
     text: str, edits: int, kinds: Sequence[str], others: Sequence[str], random: Random
 ) -> str:
-    """The text with `edits` of its words changed, all of them where it has fewer.
+    """Return the text with `edits` of its words changed, or all words of a shorter text.
 
-    kinds:  what is done to a word: one of these each time
-    others: words to put in; the new one is another than the old one
+    kinds:  kinds of changes to choose from for each word
+    others: replacement words; a word is never replaced by itself
     """
-    places = [found.span() for found in WORD.finditer(text)]
+    places = [match.span() for match in WORD.finditer(text)]
     chosen = random.sample(places, min(edits, len(places)))
     for start, end in sorted(chosen, reverse=True):
         word = text[start:end]
@@ -196,7 +198,7 @@ def _changed(word: str, kind: str, others: Sequence[str], random: Random) -> str
 
 
 def _another(word: str, others: Sequence[str], random: Random) -> str:
-    """A word of the same script where a few tries bring one."""
+    """Return a different word, of the same script if a few tries find one."""
     script = bool(IDEOGRAPH.match(word))
     tries = (random.choice(others) for _ in range(100)) if others else ()
     fitting = (one for one in tries if one != word and bool(IDEOGRAPH.match(one)) == script)

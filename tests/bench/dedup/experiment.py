@@ -1,8 +1,8 @@
-"""`make bench ARGS=--experiment`: the paper's experiment, on made posts or on those of a file.
+"""The paper's experiment on generated posts or a file of posts: `make bench ARGS=--experiment`.
 
-Copies of posts, a few words changed, are looked up among the posts: by the paper's three layouts,
-by Freshet's schemes and by datasketch. The database is that of MONGO_URI, else one of its own;
-nothing of the experiment is left there.
+Looks up copies of posts, with a few changed words, among the posts: by the paper's three layouts,
+by Freshet's schemes and by datasketch. The database is that of MONGO_URI, or a temporary one; the
+experiment leaves nothing in it.
 """
 
 from __future__ import annotations
@@ -37,43 +37,44 @@ from tests.bench.dedup.indexes import METHODS, NOTHING, RULES, Index, Key, Tell
 from tests.bench.dedup.layouts import Found, explained, ping_seconds
 
 DOCUMENTS, QUERIES, EDITS, SEED = 10_000, 1000, (1, 5), 1
-# Another post than the copied one is a right answer from this exact similarity on: the threshold
+# A post other than the copied one is a correct answer from this exact similarity on: Freshet's
+# threshold minus the error of its estimate.
 # of Freshet less the error of its estimate.
 ALIKE = 0.67
-MOST_JUDGED = 20
+MAX_JUDGED = 20
 TOLD_EVERY, PING_EVERY = 1000, 10
 Flags = npt.NDArray[np.bool_]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options: which posts, which copies of them, and what is compared."""
-    say = parser.add_argument_group("the experiment with near-duplicates").add_argument
-    say(
+    """Add the options that select the posts, the copies and the methods."""
+    option = parser.add_argument_group("near-duplicate experiment").add_argument
+    option(
         "--experiment", metavar="FILE", type=Path, nargs="?", const=Path(),
-        help='look up copies of posts; FILE: {"id", "text"} as JSON on each line, may be packed by '
-        "xz or gzip (default: made posts, which say little about recall)",
+        help='look up copies of posts; FILE: {"id", "text"} as JSON on each line, may be '
+        "compressed by xz or gzip (default: generated posts, whose recall is not realistic)",
     )  # fmt: skip
-    say(
+    option(
         "--documents", metavar="D", type=positive_int,
-        help="posts to index (default: all of the file; 10000 made ones)",
+        help="posts to index (default: all of the file; 10000 generated posts)",
     )  # fmt: skip
-    say(
+    option(
         "--queries", metavar="N", type=positive_int, default=QUERIES,
         help="copies to look up (default: 1000)",
     )  # fmt: skip
-    say(
+    option(
         "--edits", metavar="N-M", type=_span, default=EDITS,
         help="words changed in a copy (default: 1-5); a Chinese word is two characters",
     )  # fmt: skip
-    say(
+    option(
         "--kinds", choices=KINDS, default="replace",
-        help="what is done to a word; all: it is replaced or deleted, or one is inserted",
+        help="kind of change to a word; all: replace, delete or insert",
     )  # fmt: skip
-    say(
+    option(
         "--method", metavar="NAME", action="append", choices=METHODS,
-        help=f"may be repeated (default: all): {', '.join(METHODS)}",
+        help=f"method to run, can be repeated (default: all): {', '.join(METHODS)}",
     )  # fmt: skip
-    say("--json", action="store_true", help="with --experiment: print JSON")
+    option("--json", action="store_true", help="with --experiment: print JSON")
 
 
 def _span(text: str) -> tuple[int, int]:
@@ -83,12 +84,12 @@ def _span(text: str) -> tuple[int, int]:
     except argparse.ArgumentTypeError:
         least, most = 1, 0
     if least > most:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of words such as 3 or 1-5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of words. Examples: 3, 1-5")
     return least, most
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do the experiment and print what came of it; 130 where it was interrupted."""
+    """Run the experiment and print the results; return 130 if it was interrupted."""
     with tempfile.TemporaryDirectory(prefix="fr-") as folder:
         config = Config.load()
         is_own = config.mongo_uri is None
@@ -117,7 +118,7 @@ def _complain(problem: object) -> None:
 
 
 def _experiment(config: Config, options: argparse.Namespace, tell: Tell) -> Document | None:
-    """What came of it; None where it was interrupted."""
+    """Return the results, or None if the experiment was interrupted."""
     names = list(dict.fromkeys(options.method or METHODS))
     rules = list(dict.fromkeys(METHODS[name].rule for name in names))
     seed = SEED if options.seed is None else options.seed
@@ -129,12 +130,12 @@ def _experiment(config: Config, options: argparse.Namespace, tell: Tell) -> Docu
         corpus = File(options.experiment, options.documents)
     prepared = prepare(corpus, rules, options.queries, random, tell)
     _tell_problems(corpus, prepared.documents, options)
-    skipped = corpus.skipped  # of all lines: to judge, only some of them are read
+    skipped = corpus.skipped  # count all lines: judging reads only some of them
     queries = copies(prepared.sample, options.edits, KINDS[options.kinds], random)
     measured = interruptible(_measured(config, names, prepared, queries, tell))
     if measured is None:
         return None
-    tell("judging what was found")
+    tell("judging the results")
     right = judge(corpus, queries, measured)
     return {
         "posts": corpus.name,
@@ -147,7 +148,7 @@ def _experiment(config: Config, options: argparse.Namespace, tell: Tell) -> Docu
 
 
 def _tell_problems(corpus: Corpus, documents: int, options: argparse.Namespace) -> None:
-    """Tell what is not as it was asked for."""
+    """Print messages about skipped lines and missing posts."""
     for problem in corpus.problems:
         _complain(problem)
     if (more := corpus.skipped - len(corpus.problems)) > 0:
@@ -168,7 +169,7 @@ async def _measured(
     queries: Sequence[Query],
     tell: Tell,
 ) -> list[Measured]:
-    """What each method did, one after the other."""
+    """Return the results of each method, one after the other."""
     async with opened(config) as db:
         with explained():
             return [await measure(db, name, prepared, queries, tell) for name in names]
@@ -176,11 +177,11 @@ async def _measured(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A copy.
+    """A copy of a post.
 
-    original: number of the post that it is a copy of
-    words:    that the post has
-    edits:    words of it that were changed
+    original: number of the copied post
+    words:    number of words of the post
+    edits:    number of changed words
     """
 
     original: int
@@ -192,10 +193,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is needed of the posts.
+    """The data of the posts that the methods need.
 
     keys:   of all posts, by rule
-    sample: numbers and texts of some, each as likely as any other
+    sample: numbers and texts of a uniform random sample
     """
 
     documents: int
@@ -205,11 +206,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a method did; (n,) of n queries where not said otherwise.
+    """The results of a method; arrays have the shape (n,) for n queries.
 
-    seconds:       of the look-ups, of queries that can be compared at all
-    ping_seconds:  median of a command that does nothing, meanwhile: others use the machine too
-    build_seconds: to store and index the posts, sketches not included
+    seconds:       time of each lookup, for the queries that can be compared
+    ping_seconds:  median time of a no-op command during the lookups, as a measure of other load
+    build_seconds: time of storing and indexing the posts, without sketches
     """
 
     method: str
@@ -220,14 +221,14 @@ class Measured:
     build_seconds: float
 
     def mean(self, name: str) -> float:
-        """Mean over the queries of a number of `Found`."""
+        """Return the mean of a field of `Found` over the queries."""
         return float(np.mean([getattr(one, name) for one in self.found]))
 
 
 def prepare(
     corpus: Corpus, rules: Sequence[str], queries: int, random: Random, tell: Tell
 ) -> Prepared:
-    """Read the corpus once: keys of all posts, and `queries` of the posts."""
+    """Read the corpus once: the keys of all posts, and `queries` posts to copy."""
     keys: dict[str, list[Key]] = {rule: [] for rule in rules}
     sample: list[tuple[int, str]] = []
     number = -1
@@ -246,7 +247,7 @@ def prepare(
 def copies(
     sample: Sequence[tuple[int, str]], edits: tuple[int, int], kinds: Sequence[str], random: Random
 ) -> list[Query]:
-    """A copy of each post of the sample, with words of the others put in."""
+    """Make a copy of each sampled post, with words from the other posts."""
     others = [word for _, text in sample for word in words_of(text)]
     return [_copy(number, text, random.randint(*edits), kinds, others, random)
             for number, text in sample]  # fmt: skip
@@ -283,9 +284,9 @@ async def measure(
 async def _look_up(
     db: Database, index: Index, keys: Sequence[Key]
 ) -> tuple[list[Found], list[float], list[float]]:
-    """What was found, seconds of each look-up, and of pings between them."""
+    """Return the results, the seconds of each lookup, and those of pings between them."""
     if first := next(filter(None, keys), None):
-        # The first look-up of a connection takes longer.
+        # The first lookup of a connection is slower.
         await index.find(first)
     all_found, seconds, pings = [], [], []
     for place, key in enumerate(keys):
@@ -302,9 +303,9 @@ async def _look_up(
 def judge(
     corpus: Corpus, queries: Sequence[Query], measured: Sequence[Measured]
 ) -> dict[str, Flags]:
-    """By method: (n,) whether the copied post was found, or one that is as good as it.
+    """Return by method whether each query found the copied post or an equally good one, (n,).
 
-    The posts in question are read again, as the posts are not kept.
+    Reads the posts in question again, because the posts are not kept in memory.
     """
     doubtful = {
         post
@@ -321,7 +322,7 @@ def judge(
 
 
 def _doubtful(query: Query, found: Found) -> list[int]:
-    return [] if query.original in found.posts else found.posts[:MOST_JUDGED]
+    return [] if query.original in found.posts else found.posts[:MAX_JUDGED]
 
 
 def _is_right(query: Query, found: Found, texts: dict[int, str]) -> bool:
@@ -331,7 +332,7 @@ def _is_right(query: Query, found: Found, texts: dict[int, str]) -> bool:
 
 
 def alikeness(one: str, other: str) -> float:
-    """Exact Jaccard of two texts by characters; by the shape that shows more of it."""
+    """Return the exact Jaccard similarity of two texts, the maximum over the shapes."""
     sketches = by_characters(one), by_characters(other)
     shapes = {code for code in SHAPES.values() if all(s and code in s.parts for s in sketches)}
     return max((jaccard(one, other, shape) for shape in shapes if shape.width), default=0.0)

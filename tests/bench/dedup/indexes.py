@@ -1,4 +1,4 @@
-"""The methods of the experiment: what each compares posts by, and the index it looks them up in."""
+"""The methods of the experiment: the keys by which posts are compared, and the indexes."""
 
 from __future__ import annotations
 
@@ -45,39 +45,39 @@ from tests.bench.dedup.layouts import (
     scratch,
 )
 
-# What a post is compared by, as bytes; None where it is too short to be compared.
+# The key by which a post is compared, as bytes; None if the post is too short.
 Key = bytes | None
 Tell = Callable[[str], None]
 NOTHING = Found([], 0, 0)
 AT_ONCE = 1000
 WEIGHED = 10_000
-# As the settings have it by default.
+# The default of the settings.
 THRESHOLD = 0.7
 FEATURES = "features"
 
 
 class Index(Protocol):
-    """What a method looks posts up in; a post is known by its number."""
+    """An index in which a method looks up posts, by their numbers."""
 
     async def find(self, key: bytes) -> Found:
-        """The duplicates of a text with this key."""
+        """Return the duplicates of a text with this key."""
         ...
 
     async def size(self) -> int:
-        """Bytes that it takes."""
+        """Return the size of the index in bytes."""
         ...
 
 
 class Stored(Index, Protocol):
-    """An index that is kept in MongoDB."""
+    """An index in MongoDB."""
 
     @property
     def layout(self) -> Any:
-        """How: `indexes()` are created when all documents are stored."""
+        """Return the layout; its `indexes()` are created after all documents are stored."""
         ...
 
     def documents(self, keys: Sequence[Key]) -> Iterator[Document]:
-        """The documents of all posts; one at a time, as they take much memory."""
+        """Yield the documents of all posts one by one, to save memory."""
         ...
 
 
@@ -85,50 +85,50 @@ Opened = AbstractAsyncContextManager[Index]
 
 
 class OfFeatures:
-    """One of the paper's layouts."""
+    """An index with one of the paper's layouts."""
 
     def __init__(self, name: str, collection: Collection) -> None:
         self.layout = LAYOUTS[name](collection, [(int(i), int(j)) for i, j in PAIRS])
 
     def documents(self, keys: Sequence[Key]) -> Iterator[Document]:
-        """Of all posts that have features."""
+        """Yield the documents of all posts that have features."""
         for post, key in enumerate(keys):
             if features := features_in(key):
                 yield self.layout.document(post, features)
 
     async def find(self, key: bytes) -> Found:
-        """As the paper searches."""
+        """Search as in the paper."""
         features = features_in(key)
         return await self.layout.find(features) if features else NOTHING
 
     async def size(self) -> int:
-        """Bytes of the indexes."""
+        """Return the bytes of the indexes."""
         return await index_bytes(self.layout.collection)
 
 
 def features_in(key: Key) -> list[int]:
-    """The six features of a sketch of them; none where the text was shorter than a shingle."""
+    """Return the six features of a sketch; none if the text is shorter than a shingle."""
     part = Sketch.decode(key).parts.get(SUPERSHINGLES) if key else None
     features: list[int] = [] if part is None else np.frombuffer(part.tobytes(), np.int64).tolist()
     return features
 
 
 class OfBands:
-    """Freshet's own look-up, verified."""
+    """Freshet's own lookup, with verification."""
 
     def __init__(self, threshold: float, collection: Collection) -> None:
         self.threshold = threshold
         self.layout = Bands(collection)
 
     def documents(self, keys: Sequence[Key]) -> Iterator[Document]:
-        """Each with the bands that no post before it has."""
+        """Yield each post with the bands that no earlier post has."""
         sketched = [(post, key) for post, key in enumerate(keys) if key]
         owned = first_owned([Sketch.decode(key).bands for _, key in sketched])
         for (post, key), bands in zip(sketched, owned, strict=True):
             yield self.layout.document(post, bands.tolist(), key)
 
     async def find(self, key: bytes) -> Found:
-        """The post that is most alike, if it is alike enough."""
+        """Return the most similar post, if it is similar enough."""
         sketch = Sketch.decode(key)
         bands = sketch.bands.tolist()
         owners = await self.layout.owners(bands)
@@ -138,12 +138,12 @@ class OfBands:
         return Found(posts, len(bands), len(owners))
 
     async def size(self) -> int:
-        """Bytes of the index."""
+        """Return the bytes of the index."""
         return await index_bytes(self.layout.collection)
 
 
 def first_owned(bands: Sequence[Keys]) -> list[Keys]:
-    """Of each post's bands those that no post before it has."""
+    """Return for each post its bands that no earlier post has."""
     if not bands:
         return []
     every = np.concatenate(bands)
@@ -154,38 +154,38 @@ def first_owned(bands: Sequence[Keys]) -> list[Keys]:
 
 
 class InMemory:
-    """datasketch's LSH: candidates, which it does not verify."""
+    """datasketch's LSH: candidates without verification."""
 
     def __init__(self, threshold: float, keys: Sequence[Key]) -> None:
         self.lsh = MinHashLSH(threshold=threshold, num_perm=VALUES)
         self._threshold, self._keys = threshold, keys
-        # One object serves for all texts: to make one takes as long as to search.
+        # Reused for all texts: creating an object takes as long as a search.
         self._minhash = as_datasketch(np.zeros(VALUES, np.uint32))
 
     async def fill(self, tell: Tell) -> None:
-        """Put all posts in."""
+        """Insert all posts."""
         for post, key in enumerate(self._keys):
             if post % AT_ONCE == 0:
                 tell(f"{post:,}")
-                await asyncio.sleep(0)  # lets an interruption through
+                await asyncio.sleep(0)  # allows an interruption
             if key:
                 self.lsh.insert(post, self._of(key), check_duplication=False)
 
     async def find(self, key: bytes) -> Found:
-        """All candidates."""
+        """Return all candidates."""
         posts = [int(post) for post in self.lsh.query(self._of(key))]
         return Found(posts, self.lsh.b, len(posts))
 
     async def size(self) -> int:
-        """Bytes of memory, as the first posts take them in an index of their own."""
-        some = InMemory(self._threshold, self._keys[:WEIGHED])
+        """Return the bytes of memory, as measured for an index of the first posts."""
+        sample = InMemory(self._threshold, self._keys[:WEIGHED])
         tracemalloc.start()
         try:
-            await some.fill(lambda done: None)
+            await sample.fill(lambda done: None)
             taken, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        return taken * len(self._keys) // max(1, len(some._keys))
+        return taken * len(self._keys) // max(1, len(sample._keys))
 
     def _of(self, key: bytes) -> Any:
         self._minhash.hashvalues = np.frombuffer(key, np.uint32)
@@ -196,7 +196,7 @@ class InMemory:
 async def in_mongodb(
     make: Callable[[Collection], Stored], name: str, db: Database, keys: Sequence[Key], tell: Tell
 ) -> AsyncIterator[Index]:
-    """An index in a scratch collection: filled first, then indexed in one go."""
+    """Open an index in a scratch collection: stores all documents, then creates the indexes."""
     async with scratch(db, name) as collection:
         index = make(collection)
         async for done in fill(collection, index.documents(keys)):
@@ -210,7 +210,7 @@ async def in_mongodb(
 async def in_memory(
     threshold: float, db: Database, keys: Sequence[Key], tell: Tell
 ) -> AsyncIterator[Index]:
-    """datasketch's, which needs no database."""
+    """Open datasketch's index, which does not use the database."""
     index = InMemory(threshold, keys)
     await index.fill(tell)
     yield index
@@ -218,9 +218,9 @@ async def in_memory(
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A rule that says which posts are duplicates, and a way to find by it.
+    """A rule that defines duplicates, and an index to find them.
 
-    opened: the index of posts with these keys, for the length of a `with` block
+    opened: context manager for an index of posts with these keys
     """
 
     rule: str

@@ -1,15 +1,15 @@
-"""Ways to keep posts' features in MongoDB so that a near-duplicate is found.
+"""Layouts of posts' features in MongoDB for finding near-duplicates.
 
-The paper's three (Lee, Lee, Kim 2010), with MongoDB's B-tree where it has B-trees and R*-trees:
+The paper's three (Lee, Lee, Kim 2010), with MongoDB's B-tree in place of B-trees and R*-trees:
 
-    B6D1   six indexes, one of each feature: a post that comes back twice is a duplicate
-    R15D2  fifteen indexes, one of each pair of features: the first hit is one
-    R1D3   one index of (pair number, feature, feature): the first hit is one
+B6D1   six indexes, one per feature: a post found in two indexes is a duplicate
+R15D2  fifteen indexes, one per pair of features: the first hit is a duplicate
+R1D3   one index of (pair number, feature, feature): the first hit is a duplicate
 
-Each look-up asks one index after the other, as the paper does, and stops as soon as it knows.
-Beside them Freshet's own: one index of all bands, which one question asks for all of them.
+As in the paper, a lookup queries one index after the other and stops when the result is certain.
+For comparison, there is Freshet's own layout: one index of all bands, searched in one query.
 
-Each is kept in a scratch collection, which lasts as long as it is measured.
+Each layout is stored in a scratch collection, which is dropped after the measurement.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ BATCH = 2000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look-up came to.
+    """The result of a lookup.
 
-    posts:    ids of posts that are duplicates; the first hit alone where the look-up stops there
-    probes:   keys that were looked for in an index, each a way from its root to a leaf
-    examined: posts that these keys brought
+    posts:    IDs of duplicate posts; only the first hit if the lookup stops there
+    probes:   number of keys searched in an index, each a path from the root to a leaf
+    examined: number of posts found by these keys
     """
 
     posts: list[int]
@@ -52,9 +52,9 @@ class Found:
 
 
 class Layout(ABC):
-    """Six features of each post in a collection; feature i agrees with feature i alone.
+    """Six features of each post in a collection; feature i matches only feature i.
 
-    pairs: the pairs (i, j) of features in the order in which they are tried
+    pairs: the pairs (i, j) of features in the order of the search
     """
 
     name: ClassVar[str]
@@ -66,32 +66,32 @@ class Layout(ABC):
 
     @abstractmethod
     def indexes(self) -> list[IndexModel]:
-        """The indexes of the layout."""
+        """Return the indexes of the layout."""
 
     @abstractmethod
     async def find(self, features: Features) -> Found:
-        """Posts of which two features agree with these, as far as the scheme looks."""
+        """Find posts that share two features with these, until the layout's search stops."""
 
     def document(self, post: int, features: Features) -> Document:
-        """How a post is kept."""
+        """Return the document of a post."""
         return {"_id": post} | {f"f{i}": features[i] for i in self.features}
 
     async def _posts(self, query: Document, index: str, most: int = 0) -> list[int]:
         cursor = self.collection.find(query, {"_id": 1}, limit=most, hint=index)
-        return [found["_id"] async for found in cursor]
+        return [row["_id"] async for row in cursor]
 
 
 class B6D1(Layout):
-    """Six indexes; what comes back from two of them is a duplicate."""
+    """Six indexes; a post found in two of them is a duplicate."""
 
     name = "B6D1"
 
     def indexes(self) -> list[IndexModel]:
-        """One of each feature."""
+        """Return one index per feature."""
         return [IndexModel([(f"f{i}", ASCENDING)], name=f"f{i}") for i in self.features]
 
     async def find(self, features: Features) -> Found:
-        """Ask index after index until a post has come back twice."""
+        """Query index after index until a post is found twice."""
         seen: set[int] = set()
         examined = 0
         for i in self.features:
@@ -104,35 +104,35 @@ class B6D1(Layout):
 
 
 class PairLayout(Layout):
-    """The first pair of features that a post has too is enough."""
+    """A layout in which the first shared pair of features makes a duplicate."""
 
     @abstractmethod
-    def asked(self, pair: int, features: Features) -> tuple[Document, str]:
-        """What to ask for one pair, and of which index."""
+    def query_of(self, pair: int, features: Features) -> tuple[Document, str]:
+        """Return the query for a pair, and the index to use."""
 
     async def find(self, features: Features) -> Found:
-        """Ask for pair after pair until there is a hit."""
+        """Query pair after pair until there is a hit."""
         for pair in range(len(self.pairs)):
-            query, index = self.asked(pair, features)
+            query, index = self.query_of(pair, features)
             if posts := await self._posts(query, index, most=1):
                 return Found(posts, pair + 1, len(posts))
         return Found([], len(self.pairs), 0)
 
 
 class R15D2(PairLayout):
-    """Fifteen indexes, one of each pair."""
+    """Fifteen indexes, one per pair."""
 
     name = "R15D2"
 
     def indexes(self) -> list[IndexModel]:
-        """One of each pair of features."""
+        """Return one index per pair of features."""
         return [
             IndexModel([(f"f{i}", ASCENDING), (f"f{j}", ASCENDING)], name=f"f{i}f{j}")
             for i, j in self.pairs
         ]
 
-    def asked(self, pair: int, features: Features) -> tuple[Document, str]:
-        """Both features, of the pair's own index."""
+    def query_of(self, pair: int, features: Features) -> tuple[Document, str]:
+        """Return a query for both features, and the pair's own index."""
         i, j = self.pairs[pair]
         return {f"f{i}": features[i], f"f{j}": features[j]}, f"f{i}f{j}"
 
@@ -143,17 +143,17 @@ class R1D3(PairLayout):
     name = "R1D3"
 
     def indexes(self) -> list[IndexModel]:
-        """One, with a key for each pair of a post."""
+        """Return one index, with a key for each pair of a post."""
         keys = [(f"pairs.{key}", ASCENDING) for key in ("n", "a", "b")]
         return [IndexModel(keys, name="pairs")]
 
     def document(self, post: int, features: Features) -> Document:
-        """The pairs, written out."""
+        """Return the document with all pairs."""
         pairs = [self._pair(pair, features) for pair in range(len(self.pairs))]
         return {"_id": post, "pairs": pairs}
 
-    def asked(self, pair: int, features: Features) -> tuple[Document, str]:
-        """One pair in all its parts."""
+    def query_of(self, pair: int, features: Features) -> tuple[Document, str]:
+        """Return a query for a pair with its number."""
         return {"pairs": {"$elemMatch": self._pair(pair, features)}}, "pairs"
 
     def _pair(self, pair: int, features: Features) -> Document:
@@ -162,24 +162,24 @@ class R1D3(PairLayout):
 
 
 class Bands:
-    """As Freshet keeps sketches: each band has one owner, and one question asks for all bands."""
+    """Freshet's layout for sketches: each band has one owner, and one query searches all bands."""
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
 
     def indexes(self) -> list[IndexModel]:
-        """One, unique: of two posts with a band the first has it."""
+        """Return one unique index: the first post with a band owns it."""
         return [IndexModel([("bands", ASCENDING)], name="bands", unique=True, sparse=True)]
 
     def document(self, post: int, bands: Features, sketch: bytes) -> Document:
-        """How a post is kept that owns these bands."""
+        """Return the document of a post that owns these bands."""
         return {"_id": post, "sketch": sketch} | ({"bands": bands} if bands else {})
 
     async def owners(self, bands: Features) -> list[tuple[int, bytes]]:
-        """Posts that own any of these bands, with their sketches."""
+        """Return the posts that own any of these bands, with their sketches."""
         query = {"bands": {"$in": bands}}
         cursor = self.collection.find(query, {"sketch": 1}, hint="bands")
-        return [(found["_id"], bytes(found["sketch"])) async for found in cursor]
+        return [(row["_id"], bytes(row["sketch"])) async for row in cursor]
 
 
 LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in (B6D1, R15D2, R1D3)}
@@ -187,9 +187,9 @@ LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in (B6D1, R15
 
 @asynccontextmanager
 async def scratch(db: Database, name: str) -> AsyncIterator[Collection]:
-    """An empty collection of this process, gone afterwards. Raises StorageError for what fails.
+    """Create an empty collection for this process and drop it at the end. Raises StorageError.
 
-    What is written to it is worth nothing, so it does not wait for the journal.
+    Its data is disposable, so writes do not wait for the journal.
     """
     name = f"duplicates_bench_{os.getpid()}_{name}"
     collection = db.get_collection(name, write_concern=UNJOURNALED)
@@ -203,7 +203,7 @@ async def scratch(db: Database, name: str) -> AsyncIterator[Collection]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What fails is a StorageError."""
+    """Convert MongoDB's errors to StorageError."""
     try:
         yield
     except PyMongoError as error:
@@ -211,7 +211,7 @@ def explained() -> Iterator[None]:
 
 
 async def fill(collection: Collection, documents: Iterable[Document]) -> AsyncIterator[int]:
-    """Store documents in batches; how many there are after each."""
+    """Store documents in batches; yield the number of documents after each batch."""
     rest, done = iter(documents), 0
     while batch := list(islice(rest, BATCH)):
         await _written(collection, collection.insert_many(batch, ordered=False))
@@ -219,14 +219,14 @@ async def fill(collection: Collection, documents: Iterable[Document]) -> AsyncIt
 
 
 async def create_indexes(collection: Collection, indexes: list[IndexModel]) -> None:
-    """Index what is there."""
+    """Create the indexes on the stored documents."""
     await _written(collection, collection.create_indexes(indexes))
 
 
 async def _written(collection: Collection, write: Coroutine[Any, Any, object]) -> None:
-    """Wait for a write to end, even where the wait is interrupted.
+    """Wait for a write to end, even if the wait is interrupted.
 
-    The server goes on with a write whose client has left, and would create the collection again
+    The server continues a write after its client disconnects, and would recreate the collection
     after it was dropped. A drop ends the creation of indexes, which may take minutes.
     """
     task = asyncio.ensure_future(write)
@@ -240,9 +240,9 @@ async def _written(collection: Collection, write: Coroutine[Any, Any, object]) -
 
 
 async def index_bytes(collection: Collection) -> int:
-    """Bytes of all indexes but that of `_id`, as they lie on the disk."""
+    """Return the bytes on disk of all indexes except that of `_id`."""
     database = collection.database
-    # Not everybody may ask for it; sizes are then those of the last checkpoint.
+    # Not every user may run fsync; sizes are then those of the last checkpoint.
     with suppress(OperationFailure):
         await database.client.admin.command("fsync")
     sizes: dict[str, int] = (await database.command("collStats", collection.name))["indexSizes"]
@@ -250,7 +250,7 @@ async def index_bytes(collection: Collection) -> int:
 
 
 async def ping_seconds(db: Database) -> float:
-    """Time of a command that does nothing: what the way to the server and back takes."""
+    """Return the round-trip time of a no-op command."""
     start = time.perf_counter()
     await db.command("ping")
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""What came of the experiment: numbers that JSON has, what the paper printed, and the tables."""
+"""The results of the experiment: values for JSON, the paper's published values, and tables."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.bench.dedup.indexes import METHODS
 if TYPE_CHECKING:
     from tests.bench.dedup.experiment import Flags, Measured, Query
 
-# Posts of so many words and more are told apart.
+# Lower bounds of the length classes, in words.
 LENGTHS = (0, 20, 50, 100, 300)
 MILLISECONDS = 1000
-# Of the paper's experiment, and of a page of its trees.
+# Number of documents in the paper's experiment, and bytes of a page of its trees.
 DOCUMENTS = 1_500_000
 PAGE_BYTES = 1024
 
@@ -34,12 +34,12 @@ PAGE_BYTES = 1024
 class Scheme:
     """An index scheme of the paper.
 
-    trees:     that are searched at worst
-    key_bytes: of an entry; a page holds 1,024 bytes of them
-    entries:   of a document in one tree
-    worst:     page reads at worst as printed for 1.5 M documents
-    reads:     mean page reads as measured there
-    seconds:   a query as measured there
+    trees:     number of trees searched in the worst case
+    key_bytes: bytes of an entry; a page holds 1,024 bytes of entries
+    entries:   number of entries of a document in one tree
+    worst:     published page reads in the worst case for 1.5 M documents
+    reads:     published mean of the page reads
+    seconds:   published time of a query
     """
 
     trees: int
@@ -50,16 +50,16 @@ class Scheme:
     seconds: float
 
     def reads_a_tree(self, documents: int) -> float:
-        """Pages from the root of one tree down, by the paper's formula."""
+        """Return the pages from the root of one tree to a leaf, by the paper's formula."""
         return math.log(self.entries * documents, PAGE_BYTES // self.key_bytes)
 
     def worst_reads(self, documents: int) -> float:
-        """Page reads of a query that finds nothing, without post-processing."""
+        """Return the page reads of a query without a result, without post-processing."""
         return self.trees * self.reads_a_tree(documents)
 
     @property
     def trees_read(self) -> float:
-        """How many trees the printed mean of page reads amounts to."""
+        """Return the number of trees that corresponds to the published mean of page reads."""
         return self.reads / self.reads_a_tree(DOCUMENTS)
 
 
@@ -73,7 +73,7 @@ SCHEMES = {
 def of_all(
     queries: Sequence[Query], measured: Sequence[Measured], right: dict[str, Flags], documents: int
 ) -> Document:
-    """All methods' figures, and recall in detail."""
+    """Return the results of all methods, and the recall in detail."""
     return {
         "documents": documents,
         "queries": len(queries),
@@ -83,8 +83,8 @@ def of_all(
 
 
 def of_method(one: Measured, right: Flags, documents: int) -> Document:
-    """A method's figures; for the paper's schemes beside what the paper has."""
-    flagged = np.array([bool(found.posts) for found in one.found])
+    """Return a method's results; for the paper's schemes, also the published values."""
+    flagged = np.array([bool(result.posts) for result in one.found])
     return {
         "method": one.method,
         "rule": METHODS[one.method].rule,
@@ -126,7 +126,7 @@ def _of_paper(method: str, documents: int) -> Document | None:
 def recalls(
     queries: Sequence[Query], measured: Sequence[Measured], right: dict[str, Flags]
 ) -> list[Document]:
-    """Recall by the post's length and script and the number of edits, for each rule."""
+    """Return the recall by length and script of the post and number of edits, for each rule."""
     of_rule = {METHODS[one.method].rule: right[one.method] for one in reversed(measured)}
     groups: defaultdict[tuple[bool, int, int], list[int]] = defaultdict(list)
     for place, query in enumerate(queries):
@@ -152,23 +152,23 @@ def _most(least: int) -> int | None:
 
 
 def show(done: Document) -> None:
-    """Print as tables what `--json` prints."""
+    """Print the results as tables."""
     console = stdout()
     console.print(_heading(done), soft_wrap=True)
     console.print(_methods(done["methods"]))
-    if beside := [row for row in done["methods"] if row["paper"]]:
-        console.print(f"The paper's schemes: here, and as printed for {DOCUMENTS:,} documents")
-        console.print(_beside_paper(beside))
-    console.print("Recall by words of the post and number of words changed")
+    if rows := [row for row in done["methods"] if row["paper"]]:
+        console.print(f"The paper's schemes: measured, and published for {DOCUMENTS:,} documents")
+        console.print(_beside_paper(rows))
+    console.print("Recall by the words of the post and the number of changed words")
     console.print(_recalls(done["recall"]))
 
 
 def _heading(done: Document) -> str:
     least, most = done["edits"]
     edits = count(most, "word") if least == most else f"{least} to {most} words"
-    how = "replaced" if done["kinds"] == "replace" else "replaced, inserted or deleted"
-    what = "made posts (synthetic)" if done["synthetic"] else f"posts of {done['posts']}"
-    return f"{done['documents']:,} {what}; {copies(done['queries'])}, {edits} {how}"
+    change = "replaced" if done["kinds"] == "replace" else "replaced, inserted or deleted"
+    posts = "made posts (synthetic)" if done["synthetic"] else f"posts of {done['posts']}"
+    return f"{done['documents']:,} {posts}; {copies(done['queries'])}, {edits} {change}"
 
 
 def _methods(rows: list[Document]) -> Table:
@@ -190,16 +190,16 @@ def _methods(rows: list[Document]) -> Table:
 
 
 def _beside_paper(rows: list[Document]) -> Table:
-    """What is counted here are trees; the published page reads are shown as such too."""
+    """Compare the trees read with the published page reads, which are converted to trees."""
     table = _table(
         "scheme",
         "seconds\nhere",
-        "there",
+        "paper",
         "trees read\nhere",
-        "there",
-        "page reads\nthere",
-        "at worst\nhere",
-        "there",
+        "paper",
+        "page reads\npaper",
+        "worst\nhere",
+        "paper",
     )
     for row in rows:
         paper, mean = row["paper"], row["milliseconds"]["mean"]

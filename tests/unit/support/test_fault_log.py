@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.faults.fetches import Blow, fetches
+from tests.faults.fetches import Fault, fetches
 
-KILLED = Blow("worker", 10.0, 10.1, "worker-1")
-OUTAGE = Blow("Redis", 20.0, 22.0)
+KILLED = Fault("worker", 10.0, 10.1, "worker-1")
+OUTAGE = Fault("Redis", 20.0, 22.0)
 
 
 def row(at: float, agent: str = "worker-1", path: str = "/a", **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`scrapy feeds push` under test: a hub, the command at work, feeds as a crawl leaves them."""
+"""Helpers for `scrapy feeds push`: a hub, the running command, feeds as a crawl stores them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ OPEN = build_opener(ProxyHandler({}))
 
 
 class Hub(RunningServer):
-    """A hub on this machine; each path below `url` is one with other manners."""
+    """A hub on this machine; each path below `url` behaves differently."""
 
     def __init__(self) -> None:
         super().__init__("tests.site.hub", [])
 
     def publish(self, body: str, method: str = "sha256", **more: str) -> list[int]:
-        """Deliver to whoever wants FEED; what the callbacks answered."""
-        # We have confirmed before the hub has our answer.
+        """Deliver to the subscribers of FEED and return the responses of the callbacks."""
+        # Freshet confirms before the hub has received its response.
         wait_for(self.subscriptions)
         asked = {"topic": FEED, "body": body, "method": method} | more
         _, text = ask(f"{self.url}/-/publish", json.dumps(asked).encode())
@@ -48,7 +48,7 @@ class Hub(RunningServer):
 
 
 class Push:
-    """`scrapy feeds push` at work, listening at a port of its own."""
+    """A running `scrapy feeds push` with its own port."""
 
     def __init__(
         self, freshet: Freshet, *words: object, port: int = 0, hours: float = 0, **env: object
@@ -90,7 +90,7 @@ def free_port() -> int:
 def ask(
     url: str, body: bytes | None = None, headers: dict[str, str] | None = None, method: str = ""
 ) -> tuple[int, str]:
-    """Status and text of a request's answer."""
+    """Send a request; return the status and the text of the response."""
     request = Request(url, body, headers or {}, method=method or None)
     try:
         with OPEN.open(request, timeout=10) as response:
@@ -108,7 +108,7 @@ def answers(url: str) -> bool:
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
-    """Return once it holds; fails when it takes too long."""
+    """Wait until the condition is true; fail after PATIENCE_SECONDS."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < end, "it takes too long"
@@ -116,7 +116,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 
 def put(db: Db, *hubs: str, url: str = FEED, **more: Any) -> None:
-    """A feed whose document names hubs, as a crawl leaves it."""
+    """Store a feed whose document names hubs, as a crawl stores it."""
     now = datetime.now(UTC)
     names = {"_id": f"feeds {url}", "spider": "feeds", "url": url}
     db.feeds.insert_one(names | {"hubs": list(hubs), "topic": url} | more)

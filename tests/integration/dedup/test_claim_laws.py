@@ -1,4 +1,4 @@
-"""Whatever is stored, edited and deleted in whatever order: one original of each story."""
+"""Invariant of claims: each story has one original after any inserts, edits and deletions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = "abcdef"
 
 @dataclass(frozen=True)
 class Step:
-    """A post is stored with a variant of a story, or edited to it; or it is deleted."""
+    """A step: store or edit a post as a variant of a story, or delete it (no story)."""
 
     key: str
     story: int | None
@@ -30,15 +30,15 @@ class Step:
 keys, minutes = st.sampled_from(KEYS), st.integers(0, 20)
 stored = st.builds(Step, keys, st.integers(0, len(STORIES) - 1), st.integers(0, 3), minutes)
 deleted = st.builds(Step, keys, st.none())
-# Each example has a database of its own; the server they share keeps nothing of it.
+# Each example uses its own database, and the shared server keeps no state of it.
 UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-# An example takes seconds: to make it smaller takes longer than to read it.
+# An example takes seconds, so shrinking takes longer than reading it.
 UNSHRUNK = [Phase.explicit, Phase.reuse, Phase.generate]
 batches = st.lists(st.one_of(deleted, st.lists(stored, min_size=1, max_size=4)), max_size=10)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("keeper", ["mongodb", "redis"])
+@pytest.mark.parametrize("backend", ["mongodb", "redis"])
 @settings(max_examples=6, deadline=None, phases=UNSHRUNK, suppress_health_check=UNCHECKED)
 @given(steps=batches)
 def test_each_story_has_one_original_and_posts_say_so(
@@ -58,7 +58,7 @@ def test_each_story_has_one_original_and_posts_say_so(
 
 @pytest.fixture
 def index_of(request: pytest.FixtureRequest) -> Callable[[str, str], Posts]:
-    """Makes the index of a database, kept by MongoDB or by Redis."""
+    """Return a function that opens the index of a database, stored in MongoDB or Redis."""
 
     def made(keeper: str, uri: str) -> Posts:
         redis = request.getfixturevalue("redis") if keeper == "redis" else None

@@ -1,4 +1,4 @@
-"""Whoever claims at the same moment, and whoever dies meanwhile: one original in every group."""
+"""Concurrent claims and crashed processes: each group has one original."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.integration.claimers import Claimers
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
 from tests.integration.harness import Db, Row
 
-# As often as somebody who doubts it wants.
+# Raise this number for a longer test.
 TURNS = int(os.environ.get("CLAIM_TURNS", "2"))
 
 
 def groups_of(db: Db) -> dict[str, list[Row]]:
-    """The stored posts of each group."""
+    """Return the stored posts of each group."""
     groups = defaultdict(list)
     for row in db.signatures.find():
         groups[row["post"].rpartition(":")[0]].append(row)
@@ -41,7 +41,7 @@ def groups_of(db: Db) -> dict[str, list[Row]]:
 
 
 def originals_of(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
-    """The posts of each group that a search would show."""
+    """Return the posts of each group that a search would show."""
     shown = {row["_id"]: row["original"] for row in db.clusters.find()}
     return {
         name: [
@@ -52,13 +52,13 @@ def originals_of(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
 
 
 def wrong_ones(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
-    """Groups without an original, or with several."""
+    """Return the groups that have no original or several."""
     return {name: found for name, found in originals_of(db, groups).items() if len(found) != 1}
 
 
 @pytest.fixture(params=["mongodb", "redis"])
 def keeper(request: pytest.FixtureRequest) -> str | None:
-    """URL of the Redis that claims are made in; None: MongoDB."""
+    """Return the URL of the Redis that stores the claims; None: MongoDB."""
     return request.getfixturevalue("redis") if request.param == "redis" else None
 
 
@@ -95,8 +95,8 @@ def test_a_process_that_is_killed_leaves_one_original_in_every_group(
     assert wrong_ones(db, groups) == {}
 
 
-# The copies resemble the original by .88 and .85, and each other by .75; the copy's next text
-# resembles the original's by .88, the stray's by .68.
+# Similarity of the copies to the original: 0.88 and 0.85, to each other: 0.75. The copy's next
+# text has similarity 0.88 to the original and 0.68 to the stray.
 OLD = text(1, 200)
 COPY, STRAY = edited(OLD, 8, seed=3), edited(OLD, 8, seed=2)
 NEXT, OTHER = edited(COPY, 8, seed=4), text(2, 200)
@@ -110,22 +110,22 @@ OF_CLUSTERS = (
 
 
 def numbered(one: Candidate, fence: int) -> Candidate:
-    """A post as a visit with this number brings it."""
+    """Return a post with the fence of a visit."""
     return replace(one, fences={"fence": fence})
 
 
 def is_deletion(command: str, collection: str, _: dict[str, Any]) -> bool:
-    """Whether a write takes signatures out of the index."""
+    """Return true if a write deletes signatures."""
     return (command, collection) == ("delete", "signatures")
 
 
 def is_of_posts(command: str, collection: str, _: dict[str, Any]) -> bool:
-    """Whether a write stores posts."""
+    """Return true if a write stores posts."""
     return (command, collection) == ("update", "posts")
 
 
 async def wrong_clusters(db: Database, _: Registry) -> dict[str, list[str]]:
-    """What does not hold of the clusters of a database."""
+    """Return violations of the clusters' invariants in a database."""
     found = (await check(db)).broken
     return {law: found[law].examples for law in OF_CLUSTERS if found[law].count}
 
@@ -133,9 +133,9 @@ async def wrong_clusters(db: Database, _: Registry) -> dict[str, list[str]]:
 async def overtaken(
     uri: str, redis: str | None, holder: Holder, slow: Candidate, fast: Iterable[Candidate]
 ) -> dict[str, list[str]]:
-    """One process stands still at a write; what another one brings meanwhile is stored.
+    """Pause one process at a write, store the posts of another process, then resume the first.
 
-    Returns what does not hold of the clusters after that.
+    Returns the violated invariants of the clusters.
     """
     way = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
     async with index(way, redis) as one, index(uri, redis) as other:
@@ -219,7 +219,7 @@ def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is
     assert posts.originals() == {"x a", "x c"}
 
 
-# The driver forgets sockets that nobody accepted.
+# PyMongo does not close sockets whose connection was never accepted.
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -243,7 +243,7 @@ def test_an_edit_that_is_cut_at_any_write_and_repeated_leaves_clusters_whole(
 
 
 async def cut(uri: str, redis: str | None, cutter: Cutter, edit: Candidate) -> None:
-    """A process that loses MongoDB as it stores an edit."""
+    """Store an edit in a process that loses its connection to MongoDB."""
     way = f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}?timeoutMS=500"
     with suppress(PyMongoError):
         async with index(way, redis) as one:
@@ -252,12 +252,12 @@ async def cut(uri: str, redis: str | None, cutter: Cutter, edit: Candidate) -> N
 
 
 def is_update(command: str, collection: str, _: dict[str, Any]) -> bool:
-    """Whether a write changes signatures."""
+    """Return true if a write changes signatures."""
     return (command, collection) == ("update", "signatures")
 
 
 def is_insertion(command: str, collection: str, _: dict[str, Any]) -> bool:
-    """Whether a write adds signatures."""
+    """Return true if a write adds signatures."""
     return (command, collection) == ("insert", "signatures")
 
 
@@ -285,9 +285,9 @@ def test_a_visit_of_a_stray_that_is_on_its_way_is_what_counts(
 async def crossed(
     uri: str, redis: str | None, first: tuple[Holder, Candidate], second: tuple[Holder, Candidate]
 ) -> dict[str, list[str]]:
-    """One process is held at a write, then another one; the first goes on first.
+    """Pause one process at a write, then another one; resume the first process first.
 
-    Returns what does not hold of the clusters after that.
+    Returns the violated invariants of the clusters.
     """
     async with AsyncExitStack() as stack:
         storing = []

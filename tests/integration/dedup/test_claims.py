@@ -1,4 +1,4 @@
-"""A near-duplicate is recognised as it is stored, and a cluster has one original at any time."""
+"""Near-duplicates are detected when stored, and a cluster always has one original."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = text(1)
 
 @pytest.fixture(params=["mongodb", "redis"])
 def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
-    """An index whose claims are kept by MongoDB, or by Redis."""
+    """Return an index whose claims are stored in MongoDB or Redis."""
     redis = request.getfixturevalue("redis") if request.param == "redis" else None
     return Posts(stored[1], redis)
 
@@ -94,7 +94,7 @@ def test_an_original_that_is_deleted_is_followed_by_the_next(posts: Posts) -> No
     assert posts.originals() == {"b"}
     assert posts.post("c")["duplicate_of"] == "b"
     assert posts.clusters()[0]["changes"][-1]["why"] == "the original has gone"
-    # The heir owns what the original has left, so the next copy is found.
+    # The new original takes over the bands, so the next copy is detected.
     assert posts.claim(candidate("d", LONG, NOW + 3 * HOUR))["d"].duplicate_of == "b"
 
 
@@ -171,7 +171,7 @@ def test_ten_thousand_identical_posts_have_one_original_and_few_bands(posts: Pos
 
 
 async def _holders(db: Database, registry: Registry) -> int:
-    """How many posts own a band."""
+    """Count the posts that own a band."""
     if isinstance(registry.shared, RedisBands):
         return await registry.shared.count()
     return await registry.signatures.count_documents({"bands": {"$exists": True}})
@@ -222,7 +222,7 @@ def test_sources_of_one_item_are_no_copies_of_each_other(posts: Posts) -> None:
     assert posts.originals() == {"page", "feed"}
     found = posts.claim(candidate("copy", edited(LONG, 1), NOW + HOUR, item=8))["copy"]
     assert found.duplicate_of == "feed"
-    # Whatever comes first, sources stand or hide together.
+    # In any order, the sources of an item are either all originals or all copies.
     posts.claim(candidate("first", LONG, NOW - 2 * HOUR, item=9))
     assert posts.originals() == {"first"}
     posts.claim(candidate("again", LONG, NOW, item=9))
@@ -246,7 +246,7 @@ def test_a_source_that_is_of_another_item_now_is_compared_again(posts: Posts) ->
 
 
 def test_workers_at_once_leave_each_item_one_verdict(posts: Posts) -> None:
-    """Pages, feeds' posts and copies come in any order: what is left is what one worker finds."""
+    """Concurrent workers get the same result as one worker for pages, feed posts and copies."""
     groups = 40
     made = [
         (

@@ -1,4 +1,4 @@
-"""What is due at the next run: what failed, what another site definition reads otherwise."""
+"""Targets due in the next run: failed ones, and those with a changed site definition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RSS = (
 class Moody(BaseHTTPRequestHandler):
     """A list and items with a title and a price; a test sets the status of each path.
 
-    Every page has the same ETag for good, so that a 304 would hide what was not read before.
+    Every page keeps the same ETag, so that a 304 would hide content that was not read before.
     """
 
     statuses: ClassVar[dict[str, int]] = {}
@@ -61,7 +61,7 @@ class Moody(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def moody() -> Iterator[str]:
-    """URL of the server, which answers everything with 200 at first."""
+    """Run the server and yield its URL; every request gets a 200 at first."""
     Moody.statuses.clear()
     Moody.headers_of.clear()
     Moody.asked.clear()
@@ -79,14 +79,14 @@ def shop(freshet: Freshet, url: str, **keys: object) -> Path:
 
 
 def asked() -> dict[str, int]:
-    """How often each path was asked for since this was called last."""
+    """Return the number of requests by path since the last call."""
     found = dict(+Moody.asked)
     Moody.asked.clear()
     return found
 
 
 def closing(err: str, name: str = "shop") -> str:
-    """The closing line of a run."""
+    """Return the closing line of a run."""
     (line,) = [
         line.partition(f"{name}: ")[2]
         for line in err.splitlines()
@@ -96,14 +96,14 @@ def closing(err: str, name: str = "shop") -> str:
 
 
 def failing(count: int, status: int = 500) -> None:
-    """So many items are answered with this status from now on."""
+    """Answer the first `count` items with this status from now on."""
     Moody.statuses.update({f"/item/{i}": status for i in range(count)})
 
 
 NO_RETRY = ("-s", "RETRY_ENABLED=0")
 
 
-# What failed.
+# Failed targets.
 
 
 def test_what_failed_is_due_at_the_next_run_twice_and_then_waits(
@@ -174,7 +174,7 @@ def test_a_cell_that_failed_is_due_at_the_next_run(
     assert base(database)["one"]["content"] == {"value": "Item 1"}
 
 
-# Other site definitions.
+# Changed site definitions.
 
 
 def test_an_edit_of_the_fields_reads_all_items_at_the_next_run_and_no_list(
@@ -309,7 +309,7 @@ def test_an_edit_of_a_cell_makes_this_cell_due(freshet: Freshet, database: Db, m
 
 
 def workers(freshet: Freshet, wrapper: Path, redis: str, *args: str) -> list[str]:
-    """What two workers of one run logged."""
+    """Run two workers of one run and return their logs."""
     words = ("crawl", "site", "-a", f"wrapper={wrapper}", *NO_RETRY, *args)
     started = [freshet.start(*words, REDIS_URL=redis) for _ in range(2)]
     said = [one.communicate(timeout=60)[1] for one in started]

@@ -1,4 +1,4 @@
-"""The stream of due targets, read from a real database while visits are being stored."""
+"""The stream of due targets, read from a real database while visits are stored."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PATIENCE_SECONDS = 10
 
 
 class Unbounded:
-    """An allowance without caps, always open."""
+    """An allowance without caps that is always open."""
 
     async def room(self, in_flight: int) -> None:
-        """No cap."""
+        """Apply no cap."""
 
     def is_open(self) -> bool:
         return True
@@ -40,7 +40,7 @@ class Unbounded:
 
 
 class Pass:
-    """As much of a session as the feeder sees; a visit is stored after a moment."""
+    """The part of a session that the feeder uses; a visit is stored after a short delay."""
 
     spider = "x"
     started = NOW

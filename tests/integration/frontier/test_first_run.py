@@ -1,4 +1,4 @@
-"""The first pass over the demo shop and blog, judged by the world it was made from."""
+"""The first crawl run of the demo shop and blog, compared with the world that generated them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTS = list_paths(WORLD, START)
 
 @dataclass(frozen=True)
 class FirstPass:
-    """What there is after it: the database, the site's log, the exported items."""
+    """The results of the run: the database, the site's log, the exported items."""
 
     db: Db
     site: RunningSite
@@ -33,13 +33,13 @@ class FirstPass:
     log: str = field(repr=False)
 
     def url(self, path: str) -> str:
-        """A path of the site as a URL."""
+        """Return the URL of a path of the site."""
         return self.site.url + path
 
 
 @pytest.fixture(scope="module")
 def done(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirstPass]:
-    """The pass, run once for the tests of this file; they only look."""
+    """Crawl once for all tests of this file, which only read the results."""
     folder = tmp_path_factory.mktemp("first")
     with databases() as (db, uri), RunningSite() as site:
         freshet = Freshet(

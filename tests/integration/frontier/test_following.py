@@ -1,4 +1,4 @@
-"""Crawls follow the plan: its slots, its caps, and the hours in which a site may be asked."""
+"""Crawls follow the plan: its slots, its caps, and the visiting hours of a site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Row, asked
 from tests.integration.once import Left, elsewhere, left_in, put_into
 
-# A Monday at noon; every crawl here is so many hours later, by its own clock.
+# A Monday at noon; each crawl sets its clock to a number of hours after it.
 MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 NAMES = [f"item-{i}.html" for i in range(12)]
@@ -24,13 +24,13 @@ Pass = dict[str, Row]
 
 
 def offset(hours: float) -> float:
-    """What moves the clock to so many hours after MONDAY."""
+    """Return the clock offset for a number of hours after MONDAY."""
     return (MONDAY - datetime.now(UTC)) / HOUR + hours
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Pages]:
-    """Twelve items and their list."""
+    """Serve twelve items and their list."""
     with Pages() as pages:
         pages.list("list.html", NAMES)
         for name in NAMES:
@@ -40,7 +40,7 @@ def served() -> Iterator[Pages]:
 
 @pytest.fixture(scope="module")
 def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """What the first crawl left, at MONDAY."""
+    """Return the database contents after a first crawl at MONDAY."""
     with elsewhere(databases, tmp_path_factory.mktemp("first")) as (freshet, db, _):
         freshet.crawl(wrapper(freshet, served), hours=offset(0))
         return left_in(db)
@@ -48,14 +48,14 @@ def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def pages(served: Pages) -> Pages:
-    """The site, of which nothing was asked so far."""
+    """Return the site with an empty request log."""
     served.clear_log()
     return served
 
 
 @pytest.fixture
 def crawl(freshet: Freshet, pages: Pages) -> Crawl:
-    """Crawls the items so many hours after MONDAY; what the crawl said."""
+    """Return a function that crawls a number of hours after MONDAY and returns the log."""
 
     def at(hours: float, *args: str, **keys: object) -> str:
         return freshet.crawl(wrapper(freshet, pages, **keys), *args, hours=offset(hours)).err
@@ -65,7 +65,7 @@ def crawl(freshet: Freshet, pages: Pages) -> Crawl:
 
 @pytest.fixture
 def crawled(stored: tuple[Db, str], left: Left) -> Db:
-    """The test's database, after the first crawl."""
+    """Return the test's database, with the contents after the first crawl."""
     put_into(*stored, left)
     return stored[0]
 
@@ -81,21 +81,21 @@ def wrapper(freshet: Freshet, pages: Pages, name: str = "pages", **keys: object)
 
 
 def plan(db: Db, *names: str, **own: object) -> None:
-    """These pages get a plan."""
+    """Set a plan for these pages."""
     usual = {"id": "p", "policy": "freshet", "weeks": 1, "slots": [0], "visits_per_week": 1.0}
     chosen = {"url": {"$regex": f"/({'|'.join(names)})$"}}
     db.targets.update_many(chosen, {"$set": {"plan": usual | own}})
 
 
 def plan_with_three_of_worth(db: Db) -> None:
-    """All have a plan; a visit is worth much of 9, less of 7, still less of 2."""
+    """Set a plan for all pages; visits of 9, 7 and 2 have the highest values, in this order."""
     plan(db, *NAMES, last_value=0.1)
     for i in (7, 2, 9):
         plan(db, NAMES[i], last_value=float(i))
 
 
 def cap(db: Db, *spiders: str, **caps: int) -> None:
-    """A plan in effect with these caps."""
+    """Store an active plan with these caps."""
     db.plans.insert_one(
         {"at": MONDAY, "state": "active", "spiders": list(spiders or ("pages",))} | caps
     )
@@ -106,7 +106,7 @@ def last_run(db: Db) -> Row:
     return counts
 
 
-# Plans: two passes over pages each of which has its own.
+# Plans: two runs over pages that each have their own plan.
 
 SLOTS, LEARNED, SELDOM, BROKEN, CALM_FIRST, CALM_LATER = NAMES[:6]
 # Tuesday 7:00 and Thursday 9:00 in Tokyo.
@@ -117,7 +117,7 @@ TOKYO_SLOTS = [24 + 7, 3 * 24 + 9]
 def passes(
     served: Pages, left: Left, databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Pass]:
-    """The pages by name after a pass 30 and a pass 101 hours after MONDAY."""
+    """Return the pages by name after runs 30 and 101 hours after MONDAY."""
     with elsewhere(databases, tmp_path_factory.mktemp("passes")) as (freshet, db, uri):
         put_into(db, uri, left)
         _plan_each(db)
@@ -167,13 +167,13 @@ def test_no_plan_waits_longer_than_the_longest_interval(passes: list[Pass]) -> N
 
 
 def test_an_error_is_repeated_whatever_the_plan_says(passes: list[Pass]) -> None:
-    # Due at the next run, of which there is one.
+    # Due in the next run, and there is only one.
     assert [one[BROKEN]["consecutive_errors"] for one in passes] == [1, 2]
     assert all(0 < hours_to_next(one[BROKEN]) < 0.001 for one in passes)
 
 
 def test_an_adaptive_interval_follows_the_page(passes: list[Pass]) -> None:
-    # Half as long after a change, a fifth longer without one, within the limits.
+    # Half as long after a change, a fifth longer without a change, within the limits.
     expected = {CALM_FIRST: [11, 5.5], CALM_LATER: [4, 4.8]}
     for name, intervals in expected.items():
         found = [one[name] for one in passes]
@@ -286,7 +286,7 @@ def test_a_full_run_ignores_the_caps_and_logs_it(
     assert " was ignored" in said
     assert "cap is reached" not in said
     assert last_run(crawled)["due"] == 0
-    # Its requests count: the caps hold for the run after it.
+    # The requests of a full run count towards the caps of the run after it.
     crawled.targets.update_many({}, {"$set": {"next_visit": MONDAY + 6 * HOUR}})
     assert "is reached" in crawl(6.1)
 
@@ -320,7 +320,7 @@ def test_spiders_of_one_plan_share_its_caps(
     assert crawled.visits.count_documents({"spider": "others"}) == 5
 
 
-# Hours in which a site may be asked.
+# Visiting hours.
 
 
 def test_a_pass_in_closed_hours_hands_out_nothing_and_says_so(

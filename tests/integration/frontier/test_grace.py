@@ -1,4 +1,4 @@
-"""SIGTERM: what is under way gets its time, and no more; what is not answered by then stays due."""
+"""SIGTERM: requests in flight get a limited time; targets without a response stay due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.harness import Db, Freshet, Pages
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """URL of a server that accepts and never answers."""
+    """Yield the URL of a server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/"
 

@@ -1,4 +1,4 @@
-"""Later passes: what is not due is left alone, and what changed is found, no more and no less."""
+"""Later runs skip targets that are not due, and log exactly the pages that changed."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_edited_pages_are_changed_and_no_others(
 ) -> None:
     wrapper = freshet.wrapper("big", start_urls=[f"{site.url}/big/{ITEMS}/list/1/"], **BIG)
     freshet.crawl(wrapper)
-    numbers = {3: 1, 17: 2, 40: 5}  # item: how often it is edited
+    numbers = {3: 1, 17: 2, 40: 5}  # item: number of edits
     for number, edits in numbers.items():
         for _ in range(edits):
             site.edit(f"/big/{ITEMS}/item/{number}.html")

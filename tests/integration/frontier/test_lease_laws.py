@@ -1,4 +1,4 @@
-"""Whatever workers of a shared pass do or fail to do, each entry is done, and counted, once."""
+"""Invariant of a shared run: each entry is completed and counted once, whatever workers do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from crawler.storage.redis import RedisRetry, open_redis
 
 WORKERS = ("ann", "ben", "cem")
 SOME = st.sampled_from(WORKERS)
-# Longer than a test: leases run out when the test says so.
+# Longer than any test: leases expire when the test expires them.
 LEASE_MS = 3_600_000
 MANY_LEASES = 1_000
 VISIT = {"visits": 1.0}
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Pass:
-    """A shared pass whose workers are asked one after the other."""
+    """A shared run whose workers send their requests one after the other."""
 
     def __init__(self, url: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -48,7 +48,7 @@ class Pass:
         self.queues: dict[str, LeasedQueue] = {}
 
     def enter(self, worker: str) -> LeasedQueue:
-        """A worker joins, or prepares the pass where nobody is there."""
+        """Let a worker join the run, or prepare the run if there is none."""
         queue = LeasedQueue(self.steady, Spider("shop"), self.key, worker, LEASE_MS)
         joined = self.ask(queue.join("first"))
         if joined.todo == "prepare":
@@ -63,7 +63,7 @@ class Pass:
         return set(self.driver.zrange(f"{self.key}first:{key}", 0, -1))
 
     def of(self, worker: str) -> list[str]:
-        """What Redis takes for a worker's."""
+        """Return the entries that Redis has leased to a worker."""
         holders = self.driver.hgetall(f"{self.key}first:holders")
         return [entry for entry, holder in holders.items() if holder == worker]
 
@@ -72,7 +72,7 @@ class Pass:
             self.driver.zadd(f"{self.key}first:leased", {entry: 1}, xx=True)
 
     def die(self, worker: str) -> None:
-        """What happens when a worker has said nothing for a lease."""
+        """Simulate a worker that has not renewed its lease in time."""
         self.run_out(worker)
         self.driver.zadd(f"{self.key}first:workers", {worker: 1}, xx=True)
         del self.queues[worker]
@@ -95,7 +95,7 @@ def opened_pass(url: str) -> Iterator[Pass]:
 
 
 class Workers(RuleBasedStateMachine):
-    """Workers that lease, finish, oversleep, die, leave and come back in any order."""
+    """Workers that lease, finish, miss renewals, crash, leave and rejoin in any order."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Workers(RuleBasedStateMachine):
 
     @rule(worker=SOME, first=st.integers(0, 30), count=st.integers(1, 8))
     def feed(self, worker: str, first: int, count: int) -> None:
-        """Also what is waited for or worked on already, but never what is stored."""
+        """Feed entries that may be pending or leased already, but never entries that are stored."""
         if (queue := self.one.queues.get(worker)) is not None:
             names = (f"shop {n}" for n in range(first, first + count))
             entries = [name for name in names if name not in self.done]
@@ -157,7 +157,7 @@ class Workers(RuleBasedStateMachine):
 
     @rule(worker=SOME)
     def leave(self, worker: str) -> None:
-        # The last of all would sum up.
+        # The last worker would end the run.
         if len(self.one.queues) > 1 and worker in self.one.queues:
             self.one.ask(self.one.queues.pop(worker).leave({}))
             assert self.one.of(worker) == []
@@ -169,7 +169,7 @@ class Workers(RuleBasedStateMachine):
         assert self.fed - self.done <= set().union(*places)
 
     def teardown(self) -> None:
-        """One worker that stays does all that is left, and the pass ends."""
+        """Let one worker complete all remaining entries and end the run."""
         for worker in list(self.one.queues):
             self.one.die(worker)
         queue, done = self.one.enter("zoe"), list[str]()
@@ -226,7 +226,7 @@ def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: 
     async def work(one: Pass, queue: LeasedQueue) -> list[str]:
         worker = Worker(queue, one.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
         worker.begin(nothing_to_feed)
-        # A suspect comes on top of what there is room for.
+        # A suspect is leased in addition to the entries that there is room for.
         first = [lease.entry for lease in await worker.next()]
         waiting = asyncio.ensure_future(worker.next())
         await asyncio.sleep(0.2)
@@ -274,5 +274,5 @@ def test_a_host_that_is_closed_while_another_one_is_reported_is_reported_next(re
 
 
 async def nothing_to_feed() -> None:
-    """Another worker finds out what is due."""
+    """Wait, as if another worker were looking for due targets."""
     await asyncio.sleep(60)

@@ -1,4 +1,4 @@
-"""The wrappers that come with Freshet, on copies of the two practice sites behind a proxy."""
+"""The spiders included with Freshet, on copies of the two practice sites behind a proxy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.site.practice_books import BOOKS, CATEGORIES
 from tests.site.practice_quotes import AUTHORS
 from tests.site.running import RunningSite
 
-# The copies speak http alone.
+# The copies support only http.
 OVER_HTTP = """
 from spiders.{name} import {spider} as Original
 

@@ -1,4 +1,4 @@
-"""One run of a spider at a time, wherever it runs: a lease in MongoDB."""
+"""One run of a spider at a time on all machines: a lease in MongoDB."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ SLOW = {"concurrency": 1, "delay_seconds": 0.02}
 
 
 def start(freshet: Freshet, wrapper: Path, machine: str, **env: object) -> Process:
-    """Start a crawl with a data folder of its own, as another machine has."""
+    """Start a crawl with its own data folder, as on another machine."""
     words = ("crawl", "site", "-a", f"wrapper={wrapper}")
     return freshet.start(*words, FRESHET_DATA_DIR=freshet.folder / machine, **env)
 
 
 def ended(process: Process, code: int = 0) -> str:
-    """The log of a crawl that ended with this code."""
+    """Wait for a crawl to end with this exit code and return its log."""
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     return err
 
 
 def check_once(database: Db) -> None:
-    """Each page was visited, and logged once; nobody holds the lease any more."""
+    """Check that each page was visited and logged once, and that nobody holds the lease."""
     logged = Counter(row["target"] for row in visits(database))
     assert (len(logged), set(logged.values())) == (FETCHED, {1})
     assert database.targets.count_documents({"requested": 1}) == FETCHED
@@ -47,7 +47,7 @@ def check_once(database: Db) -> None:
 
 @contextmanager
 def at_work(freshet: Freshet, database: Db, wrapper: Path, **env: object) -> Iterator[Process]:
-    """A crawl that has stored some pages, and has more to visit."""
+    """Yield a running crawl that has stored some pages and has more to visit."""
     process = start(freshet, wrapper, "first", **env)
     until(lambda: database.visits.count_documents({}) > 20)
     yield process
@@ -73,7 +73,7 @@ def test_after_a_kill_the_next_run_of_this_machine_begins_immediately(
     env = {"FRESHET_LEASE_SECONDS": 3600}
     with at_work(freshet, database, wrapper, **env) as killed:
         killed.kill()
-        # Its parent has not been told yet, as it is where cron starts the next one.
+        # The killed process has not been reaped yet, as when cron starts the next run.
         ended(start(freshet, wrapper, "second", **env))
         killed.communicate()
     check_once(database)

@@ -1,4 +1,4 @@
-"""The passes of the demonstration: as `scrapy crawl` makes them, at simulated times."""
+"""The runs of the demo: the same as with `scrapy crawl`, at simulated times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_pass_is_made_when_something_is_due(
     site.set_clock(START)
     freshet.crawl(wrapper, hours=(START - datetime.now(UTC)) / timedelta(hours=1))
     made = passes(freshet, site, "2026-01-08T00:00", str(wrapper))
-    # Noon of the first day is too early; what is found at night is due by the next night.
+    # Nothing is due at noon of the first day; pages found at night are due by the next night.
     assert made == [START + day * DAY for day in (1, 2, 3)]
     at = [visit["at"] for visit in database.visits.find({"at": {"$gt": START + DAY / 2}})]
     assert len(at) > 3 * 180

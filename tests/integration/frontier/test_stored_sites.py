@@ -1,4 +1,4 @@
-"""Sites without a spider class: their definitions are kept, so that their names are enough."""
+"""Sites without a spider class: stored site definitions, crawled by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shop(freshet: Freshet, site: Pages, name: str = "shop", **keys: object) -> P
 
 
 def crawl(freshet: Freshet, name: str = "shop", *words: object, **env: object) -> Result:
-    """A run by the name alone, of everything."""
+    """Crawl everything, with only the name of the site."""
     return freshet("crawl", name, "-a", "full=1", *words, **env)
 
 
@@ -174,7 +174,7 @@ def test_cells_and_feeds_of_files_too(freshet: Freshet, database: Db, site: Page
 
 
 def scheduled(freshet: Freshet, *words: object) -> list[str]:
-    """What cron's lines crawl."""
+    """Return the sites that the lines of cron crawl."""
     lines = in_json(freshet, "cron", *words)
     commands = [line["command"].partition(" -m scrapy ")[2] for line in lines]  # type: ignore[index]
     return [one.partition(" -L ")[0].removeprefix("crawl ") for one in commands if " -L " in one]

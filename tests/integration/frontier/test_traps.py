@@ -1,4 +1,4 @@
-"""Sites without end: calendars, facets and paths that grow are left where a cap says so."""
+"""Endless sites: caps stop crawls of calendars, facets and growing paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
 
 
 class Endless(BaseHTTPRequestHandler):
-    """Any path is a page, whose links are made of the path; with an ETag."""
+    """A server where any path is a page with an ETag and links derived from the path."""
 
     links: Links
     asked: list[str]
@@ -43,12 +43,12 @@ class Endless(BaseHTTPRequestHandler):
         self.wfile.write(b"" if known else page)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextmanager
 def endless(links: Links) -> Iterator[tuple[str, list[str]]]:
-    """A site without end: its URL, and the paths that were asked for."""
+    """Run an endless site; yield its URL and the requested paths."""
     asked: list[str] = []
     pages = type("Site", (Endless,), {"links": staticmethod(links), "asked": asked})
     with ThreadingHTTPServer(("127.0.0.1", 0), pages) as server:
@@ -60,7 +60,7 @@ def endless(links: Links) -> Iterator[tuple[str, list[str]]]:
 
 
 def calendar(path: str) -> list[str]:
-    """The next month for ever, and an event in each."""
+    """Return links to the next month, forever, and to an event of each month."""
     month = int(path.strip("/").rpartition("/")[2] or 0)
     return [f"/calendar/{month + 1}/", f"/event/{month}"] if "event" not in path else []
 
@@ -74,7 +74,7 @@ def calendar_wrapper(freshet: Freshet, url: str, **keys: object) -> Path:
 
 
 def said(text: str, what: str) -> list[str]:
-    """Lines of a log with some words in them."""
+    """Return the lines of a log that contain a text."""
     return [line for line in text.splitlines() if what in line]
 
 
@@ -109,7 +109,7 @@ def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
 
 
 def last_begin(db: Db) -> object:
-    """When the last pass began."""
+    """Return the start of the last run."""
     return db.runs.find_one({}, sort=[("started", -1)])["started"]  # type: ignore[index]
 
 
@@ -154,7 +154,7 @@ def test_a_target_of_before_depths_were_kept_counts_as_near(freshet: Freshet, da
 
 
 def facets(path: str) -> list[str]:
-    """Each facet can be added to those of a page, in any order: no URL is far or repeats itself."""
+    """Return links that add one facet to those of a page: no URL is deep or repeats itself."""
     chosen = [part for part in path.split("/")[2:] if part]
     more = [f"{name}{n}" for n in range(4) for name in "abcdefgh"]
     return [f"/shop/{'/'.join([*chosen, one])}/" for one in more if one not in chosen]
@@ -180,7 +180,7 @@ def test_a_pattern_has_no_more_lists_than_its_cap_and_what_is_forgotten_makes_ro
 
 
 def chained(path: str) -> list[str]:
-    """Items that link to other items for ever."""
+    """Return links from items to other items, forever."""
     number = int(path.rpartition("/")[2] or 0)
     return [f"/event/{number * 3 + n}" for n in (1, 2, 3)]
 

@@ -1,4 +1,4 @@
-"""Several processes share a pass through Redis: each page is fetched once, and the sums add up."""
+"""Processes that share a run through Redis: each page is fetched once, and the totals add up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 60
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Return once something is true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not true():
         assert time.monotonic() < deadline, "it never came true"
@@ -31,7 +31,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def shop(freshet: Freshet, pages: Pages, items: int = ITEMS, **keys: object) -> Path:
-    """A site of list pages of ten items each, and its wrapper."""
+    """Write a site with list pages of ten items each, and its site definition."""
     lists = [f"/list/{n}" for n in range(items // 10)]
     pages.list("/index", lists)
     for n, path in enumerate(lists):
@@ -48,7 +48,7 @@ def shop(freshet: Freshet, pages: Pages, items: int = ITEMS, **keys: object) -> 
 
 
 def keys_in(url: str, db: Db) -> list[str]:
-    """Names of all keys that a database's passes have in Redis."""
+    """Return the names of all Redis keys of a database's runs."""
     with driver.Redis.from_url(url) as client:
         return sorted(key.decode() for key in client.scan_iter(f"*freshet:{db.name}:*"))
 
@@ -67,13 +67,13 @@ def test_one_worker_makes_a_pass_as_a_process_alone_does(
 
 
 def start(freshet: Freshet, wrapper: Path, redis: str, count: int, **env: object) -> list[Process]:
-    """So many workers of one pass."""
+    """Start `count` workers of one run."""
     words = ("crawl", "site", "-a", f"wrapper={wrapper}")
     return [freshet.start(*words, REDIS_URL=redis, **env) for _ in range(count)]
 
 
 def ended(workers: list[Process]) -> list[str]:
-    """What each said, once all have ended well."""
+    """Wait for all workers to succeed and return their logs."""
     said = [worker.communicate(timeout=60)[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * len(workers), said
     return said
@@ -113,7 +113,7 @@ def test_what_a_killed_worker_held_comes_back_and_is_stored_once(
     assert run["counts"]["visits"] == database.visits.count_documents({}) == 111
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
     assert database.targets.count_documents({"requested": 1}) == 111
-    # What was under way when the worker was killed is fetched again, and nothing else.
+    # Only the requests in flight at the time of the kill are repeated.
     assert sum(asked(pages).values()) <= 111 + 1
     assert keys_in(redis, database) == []
 
@@ -159,7 +159,7 @@ def test_a_pass_that_lost_a_lease_is_counted_by_its_log(
     until(lambda: database.visits.count_documents({}) > 10)
     base = f"{{freshet:{database.name}:shop}}:"
     with driver.Redis.from_url(redis) as client:
-        # As if workers that died had told some of their visits twice.
+        # As if crashed workers had reported some of their visits twice.
         own = str(client.hget(f"{base}pass", "id"), "ascii")
         client.hincrbyfloat(f"{base}{own}:counts", "visits", 3)
         client.hincrbyfloat(f"{base}{own}:counts", "item pages", 3)
@@ -212,7 +212,7 @@ def test_workers_keep_to_the_delay_and_the_number_of_one(
     wrapper = shop(freshet, pages, 20, concurrency=1, delay_seconds=0.1)
     began = time.monotonic()
     ended(start(freshet, wrapper, redis, 3, DOWNLOAD_DELAY_JITTER=0))
-    # robots.txt is asked for by each.
+    # Each worker requests robots.txt.
     times = sorted(
         request["at"] for request in pages.requests() if request["path"] != "/robots.txt"
     )
@@ -227,7 +227,7 @@ def test_a_limit_and_a_cap_of_requests_hold_for_all_workers_together(
     wrapper = shop(freshet, pages, 60)
     words = ("crawl", "site", "-a", f"wrapper={wrapper}", "-a", "limit=15")
     ended([freshet.start(*words, REDIS_URL=redis) for _ in range(2)])
-    # On a slow machine the second may come when the first is done, and make a pass of its own.
+    # On a slow machine, the second worker may start after the first run and make its own run.
     first, visited = database.runs.count_documents({}), sum(asked(pages).values())
     assert visited == database.visits.count_documents({}) == 15 * first
     ended(start(freshet, wrapper, redis, 2, FRESHET_HOST_REQUESTS=20))

@@ -1,4 +1,4 @@
-"""Redis goes away in the middle of a shared pass: the pass waits, nothing is lost or repeated."""
+"""Redis outages during a shared run: the run waits; nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FETCHED = 67
 
 
 def check(database: Db, pages: Pages, url: str, again: int) -> None:
-    """Each page is stored once; `again` may have been fetched twice."""
+    """Check that each page is stored once; up to `again` pages may have been fetched twice."""
     (run,) = database.runs.find()
     assert (run["reason"], run["counts"]["visits"]) == ("finished", FETCHED)
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}

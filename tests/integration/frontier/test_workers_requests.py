@@ -1,4 +1,4 @@
-"""Requests that a spider makes itself, feeds and cells in a shared pass."""
+"""Requests of a spider's own, feeds and cells in a shared run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.pushing import wait_for
 
 pytestmark = pytest.mark.soak
 
-# Each item page names another with its details; `read_details` logs what it got.
+# Each item page leads to a details page; `read_details` logs its content.
 SPIDER = """
 from scrapy import Request
 from spiders.wrapper import WrapperSpider
@@ -43,13 +43,13 @@ class Shop(WrapperSpider):
         assert response.request.headers.get("Accept-Language") == b"it" or of == "all"
         self.logger.info("details of %s: %s", of, response.css("h1::text").get())
 """
-# By what is in the meta of a request: those that were offered to all workers.
+# By the meta of the requests: number of requests offered to all workers.
 SHARED = {"detailed": 40, "objects": 20, "steering": 20}
 
 
 @pytest.fixture
 def words(pages: Pages, tmp_path: Path) -> tuple[str, ...]:
-    """A spider that makes requests of its own."""
+    """Write spiders that make their own requests; return the start of the crawl command."""
     pages.list("/index", [f"/item/{n}" for n in range(20)])
     pages.item("/shared", "Shared")
     for n in range(20):
@@ -72,7 +72,7 @@ def test_requests_of_a_spider_are_made_once_by_whoever_has_room(
     workers = [freshet.start(*words, f"SPIDER_MODULES={module}", **env) for _ in range(2)]
     said = "".join(ended(workers))
     found = asked(pages)
-    # What cannot leave a process, for an object or a proxy in its meta, stays with its worker.
+    # Requests with an object or a proxy in their meta cannot be shared and stay with their worker.
     assert sum(map(int, re.findall(r"'scheduler/enqueued/redis': (\d+)", said))) == SHARED[module]
     assert found.pop("/shared") == 1
     assert set(found.values()) == {1}

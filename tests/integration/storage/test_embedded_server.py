@@ -1,4 +1,4 @@
-"""The embedded MongoDB server: started once, found again, healed after a crash."""
+"""The embedded MongoDB server: started once, found again, repaired after a crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.harness import Db, Freshet, Row
 
 @pytest.fixture
 def data(mongo: EmbeddedServer) -> Iterator[Path]:
-    """A data folder of the test's own; depends on `mongo` to be skipped with it."""
+    """Yield a data folder for one test; depends on `mongo` to be skipped with it."""
     folder = Path(tempfile.mkdtemp(prefix="fe-"))
     yield folder
     shutil.rmtree(folder)
@@ -29,21 +29,21 @@ def data(mongo: EmbeddedServer) -> Iterator[Path]:
 
 @pytest.fixture
 def alone(data: Path, tmp_path: Path) -> Iterator[Freshet]:
-    """Freshet without MONGO_URI; its server, if it started one, is stopped at the end."""
+    """Yield Freshet without MONGO_URI; stop its server at the end."""
     with Freshet(tmp_path, FRESHET_DATA_DIR=data) as freshet:
         yield freshet
     freshet("db", "stop")
 
 
 def state(freshet: Freshet, action: str = "status") -> Row:
-    """What `scrapy db` says for machines."""
+    """Return the JSON output of `scrapy db`."""
     result = freshet("db", action, "--json")
     assert result.err == ""
     return dict(json.loads(result.out))
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is alive; one that is dead and not yet reaped has no command line."""
+    """Return true if a process is running; a zombie process has no command line."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except OSError:
@@ -51,7 +51,7 @@ def runs(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """Kill a mongod that this test started, and wait until it is dead."""
+    """Kill a mongod that this test started, and wait until it has ended."""
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
     while runs(pid):

@@ -1,4 +1,4 @@
-"""Late and interrupted writers: log, targets, versions and claims are of the same fetches."""
+"""Late and interrupted writers: log, targets, versions and claims describe the same fetches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTE = timedelta(minutes=1)
 NAMES = ("list", "item-1", "item-2", "item-3")
 OLD, NEW, LATER, OTHER = text(1), text(2), text(3), text(4)
 FIRST = ("item-1 item-2 item-3", OLD, edited(OLD, 3), OTHER)
-# The last item was another page for a moment, and is what it was before.
+# The last item had other content for a moment and then its previous content again.
 THIRD = ("item-1 item-3", LATER, edited(LATER, 3), OTHER)
 BETWEEN = ("item-2 item-3", NEW, edited(LATER, 2), text(5))
 MOST_WRITES = 40
@@ -52,7 +52,7 @@ async def first_run(uri: str, redis: str | None = None) -> None:
 
 
 async def cut_run(uri: str, cutter: Cutter) -> bool:
-    """A run whose way to MongoDB is cut; whether that was before it had stored its batch."""
+    """Run a crawl whose connection to MongoDB is cut; return true if its batch was not stored."""
     async with process(relayed(uri, cutter), BEGIN + 2 * HOUR) as one:
         found = visits(await one.due(*NAMES), BETWEEN, BEGIN + 2 * HOUR + MINUTE)
         cutter.arm()
@@ -69,7 +69,7 @@ async def next_run(
         return broken(await check(one.db))
 
 
-# The driver forgets sockets that nobody accepted.
+# PyMongo does not close sockets whose connection was never accepted.
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -88,7 +88,7 @@ def test_a_cut_at_any_write_of_a_batch_leaves_one_history(
             edges = db.listings.find({"shown": True})
             shown = {edge["item"].rpartition("/")[2] for edge in edges}
             assert shown == set(contents[0].split()), (nth, cutter.seen)
-        # While their warnings are ignored.
+        # Collect the sockets now, while their warnings are ignored.
         gc.collect()
         if not was_cut:
             break
@@ -134,7 +134,7 @@ def test_a_worker_that_stood_still_at_any_write_leaves_nothing_stale(
 
 
 async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple[str, ...]) -> bool:
-    """One process stands still while another takes its targets over; whether it was refused."""
+    """Pause one process while another takes over its targets; return true if it was rejected."""
     at = BEGIN + 2 * HOUR
     async with process(relayed(uri, holder), at, redis) as slow, process(uri, at, redis) as other:
         found = visits(await slow.due(*NAMES), BETWEEN, at + MINUTE)
@@ -155,7 +155,7 @@ async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple
 
 
 def stores_versions(_: str, collection: str, __: dict[str, Any]) -> bool:
-    """Whether a write stores versions."""
+    """Return true if a write stores versions."""
     return collection == "versions"
 
 

@@ -1,4 +1,4 @@
-"""Versions have a bound of bytes: for each target and for each site, and the oldest go first."""
+"""Limits of the versions' size per target and per site: the oldest versions are deleted first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shop(freshet: Freshet, pages: Pages, items: int) -> Path:
 
 
 def sizes(db: Db, **query: object) -> dict[str, int]:
-    """Bytes of versions, by their `_id`, oldest first."""
+    """Return the sizes of versions in bytes by `_id`, oldest first."""
     rows: list[Row] = list(db.versions.find(query).sort("at"))
     return {row["_id"]: len(bson.encode(row["content"])) for row in rows}
 

@@ -1,4 +1,4 @@
-"""Writes that the server refuses: one page's cost that page, what is no page's ends the pass."""
+"""Writes that the server rejects: one page's write fails only that page, all others end the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BAD = "item-3.html"
 
 @pytest.fixture
 def words(freshet: Freshet, pages: Pages, database: Db) -> tuple[str, ...]:
-    """A crawl of ten items that have been seen, each of which has changed since."""
+    """Return a crawl of ten known items that have all changed."""
     names = [f"item-{i}.html" for i in range(10)]
     pages.list("list.html", names)
     for name in names:
@@ -29,7 +29,7 @@ def words(freshet: Freshet, pages: Pages, database: Db) -> tuple[str, ...]:
 
 
 def refuse(db: Db, collection: str, **query: object) -> None:
-    """From now on the collection takes only documents that match."""
+    """Let the collection reject documents that do not match."""
     db.command("collMod", collection, validator=query, validationAction="error")
 
 

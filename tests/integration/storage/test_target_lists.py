@@ -1,4 +1,4 @@
-"""`scrapy targets --urls`, and the known URLs that are named where one is not known."""
+"""`scrapy targets --urls`, and suggestions of known URLs for an unknown one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prepared(stored: tuple[Db, str]) -> Db:
 
 
 def put(db: Db, url: str, *, spider: str = "shop", hours: float = 5, **own: object) -> None:
-    """A target that was visited an hour ago and is due in `hours`."""
+    """Store a target that was visited an hour ago and is due in `hours`."""
     row = new_document(spider, url, Kind.ITEM, NOW + timedelta(hours=hours), NOW - DAY)
     seen = {"visited_at": NOW - timedelta(hours=1), "outcome": "unchanged", "requested": 1}
     db.targets.insert_one(row | seen | own)
@@ -46,7 +46,7 @@ def some(db: Db) -> None:
 
 
 def paths(freshet: Freshet, *words: object) -> list[str]:
-    """What is listed, by path; one JSON object a line."""
+    """Return the listed paths from the JSON lines."""
     done = run(freshet, "targets", *words, "--json")
     assert done.code == 0, done.err
     return [json.loads(line)["url"].partition(".example")[2] for line in done.out.splitlines()]
@@ -112,7 +112,7 @@ def test_lists_go_by_indexes(
     examined: int,
     stored: tuple[Db, str],
 ) -> None:
-    """Of 2 x 400 targets, twenty rows cost twenty at most; nothing is sorted."""
+    """Listing 20 of 2 x 400 targets examines at most 20 documents and sorts nothing."""
     db, uri = stored
     on(uri, prepare)
     for name in ("news", "shop"):

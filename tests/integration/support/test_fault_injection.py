@@ -1,4 +1,4 @@
-"""Fault injection: servers that come back, and invariants that notice errors."""
+"""Fault injection: servers that come back, and invariants that detect errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ITEMS = 300
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder whose sockets have short names."""
+    """Yield a folder with a short path for sockets."""
     with tempfile.TemporaryDirectory(prefix="fk-") as name:
         yield Path(name)
 

@@ -57,11 +57,11 @@ def mongo() -> Iterator[EmbeddedServer]:
     try:
         server.start()
     except ServerError as error:
-        said = server.log.read_text()[-2000:] if server.log.exists() else ""
+        log = server.log.read_text()[-2000:] if server.log.exists() else ""
         shutil.rmtree(folder)
         if "mongod not found" in str(error) or "libcurl" in str(error):
             pytest.skip(str(error))
-        pytest.fail(f"{error}\n{said}")
+        pytest.fail(f"{error}\n{log}")
     try:
         yield server
     finally:

@@ -49,12 +49,12 @@ def certificate(
 
 def authority(folder: Path) -> tuple[Authority, Path]:
     """Create an authority; return it and the path of its own certificate."""
-    made = Authority(_name("authority"), ec.generate_private_key(ec.SECP256R1()))
-    builder = _builder(made.name, made.name, made.key, (-30, 30))
+    created = Authority(_name("authority"), ec.generate_private_key(ec.SECP256R1()))
+    builder = _builder(created.name, created.name, created.key, (-30, 30))
     builder = builder.add_extension(x509.BasicConstraints(True, None), critical=True)
     path = folder / "authority.pem"
-    _write(path, builder.sign(made.key, hashes.SHA256()))
-    return made, path
+    _write(path, builder.sign(created.key, hashes.SHA256()))
+    return created, path
 
 
 def _builder(

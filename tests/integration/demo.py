@@ -51,12 +51,12 @@ def list_paths(world: World, now: datetime) -> set[str]:
     """Return all list pages that exist: the home page, and all pages of each category and tag."""
     heads = [f"/shop/{name}/" for name in CATEGORIES]
     heads += ["/blog/", *(f"/blog/tag/{tag}/" for tag in TAGS)]
-    found = {"/"}
+    paths = {"/"}
     for head in heads:
-        found.add(head)
+        paths.add(head)
         for number in count(2):
             path = f"{head}page/{number}/"
             if world.content(path, now) is None:
                 break
-            found.add(path)
-    return found
+            paths.add(path)
+    return paths

@@ -35,12 +35,12 @@ class Forked:
         else:
             err = os.dup(stderr.fileno())
         self._reply, reply = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        asked = {"module": module, "args": list(args), "env": dict(env)}
-        socket.send_fds(_starter()[0], [json.dumps(asked).encode()], [out, err, reply.fileno()])
+        request = {"module": module, "args": list(args), "env": dict(env)}
+        socket.send_fds(_starter()[0], [json.dumps(request).encode()], [out, err, reply.fileno()])
         os.close(out)
         os.close(err)
         reply.close()
-        self.pid = self._told()
+        self.pid = self._receive()
         self._drains: list[_Drain] = []
 
     def poll(self) -> int | None:
@@ -54,7 +54,7 @@ class Forked:
         if self.returncode is None:
             self._reply.settimeout(timeout)
             try:
-                self.returncode = self._told()
+                self.returncode = self._receive()
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
             self._reply.close()
@@ -87,11 +87,11 @@ class Forked:
         """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
-    def _told(self) -> int:
+    def _receive(self) -> int:
         """Receive the pid (first call) or the exit code (second call)."""
-        told = self._reply.recv(32)
-        assert told, "no process can be started; why stands on stderr"
-        return int(told)
+        reply = self._reply.recv(32)
+        assert reply, "no process can be started; why stands on stderr"
+        return int(reply)
 
 
 class _Drain(threading.Thread):

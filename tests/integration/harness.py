@@ -168,8 +168,8 @@ def outcomes(db: Db, **query: object) -> Counter[str]:
 
 def target(db: Db, url: str) -> Row:
     """Return the only target with this URL."""
-    (found,) = db.targets.find({"url": url})
-    return found
+    (row,) = db.targets.find({"url": url})
+    return row
 
 
 def urls(rows: Iterable[Row], key: str = "url") -> set[str]:

@@ -27,8 +27,8 @@ def holding(uri: str, name: str, *, elsewhere: bool = False, shared: str = "",
         leases = client.get_default_database().leases
         if elsewhere:
             other = {"host": "far", "pid": 7, "place": "far"}
-            moved = {f"holders.0.{key}": value for key, value in other.items()}
-            leases.update_one({"_id": name}, {"$set": moved})
+            holder = {f"holders.0.{key}": value for key, value in other.items()}
+            leases.update_one({"_id": name}, {"$set": holder})
         try:
             yield
         finally:

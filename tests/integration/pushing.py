@@ -34,14 +34,14 @@ class Hub(RunningServer):
         """Deliver to the subscribers of FEED and return the responses of the callbacks."""
         # Freshet confirms before the hub has received its response.
         wait_for(self.subscriptions)
-        asked = {"topic": FEED, "body": body, "method": method} | more
-        _, text = ask(f"{self.url}/-/publish", json.dumps(asked).encode())
+        message = {"topic": FEED, "body": body, "method": method} | more
+        _, text = ask(f"{self.url}/-/publish", json.dumps(message).encode())
         replies: list[int] = json.loads(text)
         return replies
 
     def subscriptions(self) -> list[Row]:
-        found: list[Row] = json.loads(ask(f"{self.url}/-/subscriptions")[1])
-        return found
+        rows: list[Row] = json.loads(ask(f"{self.url}/-/subscriptions")[1])
+        return rows
 
     def asked(self, path: str) -> int:
         return sum(request["path"] == path for request in self.requests())
@@ -126,8 +126,8 @@ def put(db: Db, *hubs: str, url: str = FEED, **more: Any) -> None:
 
 
 def push_of(db: Db, url: str = FEED) -> Row:
-    found = db.feeds.find_one({"url": url}) or {}
-    push: Row = found.get("push") or {}
+    feed = db.feeds.find_one({"url": url}) or {}
+    push: Row = feed.get("push") or {}
     return push
 
 
@@ -146,7 +146,7 @@ def signed(push: Row, body: bytes, method: str = "sha1") -> dict[str, str]:
 
 
 def next_visit(db: Db) -> timedelta:
-    found = db.targets.find_one({"url": FEED})
-    assert found is not None
-    left: timedelta = found["next_visit"] - datetime.now(UTC)
+    target = db.targets.find_one({"url": FEED})
+    assert target is not None
+    left: timedelta = target["next_visit"] - datetime.now(UTC)
     return left

@@ -53,17 +53,17 @@ class Recorder:
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Record a request and answer it."""
         self.asked.append((handler.path, {k.lower(): v for k, v in handler.headers.items()}))
-        known = self.answers.get(handler.path)
+        response = self.answers.get(handler.path)
         headers = {"Content-Type": "text/html", **self.extra.get(handler.path, {})}
         body = b""
-        if known is None:
+        if response is None:
             status = 404
-        elif isinstance(known, str):
-            status, body = 200, known.encode()
-            if known.startswith("<?xml"):
+        elif isinstance(response, str):
+            status, body = 200, response.encode()
+            if response.startswith("<?xml"):
                 headers["Content-Type"] = "application/xml"
         else:
-            status, headers["Location"] = known
+            status, headers["Location"] = response
         handler.send_response(status)
         for name, value in headers.items():
             handler.send_header(name, value)
@@ -73,5 +73,5 @@ class Recorder:
 
     def headers(self, path: str) -> dict[str, str]:
         """Return the headers of the only request for a path."""
-        (found,) = [headers for target, headers in self.asked if target == path]
-        return found
+        (only,) = [headers for target, headers in self.asked if target == path]
+        return only

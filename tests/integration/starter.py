@@ -80,17 +80,17 @@ def serve(control: socket.socket) -> dict[str, Any]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        asked, fds, _, _ = socket.recv_fds(control, LARGEST, 3)
-        if not asked:
+        request, fds, _, _ = socket.recv_fds(control, LARGEST, 3)
+        if not request:
             sys.exit()
         if os.fork() == 0:
             control.close()
-            return forked(json.loads(asked), *fds)
+            return forked(json.loads(request), *fds)
         for fd in fds:
             os.close(fd)
 
 
-def forked(asked: dict[str, Any], out: int, err: int, reply: int) -> dict[str, Any]:
+def forked(request: dict[str, Any], out: int, err: int, reply: int) -> dict[str, Any]:
     """Fork again: the parent sends the pid and the exit code, the child returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
@@ -106,22 +106,22 @@ def forked(asked: dict[str, Any], out: int, err: int, reply: int) -> dict[str, A
     for stream, fd in ((1, out), (2, err)):
         os.dup2(fd, stream)
         os.close(fd)
-    return asked
+    return request
 
 
-def become(asked: dict[str, Any]) -> None:
+def become(request: dict[str, Any]) -> None:
     """Run the module as the main program."""
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(request["env"])
     time.tzset()
-    os.chdir(asked["env"].get("RUN_IN", "."))
-    sys.path[1:1] = [path for path in asked["env"].get("PYTHONPATH", "").split(":") if path]
-    sys.argv[1:] = asked["args"]
-    runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+    os.chdir(request["env"].get("RUN_IN", "."))
+    sys.path[1:1] = [path for path in request["env"].get("PYTHONPATH", "").split(":") if path]
+    sys.argv[1:] = request["args"]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as control:
         load()
-        asked = serve(control)
-    become(asked)
+        request = serve(control)
+    become(request)

@@ -104,12 +104,12 @@ async def process(
         stack.push_async_callback(store.close)
         registry = await stack.enter_async_context(opened(store.db, config))
         lease = await taken(store, lease_seconds) if lease_seconds else None
-        one = Process(store, registry, started, lease)
-        yield one
+        crawl = Process(store, registry, started, lease)
+        yield crawl
     finally:
         # Both write again on close; an unavailable server is not an error of the test.
         with suppress(Unreachable):
-            await one.writer.close()
+            await crawl.writer.close()
         with suppress(PyMongoError):
             await stack.aclose()
 
@@ -138,15 +138,15 @@ def visit(target: Target, text: str | None, at: datetime) -> Visit:
     return made
 
 
-def refused(said: Sequence[BaseException | None]) -> list[bool]:
+def refused(results: Sequence[BaseException | None]) -> list[bool]:
     """Return for each visit whether it was rejected as too late; fail on any other error."""
-    assert all(one is None or isinstance(one, TakenOver) for one in said), said
-    return [one is not None for one in said]
+    assert all(result is None or isinstance(result, TakenOver) for result in results), results
+    return [result is not None for result in results]
 
 
-def lost(said: Sequence[BaseException | None]) -> bool:
+def lost(results: Sequence[BaseException | None]) -> bool:
     """Return true if the server became unavailable."""
-    return any(isinstance(one, Unreachable) for one in said)
+    return any(isinstance(result, Unreachable) for result in results)
 
 
 async def interrupted(db: Any, started: datetime) -> None:

@@ -113,8 +113,8 @@ def test_a_source_says_nothing_about_another_one(stored: tuple[Db, str]) -> None
             await claims.claim(registry, spam, NOW)
             await claims.claim(registry, [candidate(100, article, "ours")], NOW)
             copy = candidate(101, edited(article, 3), "theirs")
-            found = await claims.claim(registry, [copy], NOW)
-            return found["x 101"].duplicate_of, (await boilerplate.tables_of(registry, ["ours"]))
+            verdicts = await claims.claim(registry, [copy], NOW)
+            return verdicts["x 101"].duplicate_of, (await boilerplate.tables_of(registry, ["ours"]))
 
     duplicate_of, tables = asyncio.run(story())
     assert duplicate_of == "x 100"
@@ -127,8 +127,8 @@ def test_many_workers_learn_one_source(stored: tuple[Db, str]) -> None:
     async def worker(number: int) -> None:
         async with index(uri, None) as (_, registry):
             for post_ in range(6):
-                one = candidate(number * 100 + post_, framed(number * 100 + post_))
-                await claims.claim(registry, [one], NOW)
+                entry = candidate(number * 100 + post_, framed(number * 100 + post_))
+                await claims.claim(registry, [entry], NOW)
 
     async def all_of_them() -> None:
         await asyncio.gather(*map(worker, range(4)))
@@ -168,19 +168,19 @@ def test_a_change_of_frame_is_learned_from_the_posts_that_it_makes_copies(
     _, uri = stored
     texts = [framed(n) for n in range(20)]
     texts += [f"{text(3, 60)} {text(2000 + n, 14)} {text(4, 40)}" for n in range(12)]
-    known = {f"x {n}": candidate(n, words) for n, words in enumerate(texts)}
+    candidates = {f"x {n}": candidate(n, words) for n, words in enumerate(texts)}
 
     async def read_again(keys: Sequence[str]) -> list[Candidate]:
-        return [known[key] for key in keys if key in known]
+        return [candidates[key] for key in keys if key in candidates]
 
     async def story() -> dict[str, object]:
         async with index(uri, None) as (_, opened):
             registry, shown = replace(opened, read_again=read_again), dict[str, object]()
             taken = 0
-            for n, one in enumerate(known.values()):
-                found = await claims.claim(registry, [one], NOW)
-                shown |= {key: verdict.duplicate_of for key, verdict in found.items()}
-                taken += n >= 20 and shown[one.key] is not None
+            for n, entry in enumerate(candidates.values()):
+                verdicts = await claims.claim(registry, [entry], NOW)
+                shown |= {key: verdict.duplicate_of for key, verdict in verdicts.items()}
+                taken += n >= 20 and shown[entry.key] is not None
             assert taken > 0
             return shown
 
@@ -201,8 +201,8 @@ def test_what_is_forgotten_is_not_known_any_more(
         entries = [post(f"{name}{n}", text(n + len(name)), ago_hours=9 - n) for n in range(3)]
         pages.file(f"{name}.xml", rss(*entries))
     crawl(freshet, hours=12)
-    known = {row["_id"] for row in db.boilerplate.find()}
-    assert known == {f"feeds {url}" for url in urls}
+    sources = {row["_id"] for row in db.boilerplate.find()}
+    assert sources == {f"feeds {url}" for url in urls}
     assert run(freshet, "forget", urls[0], "--yes").code == 0
     assert {row["_id"] for row in db.boilerplate.find()} == {f"feeds {urls[1]}"}
     assert run(freshet, "forget", "feeds", "--yes").code == 0
@@ -218,8 +218,8 @@ def test_sources_that_learned_long_ago_are_forgotten(
     async def story() -> None:
         async with index(uri, None) as (_, registry):
             for n in range(12):
-                one = candidate(n, text(n), f"s{n}")
-                await claims.claim(registry, [one], NOW + timedelta(hours=n))
+                entry = candidate(n, text(n), f"s{n}")
+                await claims.claim(registry, [entry], NOW + timedelta(hours=n))
 
     asyncio.run(story())
     assert {row["_id"] for row in db.boilerplate.find()} == {f"s{n}" for n in range(7, 12)}

@@ -83,14 +83,14 @@ def _check(posts: Posts, stories: dict[str, int]) -> None:
     rows = posts.all()
     assert rows.keys() == stories.keys()
     for story in set(stories.values()):
-        told = [key for key, number in stories.items() if number == story]
-        (original,) = [key for key in told if rows[key]["original"]]
-        assert {rows[key].get("duplicate_of", original) for key in told} == {original}
+        members = [key for key, number in stories.items() if number == story]
+        (original,) = [key for key in members if rows[key]["original"]]
+        assert {rows[key].get("duplicate_of", original) for key in members} == {original}
         assert "duplicate_of" not in rows[original]
-        assert len({rows[key].get("cluster") for key in told}) == 1
-        _check_earliest(posts, told, original)
+        assert len({rows[key].get("cluster") for key in members}) == 1
+        _check_earliest(posts, members, original)
 
 
-def _check_earliest(posts: Posts, told: list[str], original: str) -> None:
-    created = {key: posts.signature(key)["created"] for key in told}
+def _check_earliest(posts: Posts, members: list[str], original: str) -> None:
+    created = {key: posts.signature(key)["created"] for key in members}
     assert created[original] == min(created.values())

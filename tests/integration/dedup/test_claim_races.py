@@ -53,7 +53,11 @@ def originals_of(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
 
 def wrong_ones(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
     """Return the groups that have no original or several."""
-    return {name: found for name, found in originals_of(db, groups).items() if len(found) != 1}
+    return {
+        name: originals
+        for name, originals in originals_of(db, groups).items()
+        if len(originals) != 1
+    }
 
 
 @pytest.fixture(params=["mongodb", "redis"])
@@ -109,9 +113,9 @@ OF_CLUSTERS = (
 )
 
 
-def numbered(one: Candidate, fence: int) -> Candidate:
+def numbered(post: Candidate, fence: int) -> Candidate:
     """Return a post with the fence of a visit."""
-    return replace(one, fences={"fence": fence})
+    return replace(post, fences={"fence": fence})
 
 
 def is_deletion(command: str, collection: str, _: dict[str, Any]) -> bool:
@@ -126,8 +130,12 @@ def is_of_posts(command: str, collection: str, _: dict[str, Any]) -> bool:
 
 async def wrong_clusters(db: Database, _: Registry) -> dict[str, list[str]]:
     """Return violations of the clusters' invariants in a database."""
-    found = (await check(db)).broken
-    return {law: found[law].examples for law in OF_CLUSTERS if found[law].count}
+    broken = (await check(db)).broken
+    return {
+        invariant: broken[invariant].examples
+        for invariant in OF_CLUSTERS
+        if broken[invariant].count
+    }
 
 
 async def overtaken(

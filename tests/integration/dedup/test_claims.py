@@ -56,10 +56,10 @@ def test_a_copy_of_a_copy_is_found_by_the_copys_own_bands(posts: Posts) -> None:
     first = edited(LONG, 8, seed=1)
     assert posts.claim(candidate("b", first))["b"].duplicate_of == "a"
     second = edited(first, 8, seed=2)
-    found = posts.claim(candidate("c", second))["c"]
-    assert found.duplicate_of == "a"
-    assert found.similarity is not None
-    assert found.similarity < posts.claim(candidate("d", first))["d"].similarity
+    verdict = posts.claim(candidate("c", second))["c"]
+    assert verdict.duplicate_of == "a"
+    assert verdict.similarity is not None
+    assert verdict.similarity < posts.claim(candidate("d", first))["d"].similarity
 
 
 def test_the_same_claim_twice_changes_nothing(posts: Posts) -> None:
@@ -259,15 +259,15 @@ def test_workers_at_once_leave_each_item_one_verdict(posts: Posts) -> None:
     ]
 
     async def at_once() -> None:
-        order = [one for group in made for one in group]
+        order = [post for group in made for post in group]
         Random(1).shuffle(order)
         parts = [order[start::4] for start in range(4)]
         await asyncio.gather(*(worker(part) for part in parts))
 
-    async def worker(some: list[Candidate]) -> None:
+    async def worker(share: list[Candidate]) -> None:
         async with index(posts.uri, posts.redis) as (db, registry):
-            for start in range(0, len(some), 7):
-                await stored(db, registry, some[start : start + 7])
+            for start in range(0, len(share), 7):
+                await stored(db, registry, share[start : start + 7])
 
     asyncio.run(at_once())
     assert posts.originals() == {f"{kind} {n}" for n in range(groups) for kind in ("page", "feed")}

@@ -240,13 +240,13 @@ def test_bad_lines_cost_themselves_only(freshet: Freshet, tmp_path: Path) -> Non
     done = check(freshet, path)
     assert done.code == 1
     assert duplicates(done.out) == {"m1": None, "m2": "m1"}
-    said = done.err.splitlines()
-    assert said[:3] == [
+    errors = done.err.splitlines()
+    assert errors[:3] == [
         f"scrapy duplicates: {path}, line 2: not valid JSON",
         f"scrapy duplicates: {path}, line 3: id is missing",
         f"scrapy duplicates: {path}, line 4: text is not a string",
     ]
-    assert said[20:] == [f"scrapy duplicates: {path}: and 3 more invalid lines"]
+    assert errors[20:] == [f"scrapy duplicates: {path}: and 3 more invalid lines"]
     assert in_json(freshet, "duplicates")["posts"] == 0
 
 
@@ -269,7 +269,7 @@ def test_a_scheme_and_a_threshold_of_this_run(freshet: Freshet, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"\xff\xfe{\0", "UTF-16, not UTF-8. Convert it with iconv -f utf-16 -t utf-8 FILE"),
         (
@@ -282,16 +282,18 @@ def test_a_scheme_and_a_threshold_of_this_run(freshet: Freshet, tmp_path: Path) 
         ),
     ],
 )
-def test_files_that_are_no_text(freshet: Freshet, tmp_path: Path, data: bytes, said: str) -> None:
+def test_files_that_are_no_text(
+    freshet: Freshet, tmp_path: Path, data: bytes, message: str
+) -> None:
     path = tmp_path / "x"
     path.write_bytes(data)
     done = check(freshet, path)
-    assert (done.code, done.complaint) == (1, f"scrapy duplicates: {path}: {said}")
+    assert (done.code, done.complaint) == (1, f"scrapy duplicates: {path}: {message}")
 
 
 def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) -> None:
     path = written(tmp_path, *GROUPS)
-    for words, said in (
+    for words, message in (
         ((tmp_path / "none",), f"{tmp_path}/none: No such file or directory"),
         ((tmp_path,), f"{tmp_path}: Is a directory"),
         ((path, "--output", tmp_path), f"{tmp_path}: Is a directory"),
@@ -302,7 +304,7 @@ def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) 
         ),
     ):  # fmt: skip
         done = check(freshet, *words)
-        assert (done.code, done.complaint) == (1, f"scrapy duplicates: {said}")
+        assert (done.code, done.complaint) == (1, f"scrapy duplicates: {message}")
     assert len(path.read_text().splitlines()) == len(GROUPS)
 
 

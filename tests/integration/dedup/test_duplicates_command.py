@@ -33,11 +33,11 @@ class Shop:
         keys = {name: f"{spider} https://{spider}.example/{name}" for name, *_ in posts}
         self.posts.claim(*(candidate(keys[name], words, at) for name, words, at in posts))
         for name, words, at in posts:
-            told = {
+            stored = {
                 "spider": spider, "url": keys[name].partition(" ")[2], "title": name.title(),
                 "text": words, "fields": {}, "first_seen": at,
             }  # fmt: skip
-            self.db.posts.update_one({"_id": keys[name]}, {"$set": told})
+            self.db.posts.update_one({"_id": keys[name]}, {"$set": stored})
 
 
 @pytest.fixture
@@ -110,8 +110,13 @@ def test_a_cluster_with_its_copies_and_its_history(freshet: Freshet, clusters: S
     (row,) = in_json(freshet, "duplicates", "--limit", "1")["shown"]
     found = in_json(freshet, "duplicates", "--cluster", row["cluster"])
     assert found["original"]["title"] == "Early"
-    assert [one["title"] for one in found["members"]] == ["First", "Fourth", "Second", "Third"]
-    assert all(0.7 < one["similarity"] < 1 for one in found["members"])
+    assert [member["title"] for member in found["members"]] == [
+        "First",
+        "Fourth",
+        "Second",
+        "Third",
+    ]
+    assert all(0.7 < member["similarity"] < 1 for member in found["members"])
     (change,) = found["changes"]
     assert (change["was"][-5:], change["post"][-5:]) == ("first", "early")
     lines = duplicates(freshet, "--cluster", row["cluster"]).out.splitlines()
@@ -279,7 +284,7 @@ def test_a_wrapper_chooses_what_is_compared(freshet: Freshet, shop: Shop) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("lst",), "unknown action 'lst'. Available: list, explain, check, kept, rebuild"),
         (("--clustr", "x"), "unrecognized arguments: --clustr x"),
@@ -293,10 +298,10 @@ def test_a_wrapper_chooses_what_is_compared(freshet: Freshet, shop: Shop) -> Non
         (("rebuild", "now"), "unrecognized arguments: now"),
     ],
 )
-def test_wrong_usage_is_told(freshet: Freshet, words: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_is_told(freshet: Freshet, words: tuple[str, ...], message: str) -> None:
     done = duplicates(freshet, *words)
     assert done.code == 2
-    assert said in done.out + done.err
+    assert message in done.out + done.err
 
 
 def test_help_tells_all_actions(freshet: Freshet) -> None:

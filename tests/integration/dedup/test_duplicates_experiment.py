@@ -114,20 +114,20 @@ def test_the_three_layouts_are_one_rule(found: dict[str, list[Found]]) -> None:
 
 
 def test_pairs_are_tried_until_the_first_hit(found: dict[str, list[Found]]) -> None:
-    for features, one in zip(ASKED, found["R15D2"], strict=True):
+    for features, result in zip(ASKED, found["R15D2"], strict=True):
         hits = [with_pair(features, pair) for pair in PAIRS]
         first = next((number for number, posts in enumerate(hits) if posts), None)
         if first is None:
-            assert one == Found([], 15, 0)
+            assert result == Found([], 15, 0)
         else:
-            assert one == Found([hits[first][0]], first + 1, 1)
+            assert result == Found([hits[first][0]], first + 1, 1)
 
 
 def test_features_are_tried_until_a_post_comes_back_twice(found: dict[str, list[Found]]) -> None:
-    for features, one in zip(ASKED, found["B6D1"], strict=True):
+    for features, result in zip(ASKED, found["B6D1"], strict=True):
         upto = next((upto for upto in range(1, 7) if agreeing(features, upto)), 6)
         brought = sum(others[i] == features[i] for others in INDEXED for i in range(upto))
-        assert one == Found(sorted(agreeing(features, upto)), upto, brought)
+        assert result == Found(sorted(agreeing(features, upto)), upto, brought)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -59,14 +59,14 @@ def put(db: Db, rows: Iterable[Row]) -> None:
 
 def groups(db: Db) -> dict[str, set[str]]:
     """Return the copies of each original from the posts, by the last part of their URLs."""
-    found: dict[str, set[str]] = {}
+    copies: dict[str, set[str]] = {}
     for row in db.posts.find({"duplicate_of": {"$exists": True}}):
         assert not row["original"]
         assert 0.6 < row["similarity"] <= 1
-        found.setdefault(row["duplicate_of"].rpartition("/")[2], set()).add(
+        copies.setdefault(row["duplicate_of"].rpartition("/")[2], set()).add(
             row["_id"].rpartition("/")[2]
         )
-    return found
+    return copies
 
 
 TEN = {f"{n}-0": {f"{n}-{c}" for c in (1, 2, 3)} for n in range(10)}
@@ -141,9 +141,9 @@ def test_fields_and_pages_are_compared_as_crawls_compare_them(freshet: Freshet, 
              first_seen=NOW + 2 * HOUR),
     ])  # fmt: skip
     rebuild(freshet)
-    found = groups(posts)
+    copies = groups(posts)
     # The page's title counts, not the feed's; the plots named by the site definition are equal.
-    assert {name: found[name] for name in found.keys() - TEN.keys()} == {
+    assert {name: copies[name] for name in copies.keys() - TEN.keys()} == {
         "page 1": {"plot 1", "plot 2", "page 2"}
     }
     assert posts.posts.find_one({"url": {"$regex": "never"}}, {"original": 1, "_id": 0}) == {
@@ -262,7 +262,7 @@ def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease", "said"),
+    ("lease", "message"),
     [
         ("crawl shop", "a crawl of shop is running on far (process 7) since "),
         (
@@ -271,13 +271,13 @@ def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
         ),
     ],
 )
-def test_one_at_a_time(freshet: Freshet, posts: Db, lease: str, said: str) -> None:
+def test_one_at_a_time(freshet: Freshet, posts: Db, lease: str, message: str) -> None:
     rebuild(freshet)
     before = posts.meta.find_one({"_id": "duplicates"})
     with holding(freshet.env["MONGO_URI"], lease, elsewhere=True):
         refused = rebuild(freshet)
     assert refused.code == 1
-    assert refused.complaint.startswith(f"scrapy duplicates: {said}")
+    assert refused.complaint.startswith(f"scrapy duplicates: {message}")
     assert posts.meta.find_one({"_id": "duplicates"}) == before
     assert rebuild(freshet).code == 0
 
@@ -339,8 +339,8 @@ def test_a_stored_post_is_compared_as_the_crawl_has_compared_it(
 ) -> None:
     words = text(1)
     for name, shown in (("a", words), ("b", edited(words, 3)), ("c", text(2))):
-        told = f"<h1>{name}</h1><i>Of {name}</i><time>2026-03-02</time><p>{shown}</p>"
-        pages.file(f"{name}.html", f"<html><body><main>{told}</main></body></html>")
+        body = f"<h1>{name}</h1><i>Of {name}</i><time>2026-03-02</time><p>{shown}</p>"
+        pages.file(f"{name}.html", f"<html><body><main>{body}</main></body></html>")
     pages.list("list", [f"{name}.html" for name in "abc"])
     start, urls = f"{pages.url}/list", [f"{pages.url}/{name}.html" for name in "abc"]
     freshet.crawl(freshet.wrapper("shop", start_urls=[start], item_pages=r"\.html$", **keys))

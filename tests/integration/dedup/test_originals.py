@@ -120,7 +120,7 @@ def test_a_worker_that_was_ended_between_leaves_what_the_next_completes(posts: P
 
 
 @dataclass(frozen=True)
-class Told:
+class Dated:
     """A post of one story, its times in hours relative to NOW."""
 
     source: int
@@ -132,32 +132,32 @@ class Told:
         return candidate(key, LONG, created, seen=seen, source=self.source)
 
 
-def original_of(told: Sequence[Told]) -> str:
+def original_of(story: Sequence[Dated]) -> str:
     """Return the key of the original according to the documentation."""
-    keys = "abcdefgh"[: len(told)]
+    keys = "abcdefgh"[: len(story)]
 
     def lead(key: str) -> tuple[object, ...]:
         _, created, seen, _ = order(key)
         return rank_of(created, seen, DATE_DAYS), created, seen, key
 
     def order(key: str) -> tuple[int, datetime, datetime, str]:
-        one = told[keys.index(key)]
-        return one.source, NOW + one.created * HOUR, NOW + one.seen * HOUR, key
+        post = story[keys.index(key)]
+        return post.source, NOW + post.created * HOUR, NOW + post.seen * HOUR, key
 
     source = order(min(keys, key=lead))[0]
     return min((key for key in keys if order(key)[0] == source), key=lambda key: order(key)[1:])
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> list[Told]:
+def stories(draw: st.DrawFn) -> list[Dated]:
     hours = st.sampled_from([0, 1, 20, 30, 60, 120, 500])
     seen = [draw(hours) for _ in range(draw(st.integers(2, 6)))]
     before = st.sampled_from([0, 0, 1, 24, 47, 49, 80, 200, 2000])
-    return [Told(draw(st.sampled_from([1, 2, 3])), s - draw(before), s) for s in seen]
+    return [Dated(draw(st.sampled_from([1, 2, 3])), s - draw(before), s) for s in seen]
 
 
 # The same case as for the source that takes the lead.
-OVERTAKING = [Told(3, 0, 0), Told(1, -9999, 480), Told(1, -24, 1), Told(2, 30, 30)]
+OVERTAKING = [Dated(3, 0, 0), Dated(1, -9999, 480), Dated(1, -24, 1), Dated(2, 30, 30)]
 
 
 @pytest.fixture
@@ -179,20 +179,20 @@ def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-@given(told=stories(), order=st.randoms(use_true_random=False))
-@example(told=OVERTAKING, order=Random(1))
-@example(told=OVERTAKING, order=Random(2))
-@example(told=OVERTAKING, order=Random(3))
-@example(told=OVERTAKING, order=Random(5))
+@given(story=stories(), order=st.randoms(use_true_random=False))
+@example(story=OVERTAKING, order=Random(1))
+@example(story=OVERTAKING, order=Random(2))
+@example(story=OVERTAKING, order=Random(3))
+@example(story=OVERTAKING, order=Random(5))
 def test_the_order_in_which_posts_come_does_not_matter(
     databases: Databases,
     index_of: Callable[[str, str, int], Posts],
     keeper: str,
-    told: list[Told],
+    story: list[Dated],
     order: Random,
 ) -> None:
     """Each batch uses its own process; a post may be claimed again, and one post is deleted."""
-    posts = {key: one.candidate(key) for key, one in zip("abcdefgh", told, strict=False)}
+    posts = {key: post.candidate(key) for key, post in zip("abcdefgh", story, strict=False)}
     shuffled = order.sample(sorted(posts), len(posts))
     with databases() as (_, uri):
         round_ = 0
@@ -203,13 +203,13 @@ def test_the_order_in_which_posts_come_does_not_matter(
             kept.claim(*(posts[key] for key in (*batch, *again)))
             round_ += 1
         kept = index_of(keeper, uri, round_)
-        assert kept.originals() == {original_of(told)}
+        assert kept.originals() == {original_of(story)}
         assert {row.get("duplicate_of") for row in kept.all().values()} <= {
-            None, original_of(told),
+            None, original_of(story),
         }  # fmt: skip
         first = min(posts)
         kept.remove(first)
-        expected = original_of([Told(99, 10**4, 10**4), *told[1:]])
+        expected = original_of([Dated(99, 10**4, 10**4), *story[1:]])
         assert kept.originals() == {expected}
 
 
@@ -232,11 +232,11 @@ def test_a_rebuild_finds_the_same_originals(freshet: Freshet, stored: tuple[Db, 
     async def claimed(database: Database, registry: Registry) -> None:
         await database.posts.insert_many(rows)
         for row in random.sample(rows, len(rows)):
-            one = candidates.candidate_of(row, registry.scheme)
-            assert one is not None
-            verdicts = await claims.claim(registry, [one], NOW)
+            post = candidates.candidate_of(row, registry.scheme)
+            assert post is not None
+            verdicts = await claims.claim(registry, [post], NOW)
             await flags.show(database, verdicts)
-            await flags.confirm(database, registry, verdicts, {one.key})
+            await flags.confirm(database, registry, verdicts, {post.key})
 
     posts.on(claimed)
     before = posts.originals()

@@ -179,18 +179,18 @@ def crawl(
     return freshet(*words, hours=hours, PYTHONPATH=str(freshet.folder), **env)
 
 
-def has_failed(result: Result, db: Db, said: str) -> None:
+def has_failed(result: Result, db: Db, message: str) -> None:
     assert result.code == 1, result.err
     lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
     assert len(lines) == 1, result.err
-    assert said in lines[0], result.err
+    assert message in lines[0], result.err
     run = db.runs.find_one(sort=[("started", -1)])
     assert run is not None
     assert run["reason"] == "failed"
-    assert said in run["error"]
+    assert message in run["error"]
 
 
-def is_mended(freshet: Freshet, site: Pages, db: Db, **env: object) -> None:
+def is_repaired(freshet: Freshet, site: Pages, db: Db, **env: object) -> None:
     """Check that the next run does the remaining work and succeeds."""
     good = crawl(freshet, site, "", "-a", "full=1", hours=1, **env)
     assert good.code == 0, good.err
@@ -208,18 +208,18 @@ def test_what_a_spider_raises_fails_the_run(
     fault: str, workers: int, freshet: Freshet, database: Db, site: Pages,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    code, said, is_done = SPIDERS[fault]
+    code, message, is_done = SPIDERS[fault]
     env = {"REDIS_URL": request.getfixturevalue("redis")} if workers > 1 else {}
     result = crawl(freshet, site, code, **env)
-    if not said:
+    if not message:
         # Scrapy itself reports the error before the run begins.
         assert result.code == 1
         assert "no opening" in result.err
         return
-    has_failed(result, database, said)
+    has_failed(result, database, message)
     if is_done:
         assert outcomes(database)["new"] == ITEMS + 1
-    is_mended(freshet, site, database, **env)
+    is_repaired(freshet, site, database, **env)
 
 
 @pytest.mark.parametrize("collection", ["runs", "sites", "meta"])
@@ -276,5 +276,5 @@ def test_the_traceback_is_in_the_log_for_who_asks(freshet: Freshet, site: Pages)
     code = SPIDERS["request"][0]
     quiet = crawl(freshet, site, code)
     assert "Traceback" not in quiet.err
-    told = crawl(freshet, site, code, "--loglevel", "DEBUG", hours=1)
-    assert "Traceback" in told.err
+    verbose = crawl(freshet, site, code, "--loglevel", "DEBUG", hours=1)
+    assert "Traceback" in verbose.err

@@ -39,7 +39,7 @@ class Unbounded:
         return most
 
 
-class Pass:
+class FakeSession:
     """The part of a session that the feeder uses; a visit is stored after a short delay."""
 
     spider = "x"
@@ -103,7 +103,7 @@ def test_each_target_is_handed_out_once_however_fast_visits_are_stored(
 
 async def _hand_out(uri: str, chance: random.Random) -> Counter[str]:
     async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
-        session = Pass(client.get_default_database(), chance)
+        session = FakeSession(client.get_default_database(), chance)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await session.run()

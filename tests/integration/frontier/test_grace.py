@@ -34,10 +34,10 @@ def test_a_page_that_is_not_answered_in_time_stays_due(
     until(lambda: database.visits.count_documents({}) == 1)
     began = time.monotonic()
     os.kill(crawl.pid, signal.SIGTERM)
-    said = crawl.communicate(timeout=60)[1]
-    assert crawl.returncode == 0, said
+    log = crawl.communicate(timeout=60)[1]
+    assert crawl.returncode == 0, log
     assert 0.8 < time.monotonic() - began < 20
-    assert "requests in flight were dropped" in said
+    assert "requests in flight were dropped" in log
     assert database.visits.count_documents({}) == 1
     (left,) = database.targets.find({"visited_at": None})
     assert left["url"] == silent

@@ -92,7 +92,7 @@ def test_a_file_of_another_site_by_now(freshet: Freshet, database: Db, site: Pag
 
 def test_a_site_of_arguments(freshet: Freshet, database: Db, site: Pages) -> None:
     given = ("name=shop", f"start_urls={site.url}/list.html", "item_pages=/item/")
-    words = [word for one in given for word in ("-a", one)]
+    words = [word for argument in given for word in ("-a", argument)]
     assert freshet("crawl", "site", *words).code == 0
     site.item(ITEMS[0], "edited")
     before = len(visits(database))
@@ -177,7 +177,11 @@ def scheduled(freshet: Freshet, *words: object) -> list[str]:
     """Return the sites that the lines of cron crawl."""
     lines = in_json(freshet, "cron", *words)
     commands = [line["command"].partition(" -m scrapy ")[2] for line in lines]  # type: ignore[index]
-    return [one.partition(" -L ")[0].removeprefix("crawl ") for one in commands if " -L " in one]
+    return [
+        command.partition(" -L ")[0].removeprefix("crawl ")
+        for command in commands
+        if " -L " in command
+    ]
 
 
 def test_cron_schedules_the_sites_that_have_targets(

@@ -34,13 +34,13 @@ class Endless(BaseHTTPRequestHandler):
         body = "".join(f'<p><a href="{x}">{x}</a></p>' for x in type(self).links(self.path))
         page = f"<h1>{self.path}</h1>{body}".encode()
         tag = f'"{hash(page)}"'
-        known = self.headers.get("If-None-Match") == tag
+        is_known = self.headers.get("If-None-Match") == tag
         type(self).asked.append(self.path)
-        self.send_response(304 if known else 200)
+        self.send_response(304 if is_known else 200)
         self.send_header("ETag", tag)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.end_headers()
-        self.wfile.write(b"" if known else page)
+        self.wfile.write(b"" if is_known else page)
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -73,9 +73,9 @@ def calendar_wrapper(freshet: Freshet, url: str, **keys: object) -> Path:
     return freshet.wrapper("agenda", **given | keys)
 
 
-def said(text: str, what: str) -> list[str]:
+def lines_with(text: str, words: str) -> list[str]:
     """Return the lines of a log that contain a text."""
-    return [line for line in text.splitlines() if what in line]
+    return [line for line in text.splitlines() if words in line]
 
 
 def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
@@ -93,11 +93,11 @@ def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
         assert len(asked) == 7, "nothing new under the same cap"
         assert outcomes(database, at={"$gt": last_begin(database)}) == {"not_modified": 7}
         freshet.crawl(calendar_wrapper(freshet, url, max_depth=6), hours=60)
-    of_lists, of_items = sorted(said(result.err, "left out, and others like it"))
+    of_lists, of_items = sorted(lines_with(result.err, "left out, and others like it"))
     assert f"{url}/calendar/4/ left out, and others like it: more than 3 pages away" in of_lists
     assert "max_depth in the site definition, or FRESHET_MAX_DEPTH" in of_lists
     assert f"{url}/event/3 left out" in of_items
-    assert said(result.err, "; 2 links skipped")
+    assert lines_with(result.err, "; 2 links skipped")
     assert first is not None
     assert first["counts"]["left_out"] == 2
     assert database.targets.count_documents({"kind": "list"}) == 7, "though no page has changed"
@@ -171,7 +171,7 @@ def test_a_pattern_has_no_more_lists_than_its_cap_and_what_is_forgotten_makes_ro
         gone = [row["_id"] for row in database.targets.find({"start": False}).limit(5)]
         database.targets.delete_many({"_id": {"$in": gone}})
         freshet.crawl(wrapper, hours=30, code=1, FRESHET_MAX_PATTERN_LISTS=16)
-    (line,) = said(result.err, "left out, and others like it")
+    (line,) = lines_with(result.err, "left out, and others like it")
     assert "already 15 list pages match '/shop/'" in line
     assert "max_pattern_lists in the site definition, or FRESHET_MAX_PATTERN_LISTS" in line
     assert database.targets.count_documents({"start": False}) == 16
@@ -190,7 +190,7 @@ def test_items_that_link_to_items_for_ever_end_too(freshet: Freshet, database: D
         wrapper = calendar_wrapper(freshet, url, follow_item_links=True, max_pattern_items=20)
         result = freshet.crawl(wrapper)
     assert len(asked) == 21
-    assert said(result.err, "already 20 items match '/event/'")
+    assert lines_with(result.err, "already 20 items match '/event/'")
     assert database.listings.count_documents({"item": {"$nin": items_of(database)}}) == 0, (
         "what is no target has no place in the category map"
     )

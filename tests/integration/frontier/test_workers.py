@@ -22,10 +22,10 @@ ITEMS = 60
 PATIENCE_SECONDS = 60
 
 
-def until(true: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
     """Wait until a condition is true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
 
@@ -38,13 +38,13 @@ def shop(freshet: Freshet, pages: Pages, items: int = ITEMS, **keys: object) -> 
         pages.list(path, [f"/item/{n * 10 + k}" for k in range(10)])
         for k in range(10):
             pages.item(f"/item/{n * 10 + k}", f"Item {n * 10 + k}")
-    said: dict[str, object] = {
+    defaults: dict[str, object] = {
         "start_urls": [f"{pages.url}/index"],
         "list_pages": "/list/",
         "item_pages": "/item/",
         "fields": {"title": "h1"},
     }
-    return freshet.wrapper("shop", **(said | keys))
+    return freshet.wrapper("shop", **(defaults | keys))
 
 
 def keys_in(url: str, db: Db) -> list[str]:
@@ -74,16 +74,16 @@ def start(freshet: Freshet, wrapper: Path, redis: str, count: int, **env: object
 
 def ended(workers: list[Process]) -> list[str]:
     """Wait for all workers to succeed and return their logs."""
-    said = [worker.communicate(timeout=60)[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * len(workers), said
-    return said
+    logs = [worker.communicate(timeout=60)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * len(workers), logs
+    return logs
 
 
 def test_three_workers_fetch_each_page_once_and_their_sums_add_up(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 300, concurrency=2)
-    said = ended(start(freshet, wrapper, redis, 3))
+    logs = ended(start(freshet, wrapper, redis, 3))
     fetched = 1 + 30 + 300
     assert set(asked(pages).values()) == {1}
     assert sum(asked(pages).values()) == fetched
@@ -93,7 +93,7 @@ def test_three_workers_fetch_each_page_once_and_their_sums_add_up(
     assert run["counts"]["visits"] == run["counts"]["new"] == fetched
     assert run["counts"]["discovered"] == fetched - 1
     assert database.visits.count_documents({}) == database.posts.count_documents({}) + 31 == fetched
-    (summary,) = [line for log in said for line in log.splitlines() if "accuracy 100" in line]
+    (summary,) = [line for log in logs for line in log.splitlines() if "accuracy 100" in line]
     assert f"{fetched} fetched: {fetched} new" in summary
     assert keys_in(redis, database) == []
 
@@ -142,11 +142,11 @@ def test_a_worker_that_slept_too_long_stores_nothing_of_what_others_took_over(
     slept, lived = start(freshet, wrapper, redis, 2, **env)
     until(lambda: database.visits.count_documents({}) > 20)
     os.kill(slept.pid, signal.SIGSTOP)
-    said = ended([lived])
+    logs = ended([lived])
     os.kill(slept.pid, signal.SIGCONT)
     slept.communicate(timeout=60)
     assert slept.returncode in (0, 1)
-    assert "accuracy 100" in said[0]
+    assert "accuracy 100" in logs[0]
     assert database.visits.count_documents({}) == 67
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
 
@@ -181,8 +181,8 @@ def test_sigterm_ends_one_worker_and_the_others_go_on(
     left, stayed = start(freshet, wrapper, redis, 2)
     until(lambda: database.visits.count_documents({}) > 20)
     os.kill(left.pid, signal.SIGTERM)
-    said = ended([left, stayed])
-    assert "1 other worker is still running" in said[0]
+    logs = ended([left, stayed])
+    assert "1 other worker is still running" in logs[0]
     assert set(asked(pages).values()) == {1}
     (run,) = database.runs.find()
     assert (run["reason"], run["counts"]["visits"], run["workers"]) == ("finished", 67, 2)
@@ -231,8 +231,8 @@ def test_a_limit_and_a_cap_of_requests_hold_for_all_workers_together(
     first, visited = database.runs.count_documents({}), sum(asked(pages).values())
     assert visited == database.visits.count_documents({}) == 15 * first
     ended(start(freshet, wrapper, redis, 2, FRESHET_HOST_REQUESTS=20))
-    passes = database.runs.count_documents({}) - first
-    assert sum(asked(pages).values()) - visited <= 20 * passes
+    runs = database.runs.count_documents({}) - first
+    assert sum(asked(pages).values()) - visited <= 20 * runs
 
 
 POISON = """

@@ -67,12 +67,12 @@ def test_a_page_with_too_many_names_keeps_the_newest(
     wrapper = blog(freshet, pages)
     freshet.crawl(wrapper)
     owner = f"{pages.url}{links[-1]}"
-    known = target(database, owner)["aliases"]
-    assert len(known) == 1
+    aliases = target(database, owner)["aliases"]
+    assert len(aliases) == 1
     database.targets.update_one({"url": owner}, {"$set": {"aliases": OLD}})
     database.targets.update_many({}, {"$set": {"next_visit": datetime.now(UTC)}})
     freshet.crawl(wrapper, hours=200)
-    assert target(database, owner)["aliases"] == [*OLD[1:], *known]
+    assert target(database, owner)["aliases"] == [*OLD[1:], *aliases]
 
 
 def test_a_feed_of_too_many_folders_keeps_the_newest(

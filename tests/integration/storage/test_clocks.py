@@ -43,9 +43,9 @@ def check_log(database: Db, began: datetime, expected: dict[str, int]) -> None:
     for row in database.visits.find().sort("$natural", 1):
         assert began - SLACK <= row["at"] <= ended + SLACK, row["at"]
         rows["/" + row["target"].split("/", 3)[3]].append(row)
-    for path, of_page in rows.items():
-        assert all(one["at"] < other["at"] for one, other in pairwise(of_page)), path
-        changes = sum(row["outcome"] in ("new", "changed") for row in of_page)
+    for path, page_rows in rows.items():
+        assert all(one["at"] < other["at"] for one, other in pairwise(page_rows)), path
+        changes = sum(row["outcome"] in ("new", "changed") for row in page_rows)
         assert changes == expected.get(path, 1), path
     for target in database.targets.find():
         newest = max(row["at"] for row in visits(database, target=target["url"]))
@@ -93,8 +93,8 @@ def test_workers_whose_clocks_differ_visit_each_page_once(
         order = random.Random(edit).sample(clocks, 3)
         full = ("-a", "full=1") if edit else ()
         workers = [freshet.start(*words, *full, REDIS_URL=redis, **one.env) for one in order]
-        said = ended(workers)
-        assert sum("this machine's clock is 10 min" in log for log in said) == 2
+        logs = ended(workers)
+        assert sum("this machine's clock is 10 min" in log for log in logs) == 2
         assert set(asked(pages).values()) == {edit + 1}
     runs = list(database.runs.find().sort("started"))
     assert sum(run["counts"].get("visits", 0) for run in runs) == ROUNDS * FETCHED

@@ -77,9 +77,9 @@ def halting_after(inserts: int, server: Client) -> Iterator[None]:
 def shapes(db: Db) -> dict[str, Row]:
     """Return the options and indexes of each collection."""
     found: dict[str, Row] = {}
-    for one in db.list_collections(filter={"type": "collection"}):
-        indexes = {row["name"]: row for row in db[one["name"]].list_indexes()}
-        found[one["name"]] = {"options": one["options"], "indexes": indexes}
+    for row in db.list_collections(filter={"type": "collection"}):
+        indexes = {row["name"]: row for row in db[row["name"]].list_indexes()}
+        found[row["name"]] = {"options": row["options"], "indexes": indexes}
     return found
 
 

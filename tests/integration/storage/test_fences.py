@@ -32,31 +32,35 @@ LEASE_SECONDS = 1.0
 
 
 def broken(report: Report) -> dict[str, list[str]]:
-    return {str(law): one.examples for law, one in report.broken.items() if one.count}
+    return {
+        str(invariant): violations.examples
+        for invariant, violations in report.broken.items()
+        if violations.count
+    }
 
 
 def relayed(uri: str, cutter: Cutter) -> str:
     return f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}"
 
 
-def visits(found: list[Target], contents: tuple[str, ...], at: datetime) -> list[Visit]:
-    return [visit(one, what, at) for one, what in zip(found, contents, strict=True)]
+def visits(targets: list[Target], contents: tuple[str, ...], at: datetime) -> list[Visit]:
+    return [visit(target, content, at) for target, content in zip(targets, contents, strict=True)]
 
 
 async def first_run(uri: str, redis: str | None = None) -> None:
     async with process(uri, BEGIN, redis) as one:
         await one.begin()
-        found = visits(await one.due(*NAMES), FIRST, BEGIN + MINUTE)
-        assert refused(await one.store(found)) == [False] * len(NAMES)
+        batch = visits(await one.due(*NAMES), FIRST, BEGIN + MINUTE)
+        assert refused(await one.store(batch)) == [False] * len(NAMES)
         await one.db.runs.update_many({}, {"$set": {"finished": BEGIN + HOUR}})
 
 
 async def cut_run(uri: str, cutter: Cutter) -> bool:
     """Run a crawl whose connection to MongoDB is cut; return true if its batch was not stored."""
     async with process(relayed(uri, cutter), BEGIN + 2 * HOUR) as one:
-        found = visits(await one.due(*NAMES), BETWEEN, BEGIN + 2 * HOUR + MINUTE)
+        batch = visits(await one.due(*NAMES), BETWEEN, BEGIN + 2 * HOUR + MINUTE)
         cutter.arm()
-        return lost(await one.store(found))
+        return lost(await one.store(batch))
 
 
 async def next_run(
@@ -64,8 +68,8 @@ async def next_run(
 ) -> dict[str, list[str]]:
     async with process(uri, BEGIN + 4 * HOUR, redis) as one:
         await one.begin()
-        found = visits(await one.due(*NAMES), contents, BEGIN + 4 * HOUR + MINUTE)
-        assert not any(refused(await one.store(found)))
+        batch = visits(await one.due(*NAMES), contents, BEGIN + 4 * HOUR + MINUTE)
+        assert not any(refused(await one.store(batch)))
         return broken(await check(one.db))
 
 
@@ -147,11 +151,11 @@ async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple
         newer = visits(await other.due(*NAMES), contents, at + 5 * MINUTE)
         assert not any(refused(await other.store(newer)))
         holder.go_on()
-        said = set(refused(await storing))
-        assert len(said) == 1, said
+        rejections = set(refused(await storing))
+        assert len(rejections) == 1, rejections
         assert broken(await check(other.db)) == {}, holder.seen
         await other.db.runs.update_many({}, {"$set": {"finished": at}})
-        return said == {True}
+        return rejections == {True}
 
 
 def stores_versions(_: str, collection: str, __: dict[str, Any]) -> bool:
@@ -200,7 +204,7 @@ def test_a_batch_that_redis_was_away_for_leaves_no_versions(databases: Any) -> N
 async def _without_redis(uri: str, server: Redis) -> None:
     at = BEGIN + 2 * HOUR
     async with process(uri, at, server.url) as one:
-        found = visits(await one.due(*NAMES), BETWEEN, at + MINUTE)
+        batch = visits(await one.due(*NAMES), BETWEEN, at + MINUTE)
         server.kill()
-        assert lost(await one.store(found))
+        assert lost(await one.store(batch))
         assert broken(await check(one.db)) == {}

@@ -45,11 +45,11 @@ def change(pages: Pages, items: int, seed: int) -> None:
 
 
 def check_current_contents_are_there(db: Db) -> None:
-    there = set(sizes(db))
-    for one in db.targets.find({"content_hash": {"$ne": None}, "kind": {"$ne": "feed"}}):
-        assert f"{one['_id']} {one['content_hash']}" in there
-    for one in db.posts.find():
-        assert f"{one['_id']} {one['content_hash']}" in there
+    stored = set(sizes(db))
+    for row in db.targets.find({"content_hash": {"$ne": None}, "kind": {"$ne": "feed"}}):
+        assert f"{row['_id']} {row['content_hash']}" in stored
+    for row in db.posts.find():
+        assert f"{row['_id']} {row['content_hash']}" in stored
 
 
 def test_a_large_page_that_changes_all_the_time_is_bounded(
@@ -121,8 +121,8 @@ def test_a_site_is_bounded_by_its_oldest_versions(
     assert len(kept) > 4
     assert len(visits(database)) == 5 * 4
     findings = json.loads(freshet("doctor", "--json", FRESHET_MAX_SITE_MB=2).out)["findings"]
-    (said,) = [row["found"] for row in findings if row["check"] == "versions"]
-    assert said == f"{site['kept_bytes'] / MEGABYTE:.1f} MB stored, limit 2.0 MB"
+    (message,) = [row["found"] for row in findings if row["check"] == "versions"]
+    assert message == f"{site['kept_bytes'] / MEGABYTE:.1f} MB stored, limit 2.0 MB"
 
 
 def test_what_is_current_stays_even_if_it_is_more_than_the_bound(

@@ -198,9 +198,9 @@ def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
         assert status.out.startswith(f"mongod (process {pid}, data in {folder / 'data'})")
         assert "is not responding since" in status.out
         assert status.out.endswith(f"Continue it: kill -CONT {pid}\n")
-        said = json.loads(freshet("db", "status", "--json").out)
-        assert (said["running"], said["pid"]) == (False, pid)
-        assert said["not_responding"] == status.out.strip(), "since the same time"
+        report = json.loads(freshet("db", "status", "--json").out)
+        assert (report["running"], report["pid"]) == (False, pid)
+        assert report["not_responding"] == status.out.strip(), "since the same time"
         for words in (("db", "start"), ("db", "stop"), ("targets",)):
             result = freshet(*words)
             assert (result.code, status.out.strip() in result.complaint) == (1, True)

@@ -54,10 +54,10 @@ def test_an_error_that_cannot_be_stored_either_ends_the_pass(
     result = freshet(*words, hours=1)
 
     assert result.code == 1
-    said = [
+    lines = [
         line for line in result.err.splitlines() if f"{pages.url}/{BAD}: BulkWriteError" in line
     ]
-    assert said, result.err
+    assert lines, result.err
     assert "Spider closed (storage)" in result.err
     assert database.runs.count_documents({"finished": None}) == 1
     assert before is not None

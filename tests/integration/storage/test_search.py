@@ -372,22 +372,22 @@ def test_so_many_posts_are_shown(freshet: Freshet, prepared: Db) -> None:
 def test_nothing_found_is_said_as_grep_says_it(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "post", "The moon. 虚拟世界")
 
-    def said(*args: object) -> str:
+    def complaint(*args: object) -> str:
         found = run(freshet, "search", *args)
         assert (found.code, found.out) == (1, "")
         assert run(freshet, "search", *args, "--json").out == "[]\n"
         return found.complaint
 
-    assert said("sun") == "scrapy search: no posts found"
-    assert said("moon", "sun") == (
+    assert complaint("sun") == "scrapy search: no posts found"
+    assert complaint("moon", "sun") == (
         "scrapy search: no posts found with all of the words. --any finds posts with at least one "
         "of them"
     )
-    assert said("!") == "scrapy search: the query has no letters or digits to search for"
-    assert said("世").endswith(
+    assert complaint("!") == "scrapy search: the query has no letters or digits to search for"
+    assert complaint("世").endswith(
         "A single character matches only as a separate word. Add the next character"
     )
-    assert said("sun", "--spider", "shop") == "scrapy search: no posts found"
+    assert complaint("sun", "--spider", "shop") == "scrapy search: no posts found"
 
 
 def test_a_spider_that_has_no_posts_is_a_mistake(freshet: Freshet, prepared: Db) -> None:
@@ -474,5 +474,5 @@ def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint:
 
 
 def test_help_has_an_example(freshet: Freshet) -> None:
-    said = run(freshet, "search", "--help").out
-    assert 'Example: scrapy search "virtual world" game --since 30d' in said
+    text = run(freshet, "search", "--help").out
+    assert 'Example: scrapy search "virtual world" game --since 30d' in text

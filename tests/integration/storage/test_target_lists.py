@@ -69,8 +69,8 @@ def test_targets_by_state_and_part_of_their_urls(freshet: Freshet, prepared: Db)
 def test_as_text_a_target_is_a_line(freshet: Freshet, prepared: Db) -> None:
     some(prepared)
     line, total = run(freshet, "targets", "shop", "--errors").out.splitlines()
-    told = f"{SHOP}/c  item of shop, error 3 times in a row: status 500 at "
-    assert line.startswith(f"{told}{NOW - DAY / 24:%Y-%m-%d %H}")
+    start = f"{SHOP}/c  item of shop, error 3 times in a row: status 500 at "
+    assert line.startswith(f"{start}{NOW - DAY / 24:%Y-%m-%d %H}")
     assert total == "1 of 1 target, times in UTC"
 
 
@@ -135,7 +135,7 @@ def test_lists_go_by_indexes(
 
 
 @pytest.mark.parametrize(
-    ("asked", "known"),
+    ("unknown", "known"),
     [
         (f"{SHOP}/news/", f"{SHOP}/news"),
         (f"{SHOP}/news", f"{SHOP}/news/index.html"),
@@ -149,15 +149,15 @@ def test_lists_go_by_indexes(
     ],
 )
 def test_an_unknown_url_gets_the_nearest_known_one(
-    asked: str, known: str, freshet: Freshet, prepared: Db
+    unknown: str, known: str, freshet: Freshet, prepared: Db
 ) -> None:
     put(prepared, known)
     for k in range(300):
         put(prepared, f"{SHOP}/catalogue/{k}/thing.html")
     for command in ("explain", "history", "forget"):
-        done = run(freshet, command, asked)
+        done = run(freshet, command, unknown)
         assert (done.code, done.complaint) == (
-            1, f"scrapy {command}: URL not found: {asked}. Did you mean {known}?",
+            1, f"scrapy {command}: URL not found: {unknown}. Did you mean {known}?",
         )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def test_the_laws_hold_after_kills_and_notice_what_is_missing(
 
         def broken() -> list[str]:
             laws = Laws(db, site.url, pages, shared=False)
-            return [said.partition(":")[0] for said in laws.check(found, crowd.workers)]
+            return [violation.partition(":")[0] for violation in laws.check(found, crowd.workers)]
 
         assert broken() == []
         assert [blow.what for blow in striker.blows] == [WORKER, WORKER]
@@ -115,7 +115,7 @@ def test_the_accounts_of_a_service_add_up_and_notice_what_is_missing(
         pages = {name: cell.path for name, cell in cells().items()}
 
         def broken() -> list[str]:
-            return [said.partition(":")[0] for said in accounts.check()]
+            return [violation.partition(":")[0] for violation in accounts.check()]
 
         accounts = Accounts(db, site, pages, reports)
         assert broken() == []

@@ -51,11 +51,11 @@ def test_it_has_its_own_words_environment_and_streams(module: tuple[str, dict[st
     name, env = module
     process = python(name, ["one", "two words"], env)
     out, err = process.communicate(timeout=60)
-    said, end = out.splitlines()
-    told: dict[str, Any] = json.loads(said)
+    line, end = out.splitlines()
+    properties: dict[str, Any] = json.loads(line)
     # An interpreter that coerces its locale adds a variable to the environment.
-    assert told.pop("env").items() >= env.items()
-    assert told == {
+    assert properties.pop("env").items() >= env.items()
+    assert properties == {
         "args": ["one", "two words"], "name": "__main__", "folder": str(running.ROOT), "input": "",
         "terminal": False, "zone": "JST",
     }  # fmt: skip

@@ -135,7 +135,7 @@ def joining_order(key: Keys, stratum: Ints) -> Ints:
     return np.lexsort((key, -claim, rank > 0))
 
 
-def turns_of(key: Keys, stratum: Ints, at_once: int) -> Ints:
+def rotations_of(key: Keys, stratum: Ints, at_once: int) -> Ints:
     """Return the (n,) turn of each page of a sample, from 0, with at most `at_once` >= 1 per turn.
 
     Every turn except one has the same number of pages, and each has the same share of each stratum.

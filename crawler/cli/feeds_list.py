@@ -38,7 +38,7 @@ def row_of(target: Document, monitor: Document) -> Document:
     rate_per_week: posts a week by the plan, else by the history; None while it is not known
     window:        posts in the feed document
     window_full:   posts have dropped out of the document, so it never holds more than `window`
-    trouble:       the feed has an error that needs attention
+    needs_attention: the feed has an error that needs attention
     """
     state, needs_attention = _state(target, monitor)
     push = monitor.get("push") or {}
@@ -73,7 +73,7 @@ def row_of(target: Document, monitor: Document) -> Document:
         "gone": bool(target.get("gone")),
         "alias_of": target.get("alias_of"),
         "state": state,
-        "trouble": needs_attention,
+        "needs_attention": needs_attention,
     }
 
 
@@ -136,7 +136,7 @@ async def _list(config: Config, opts: argparse.Namespace) -> None:
         rows = (
             row
             async for target, monitor in subscriptions.listed(db, query)
-            if (row := row_of(target, monitor))["trouble"] or not opts.errors
+            if (row := row_of(target, monitor))["needs_attention"] or not opts.errors
         )
         if not opts.json:
             await _print_table(rows, opts, now)

@@ -58,7 +58,7 @@ class Command(FreshetCommand):
         parser.add_argument(
             "--sample", metavar="N",
             help="number of pages to sample; if the budget is too small for all of them, they "
-            "take turns (default: as many as the budget allows)",
+            "are polled in rotation (default: as many as the budget allows)",
         )  # fmt: skip
         parser.add_argument(
             "--budget", metavar="R",
@@ -158,13 +158,13 @@ def _summary(done: Document) -> Iterator[str]:
         yield (
             f"{name}: sampling phase ended {_time(done['ended'])}; pages are back on their schedule"
         )
-    turns = ""
+    rotations = ""
     if done["rotations"] != 1:
-        turns = f", {-(-done['pages'] // done['rotations']):,} at a time"
+        rotations = f", {-(-done['pages'] // done['rotations']):,} at a time"
         if done["learning"]:
-            turns += f" (turn {done['rotation'] + 1} of {done['rotations']})"
+            rotations += f" (rotation {done['rotation'] + 1} of {done['rotations']})"
     yield (
-        f"{done['pages']:,} pages{turns}, polled every {done['every']}, "
+        f"{done['pages']:,} pages{rotations}, polled every {done['every']}, "
         f"at most {done['budget_per_day']:,g} requests a day"
     )
     if not done["begun"]:

@@ -231,7 +231,7 @@ def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
         if coding == b"deflate":
             return inflated(body, limit_bytes)
         if coding == b"zstd" and max(map(body.count, FRAMES)) > MAX_PARTS:
-            raise Misbehaves(f"packed in more than {MAX_PARTS} parts")
+            raise Misbehaves(f"has more than {MAX_PARTS} compressed parts")
         return HttpCompressionMiddleware._decode(body, coding, limit_bytes)
     except (_DecompressionMaxSizeExceeded, TooLarge):
         problem: Misbehaves = TooLarge(limit_bytes)

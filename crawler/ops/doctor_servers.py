@@ -145,9 +145,9 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
     if refused := await index.refusal(db, wanted, stored):
         message, _, todo = refused.rpartition(": ")
         return [*findings, failed(Check.NEAR_DUPLICATES, message, todo)]
-    message = f"scheme {stored['scheme']}, band claims in {stored['keeper']}"
-    if wanted["keeper"] != stored["keeper"]:
-        message += f"; the next crawl moves them to {wanted['keeper']}"
+    message = f"scheme {stored['scheme']}, band claims in {stored['backend']}"
+    if wanted["backend"] != stored["backend"]:
+        message += f"; the next crawl moves them to {wanted['backend']}"
     return [*findings, ok(Check.NEAR_DUPLICATES, message)]
 
 

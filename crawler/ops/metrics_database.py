@@ -106,7 +106,7 @@ COUNTS = (
 # Other reasons, which spiders may define, are exported as "other" to bound the number of series.
 REASONS = frozenset(
     {
-        "finished", "shutdown", "cancelled", "storage", "start_error", "cut off", "failed",
+        "finished", "shutdown", "cancelled", "storage", "start_error", "interrupted", "failed",
         "memusage_exceeded", "closespider_timeout", "closespider_timeout_no_item",
         "closespider_itemcount", "closespider_pagecount", "closespider_pagecount_no_item",
         "closespider_errorcount",

@@ -38,7 +38,7 @@ BUDGET = "the budget"
 class PhaseOptions:
     """Hold the options of a sampling phase; None where an option is not given.
 
-    sample: number of pages, polled in turns if necessary; None: as many as can be polled
+    sample: number of pages, polled in rotation if necessary; None: as many as can be polled
             concurrently
     """
 
@@ -80,7 +80,7 @@ class PhaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Hold a phase that has not begun: its pages with turn and offset, and notes for the user."""
+    """Hold a phase that has not begun: pages with rotation and offset, notes for the user."""
 
     phase: Phase
     places: list[tuple[str, int, float]]
@@ -110,26 +110,26 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
         )
     at_once, limit = _most_at_once(per_day, every, site, pace)
     n = min(options.sample or at_once, len(rows))
-    turns, days = -(-n // at_once), int(weeks * WEEK_DAYS)
-    if turns > max(days, 1):
+    rotations, days = -(-n // at_once), int(weeks * WEEK_DAYS)
+    if rotations > max(days, 1):
         raise ConfigError(
-            f"--sample {n} is too large: each page's turn would be shorter than a day. "
+            f"--sample {n} is too large: each page's rotation would be shorter than a day. "
             f"Use --sample {at_once * max(days, 1)} or less, or longer --weeks."
         )
     until = now + timedelta(weeks=weeks)
     phase = Phase(
-        ObjectId(), spider, now, until, weeks, every, per_day, options.sample, n, turns
+        ObjectId(), spider, now, until, weeks, every, per_day, options.sample, n, rotations
     )  # fmt: skip
     keys, stratum = keys_of(watched.ids)[rows], strata(watched)[rows]
     chosen = population.joining_order(keys, stratum)[:n]
     missed = len(np.unique(stratum)) - len(np.unique(stratum[chosen]))
-    turn = population.turns_of(keys[chosen], stratum[chosen], at_once)
-    at = population.phases(keys[chosen], turn, every)
+    rotation = population.rotations_of(keys[chosen], stratum[chosen], at_once)
+    at = population.phases(keys[chosen], rotation, every)
     ids = [watched.ids[row] for row in rows[chosen].tolist()]
     notes = [*_notes(phase, missed, site)]
     if limit != BUDGET and n < len(rows):
         notes.insert(0, f"{limit} allows only {at_once:,} concurrent pages, fewer than the budget")
-    return Choice(phase, list(zip(ids, turn.tolist(), at.tolist(), strict=True)), notes)
+    return Choice(phase, list(zip(ids, rotation.tolist(), at.tolist(), strict=True)), notes)
 
 
 def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) -> tuple[int, str]:
@@ -158,7 +158,7 @@ def _notes(phase: Phase, missed: int, site: Site) -> Iterator[str]:
     if missed:
         yield (
             f"{missed} of the kinds and categories have no page in the sample; "
-            f"--sample {phase.pages + missed} would include all of them, in turns"
+            f"--sample {phase.pages + missed} would include all of them, in rotation"
         )
     hours = (phase.until - phase.at) / HOUR / phase.rotations
     if hours < WEEK_HOURS:
@@ -185,14 +185,17 @@ async def progress(db: Database, phase: Phase, now: datetime) -> Document:
     """Return the progress of a phase."""
     rows = [row async for row in sampling_phases.polls(db, phase, now)]
     due = 0.0
-    for turn in range(phase.rotations):
-        since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
-        pages = sum(row["rotation"] == turn for row in rows)
+    for rotation in range(phase.rotations):
+        since, until = (
+            phase.rotation_begins(rotation),
+            min(now, phase.rotation_begins(rotation + 1)),
+        )
+        pages = sum(row["rotation"] == rotation for row in rows)
         due += pages * max(0.0, (until - since) / HOUR) / phase.every_hours
     return _described(phase.document()) | {
         "learning": True,
         "days_left": round((phase.until - now) / DAY, 2),
-        "rotation": phase.turn_at(now),
+        "rotation": phase.rotation_at(now),
         "polls": sum(row["polls"] for row in rows),
         "polls_due": int(due),
         "changes": sum(row["changes"] for row in rows),

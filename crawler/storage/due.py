@@ -238,7 +238,7 @@ async def first_run_started(db: Database, spiders: Sequence[str]) -> datetime | 
 
 async def claim_job(db: Database, work: str, now: datetime, apart: timedelta) -> bool:
     """Claim a periodic job; return False if a machine started it less than `apart` ago."""
-    query: Document = {"_id": f"turn {work}", "at": {"$lte": now - apart}}
+    query: Document = {"_id": f"job {work}", "at": {"$lte": now - apart}}
     try:
         await db.meta.update_one(query, {"$set": {"at": now}}, upsert=True)
     except DuplicateKeyError:

@@ -1,9 +1,9 @@
 """`plans`: one document per replan; its activation as a whole; queries about plans.
 
-A plan has a state. `writing`: its part for each target is staged in a separate collection that
-nothing reads; a crash leaves the old plan unchanged. `adopting`: a single write activated the plan;
-after a crash, the next process resumes copying it to the targets. `adopted`: all targets have it,
-and the staged collection is deleted. `undone`: it was discarded before it was active.
+A plan has a state. `staging`: its part for each target is stored in a separate collection that
+nothing reads; a crash leaves the old plan unchanged. `activating`: a single write activated it;
+after a crash, the next process resumes copying it to the targets. `active`: all targets have it,
+and the staged collection is deleted. `discarded`: it was never activated.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = N
     begun = await _in_state(db, STAGING, spiders)
     for plan in begun:
         await _undo(db, plan)
-    # A crash may leave staged collections of plans that are adopted or discarded.
+    # A crash may leave staged collections of plans that are active or discarded.
     needed = await db.plans.distinct("_id", {"state": {"$in": [STAGING, ACTIVATING]}})
     staged = await db.list_collection_names(filter={"name": {"$regex": f"^{STAGED}"}})
     for name in set(staged) - {f"{STAGED}{key}" for key in needed}:

@@ -119,7 +119,7 @@ async def close_unfinished(
 ) -> None:
     """Mark interrupted runs as ended after their log is repaired, except `but`."""
     interrupted: Document = {"spider": spider, "finished": None, "_id": {"$ne": but}}
-    why = {"$ifNull": ["$reason", "cut off"]}
+    why = {"$ifNull": ["$reason", "interrupted"]}
     await db.runs.update_many(interrupted, [{"$set": {"finished": at, "reason": why}}])
 
 

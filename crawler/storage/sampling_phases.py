@@ -1,11 +1,11 @@
 """Sampling phases of `scrapy learn`: some targets are polled on a fixed grid for some weeks.
 
 A phase is a document in `plans` without spiders (so it is never a spider's latest plan) whose field
-`learns` names one. Its pages are marked with their turn and their offset in the grid (`learning` of
-the target). Each run of the spider calls `follow`, which updates the targets: pages of the current
-turn get a plan that ends with the turn and keeps the former plan; all others get their former plans
-back. So only runs change turns and end the phase, and the next run repairs what a crash or another
-command left.
+`samples` names one. Its pages are marked with their rotation and their offset in the grid
+(`learning` of the target). Each run of the spider calls `follow`, which updates the targets: pages
+of the current rotation get a plan that ends with it and keeps the former plan; all others get their
+former plans back. So only runs change rotations and end the phase, and the next run repairs what a
+crash or another command left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Phase:
     """A sampling phase of one spider.
 
     weeks, every_hours, requests_per_day, sample: as requested; sample None: as many as possible
-    pages: number of pages, in `rotations` groups of equal size that take turns
+    pages: number of pages, in `rotations` groups of equal size that are polled one after the other
     """
 
     id: ObjectId
@@ -78,14 +78,14 @@ class Phase:
             "budget_per_day": self.requests_per_day,
         }
 
-    def turn_at(self, now: datetime) -> int:
-        """Return the turn at a time."""
+    def rotation_at(self, now: datetime) -> int:
+        """Return the rotation at a time."""
         passed = (now - self.at) / (self.until - self.at)
         return min(max(int(passed * self.rotations), 0), self.rotations - 1)
 
-    def turn_begins(self, turn: int) -> datetime:
-        """Return when a turn begins; for the turn after the last, when the phase ends."""
-        return self.at + (self.until - self.at) * turn / self.rotations
+    def rotation_begins(self, rotation: int) -> datetime:
+        """Return when a rotation begins; for the rotation after the last, when the phase ends."""
+        return self.at + (self.until - self.at) * rotation / self.rotations
 
     def poll_after(self, phase_hours: float, moment: datetime) -> datetime:
         """Return the next poll of a page after a time."""
@@ -109,7 +109,7 @@ async def latest(db: Database, spider: str) -> Document | None:
 async def begin(db: Database, phase: Phase, places: Iterable[tuple[str, int, float]]) -> None:
     """Start a phase, which the last write activates; no other phase may be active.
 
-    places: `_id`, turn, and offset in the grid in hours of each page
+    places: `_id`, rotation, and offset in the grid in hours of each page
     """
     await db.targets.create_index(
         [("spider", ASCENDING), ("learning.rotation", ASCENDING)],
@@ -117,9 +117,10 @@ async def begin(db: Database, phase: Phase, places: Iterable[tuple[str, int, flo
     )
     marks = [
         UpdateOne(
-            {"_id": key}, {"$set": {"learning": {"of": phase.id, "rotation": turn, "phase": at}}}
+            {"_id": key},
+            {"$set": {"learning": {"of": phase.id, "rotation": rotation, "phase": at}}},
         )
-        for key, turn, at in places
+        for key, rotation, at in places
     ]
     for batch in in_batches(marks, BATCH):
         await db.targets.bulk_write(batch, ordered=False)
@@ -134,10 +135,10 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
     if now >= phase.until:
         await end(db, phase, phase.until)
         return None
-    turn = phase.turn_at(now)
-    await _give_back(db, phase, {"$gte": 0, "$ne": turn})
-    pages = await _pages(db, phase, turn)
-    left = max(0, int(phase.requests_per_day) - await _spent_today(db, phase, pages, turn, now))
+    rotation = phase.rotation_at(now)
+    await _give_back(db, phase, {"$gte": 0, "$ne": rotation})
+    pages = await _pages(db, phase, rotation)
+    left = max(0, int(phase.requests_per_day) - await _spent_today(db, phase, pages, rotation, now))
     pages = [row for row in pages if not (row.get("gone") or "alias_of" in row)]
     plan = {
         "id": phase.id,
@@ -148,7 +149,7 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
         "weeks": 1,
         "slots": [],
         "every_hours": phase.every_hours,
-        "until": phase.turn_begins(turn + 1),
+        "until": phase.rotation_begins(rotation + 1),
     }
     writes: list[UpdateOne] = []
     for row in pages:
@@ -188,14 +189,17 @@ async def requests_per_day(db: Database, spiders: Sequence[str], now: datetime) 
 
 
 async def polls(db: Database, phase: Phase, now: datetime) -> AsyncIterator[Document]:
-    """Yield each page with `url`, `kind`, `categories`, `turn`, `polls` and `changes`."""
-    for turn in range(phase.rotations):
-        pages = await _pages(db, phase, turn)
-        since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
+    """Yield each page with `url`, `kind`, `categories`, `rotation`, `polls` and `changes`."""
+    for rotation in range(phase.rotations):
+        pages = await _pages(db, phase, rotation)
+        since, until = (
+            phase.rotation_begins(rotation),
+            min(now, phase.rotation_begins(rotation + 1)),
+        )
         counts = await _counts(db, phase.spider, pages, since, until)
         for row in pages:
             page = {name: row[name] for name in ("url", "kind", "categories")}
-            yield page | {"rotation": turn} | counts.get(row["url"], {"polls": 0, "changes": 0})
+            yield page | {"rotation": rotation} | counts.get(row["url"], {"polls": 0, "changes": 0})
 
 
 async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float | None:
@@ -211,15 +215,15 @@ async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float
     return float(rows[0]["milliseconds"]) / 1000 if rows else None
 
 
-async def _pages(db: Database, phase: Phase, turn: int) -> list[Document]:
-    """Return the pages of a turn, the most overdue first."""
-    query = {"spider": phase.spider, "learning.rotation": turn, "learning.of": phase.id}
+async def _pages(db: Database, phase: Phase, rotation: int) -> list[Document]:
+    """Return the pages of a rotation, the most overdue first."""
+    query = {"spider": phase.spider, "learning.rotation": rotation, "learning.of": phase.id}
     return await db.targets.find(query, dict.fromkeys(READ, 1)).sort("next_visit").to_list(None)
 
 
-async def _give_back(db: Database, phase: Phase, turn: Document) -> None:
-    """Restore the former plans of the pages of some turns; keep their next visits."""
-    query = {"spider": phase.spider, "learning.rotation": turn, "plan.id": phase.id}
+async def _give_back(db: Database, phase: Phase, rotation: Document) -> None:
+    """Restore the former plans of the pages of some rotations; keep their next visits."""
+    query = {"spider": phase.spider, "learning.rotation": rotation, "plan.id": phase.id}
     await db.targets.update_many(query, [{"$set": {"plan": FORMER}}])
 
 
@@ -230,13 +234,13 @@ def _move(row: Document, when: datetime) -> UpdateOne:
 
 
 async def _spent_today(
-    db: Database, phase: Phase, pages: list[Document], turn: int, now: datetime
+    db: Database, phase: Phase, pages: list[Document], rotation: int, now: datetime
 ) -> int:
-    """Return the visits since midnight (UTC) of the pages of this turn and the one before."""
-    midnight, begins = _midnight(now), phase.turn_begins(turn)
+    """Return the visits since midnight (UTC) of the pages of this rotation and the one before."""
+    midnight, begins = _midnight(now), phase.rotation_begins(rotation)
     counts = await _counts(db, phase.spider, pages, midnight, now)
-    if turn and begins > midnight:
-        before = await _pages(db, phase, turn - 1)
+    if rotation and begins > midnight:
+        before = await _pages(db, phase, rotation - 1)
         counts |= await _counts(db, phase.spider, before, midnight, begins)
     return sum(count["polls"] for count in counts.values())
 

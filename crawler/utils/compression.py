@@ -45,7 +45,7 @@ def gunzipped(data: bytes, limit_bytes: int) -> bytes:
         if not decompressor.eof or not data.startswith(GZIP, at + TRAILER_BYTES):
             return bytes(result)
         at += TRAILER_BYTES
-    raise Misbehaves(f"packed in more than {MAX_PARTS} parts")
+    raise Misbehaves(f"has more than {MAX_PARTS} compressed parts")
 
 
 def inflated(data: bytes, limit_bytes: int) -> bytes:

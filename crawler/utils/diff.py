@@ -367,12 +367,12 @@ def _context(text: str, *, first: bool, last: bool) -> str:
     head = CONTEXT_CHARACTERS // 2 if first else CONTEXT_CHARACTERS
     tail = 0 if last else CONTEXT_CHARACTERS
     if len(text) <= head + tail + CONTEXT_CHARACTERS:
-        return visible(text, blanks=True)
+        return visible(text, spaces=True)
     begin, end = text[:head].rstrip("\n"), text[len(text) - tail :] if tail else ""
     blank = end.find(" ")
     end = end[blank + 1 :] if 0 <= blank < CONTEXT_CHARACTERS // 3 else end
     left_out = len(text) - len(begin) - len(end)
-    shown = visible(begin, blanks=True), visible(end, blanks=True)
+    shown = visible(begin, spaces=True), visible(end, spaces=True)
     return f"\n… {left_out:,} characters …\n".join(shown).rstrip("\n")
 
 
@@ -380,6 +380,6 @@ def _shortened(text: str, max_characters: int) -> str:
     """Escape a text for display, and shorten a long one to its start and end."""
     half, left_out = max_characters // 2, len(text) - max_characters
     if left_out <= CONTEXT_CHARACTERS:
-        return visible(text, blanks=True)
-    shown = visible(text[:half], blanks=True), visible(text[-half:], blanks=True)
+        return visible(text, spaces=True)
+    shown = visible(text[:half], spaces=True), visible(text[-half:], spaces=True)
     return f" … {left_out:,} characters … ".join(shown)

@@ -38,12 +38,12 @@ SECRET = re.compile(
 LINE_START = re.compile(r"\n(?=\S)")
 
 
-def visible(text: str, *, blanks: bool = False) -> str:
+def visible(text: str, *, spaces: bool = False) -> str:
     r"""Replace UNSAFE characters with escapes such as `\x1b` or `\u202e`.
 
-    blanks: also escape tabs, special spaces and zero-width characters, to show differences
+    spaces: also escape tabs, special spaces and zero-width characters, to show differences
     """
-    if blanks:
+    if spaces:
         return "".join(x if x.isprintable() or x == "\n" else _escape(x) for x in text)
     return UNSAFE.sub(lambda match: _escape(match[0]), text)
 

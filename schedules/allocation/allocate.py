@@ -79,13 +79,13 @@ def allocate(
     # The budget may not cover all steps whose value equals the price. The key decides which to
     # take.
     marginal = -np.inf if sold_out else float(value[order[count]])
-    bought = order[value[order] > marginal]
+    allocated = order[value[order] > marginal]
     even = np.flatnonzero(optional & (value == marginal))
     even = even[np.lexsort((steps.option[even], key[owner[even]]))]
-    left -= more[bought].sum(dtype=np.float64)
+    left -= more[allocated].sum(dtype=np.float64)
     even = even[: np.searchsorted(np.cumsum(more[even], dtype=np.float64), left, "right")]
-    dearest = float(value[bought].min(initial=np.inf)) if len(bought) else max(marginal, 0.0)
+    dearest = float(value[allocated].min(initial=np.inf)) if len(allocated) else max(marginal, 0.0)
     price = marginal if len(even) else dearest
-    taken = np.bincount(owner[bought], minlength=len(key))
+    taken = np.bincount(owner[allocated], minlength=len(key))
     taken += np.bincount(owner[even], minlength=len(key))
     return Allocation(steps.first[:-1] + taken, price, sold_out)

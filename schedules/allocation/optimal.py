@@ -324,7 +324,7 @@ def draft(estimates: Estimate, terms: Terms, now: float, current: Schedules) -> 
     sample, share = sampled(estimates)
     small = _Sample(sample, terms, now, share)
     days = day_surcharges(small.loads, Caps.of(terms, population, share), population.sites)
-    surcharge, price = small.surcharge(days), small.bought(days)[1]
+    surcharge, price = small.surcharge(days), small.allocated(days)[1]
     candidates = candidates_of(estimates, terms.aim, surcharge, MIN_VALUE_SHARE * price)
     whole, least = terms.budget_per_day * WEEK_DAYS, least_visits(candidates.steps)
     if least > whole * (1 + 1e-6):
@@ -332,9 +332,11 @@ def draft(estimates: Estimate, terms: Terms, now: float, current: Schedules) -> 
     # Visits are whole, so the fullest week can have one more than the mean.
     budget = max(whole - 1, least)
     for _ in range(TRIES):
-        bought = allocate(candidates.steps, population.key, budget, current.visits_per_week)
-        new = schedules_of(bought.chosen, candidates, population.key, PAGE_CYCLES)
-        schedules, expected = settled(estimates, terms.aim, surcharge, bought.price, new, current)
+        allocated = allocate(candidates.steps, population.key, budget, current.visits_per_week)
+        new = schedules_of(allocated.chosen, candidates, population.key, PAGE_CYCLES)
+        schedules, expected = settled(
+            estimates, terms.aim, surcharge, allocated.price, new, current
+        )
         schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
         schedules, expected, explored = exploring(estimates, schedules, expected)
         schedules = balanced(schedules, population, last, now)
@@ -342,28 +344,28 @@ def draft(estimates: Estimate, terms: Terms, now: float, current: Schedules) -> 
         if over <= 1e-6:
             break
         budget = max(budget - over, least)
-    value, worth, bound = why(candidates, bought)
+    value, worth, bound = why(candidates, allocated)
     bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
-    return Draft(schedules, expected, value, worth, bound, bought.price)
+    return Draft(schedules, expected, value, worth, bound, allocated.price)
 
 
-def why(candidates: Candidates, bought: Allocation) -> tuple[Floats, Floats, NDArray[np.uint8]]:
+def why(candidates: Candidates, allocated: Allocation) -> tuple[Floats, Floats, NDArray[np.uint8]]:
     """Return the (n,) value of one more visit, worth of the last one, and limiting reason.
 
     The ceiling is the limit if no further visit fits, the floor if only the mandatory visits were
     allocated. The worth of a mandatory visit is unknown, but at least the value of the next one.
     """
     steps = candidates.steps
-    last = bought.chosen == steps.first[1:] - 1
-    following = np.minimum(bought.chosen + 1, len(steps.value) - 1)
+    last = allocated.chosen == steps.first[1:] - 1
+    following = np.minimum(allocated.chosen + 1, len(steps.value) - 1)
     value = np.where(last, 0.0, steps.value[following])
-    ceiling = last & candidates.full & np.isfinite(steps.value[bought.chosen])
-    floor = bought.chosen == steps.first[:-1]
-    worth = np.where(floor, value, steps.value[bought.chosen])
+    at_max = last & candidates.full & np.isfinite(steps.value[allocated.chosen])
+    at_min = allocated.chosen == steps.first[:-1]
+    worth = np.where(at_min, value, steps.value[allocated.chosen])
     return (
         value,
         worth,
-        np.select([floor, ceiling], [AT_MIN_RATE, AT_MAX_RATE], BUDGET).astype(np.uint8),
+        np.select([at_min, at_max], [AT_MIN_RATE, AT_MAX_RATE], BUDGET).astype(np.uint8),
     )
 
 
@@ -391,7 +393,7 @@ class _Sample:
         closed = np.where(self.estimates.population.open_hours, 0.0, np.inf)
         return np.take_along_axis(surcharges, self.utc_day, 1) + closed
 
-    def bought(self, surcharges: Floats) -> tuple[Schedules, float]:
+    def allocated(self, surcharges: Floats) -> tuple[Schedules, float]:
         """Return the allocated schedules, and the price of the last visit."""
         key, surcharge = self.estimates.population.key, self.surcharge(surcharges)
         while True:
@@ -406,9 +408,9 @@ class _Sample:
 
     def loads(self, surcharges: Floats) -> tuple[Floats, float]:
         """Return the (s, 7) visits of each site on each UTC day of the week, and the price."""
-        bought, price = self.bought(surcharges)
-        surcharge, none = self.surcharge(surcharges), Schedules.none(len(bought))
-        schedules, _ = settled(self.estimates, self.aim, surcharge, price, bought, none)
+        allocated, price = self.allocated(surcharges)
+        surcharge, none = self.surcharge(surcharges), Schedules.none(len(allocated))
+        schedules, _ = settled(self.estimates, self.aim, surcharge, price, allocated, none)
         population = self.estimates.population
         ahead = self.ahead[population.site]
         return site_days(schedules, ahead, population.site, population.sites), price

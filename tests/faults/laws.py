@@ -91,7 +91,7 @@ class Laws:
             span = {"$gte": run["started"], "$lte": run["finished"]}
             logged = self._db.visits.count_documents({"at": span})
             self._law.same("visits of a run", run["counts"]["visits"], logged)
-        early = [str(run["_id"]) for run in runs[:-1] if run.get("reason") != "cut off"]
+        early = [str(run["_id"]) for run in runs[:-1] if run.get("reason") != "interrupted"]
         self._law.none("runs before the last that were not cut off", early)
         self._law.same("the last run", runs[-1].get("reason") if runs else "none", "finished")
 

@@ -1,8 +1,8 @@
 """Opening the index of sketches, after checking that it matches the settings.
 
-`meta` stores the scheme of the sketches and `keeper`, the backend of the claims: MongoDB or Redis.
+`meta` stores the scheme of the sketches and `backend`, the backend of the claims: MongoDB or Redis.
 `index` identifies the claims in Redis, so that outdated claims are not mistaken for current ones.
-While `keeper` is MongoDB, `index` marks a move to Redis that has not finished.
+While `backend` is MongoDB, `index` marks a move to Redis that has not finished.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
         registry = Registry.of(db, scheme, bands, config.duplicate_date_days)
         meta = await _agree(db, wanted)
         await refill(registry, bands, meta[INDEX])
-        if meta["keeper"] != REDIS:
+        if meta["backend"] != REDIS:
             await _record_move(db, wanted, meta[INDEX])
         # Remove the bands that an interrupted move has left in MongoDB.
         await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
@@ -77,7 +77,7 @@ async def as_stored(db: Database, config: Config, *, fills: bool = True) -> Asyn
     meta = await db.meta.find_one(META) or {}
     name = meta.get("scheme", config.duplicates).partition("-")[0]
     scheme = scheme_of("characters" if name == "off" else name, config.duplicate_threshold)
-    if meta.get("keeper") != REDIS:
+    if meta.get("backend") != REDIS:
         registry = Registry.of(db, scheme, None, config.duplicate_date_days)
         async with boilerplate.stored_at_end(registry):
             yield registry
@@ -110,12 +110,12 @@ def wanted_meta(config: Config) -> Document | None:
     if config.duplicates == "off":
         return None
     scheme = scheme_of(config.duplicates, config.duplicate_threshold)
-    return {"scheme": scheme.name, "keeper": MONGODB if config.redis_url is None else REDIS}
+    return {"scheme": scheme.name, "backend": MONGODB if config.redis_url is None else REDIS}
 
 
 def with_index(wanted: Document) -> Document:
     """Return the `meta` fields of a new index; each index in Redis gets its own id."""
-    return wanted | ({INDEX: ObjectId()} if wanted["keeper"] == REDIS else {})
+    return wanted | ({INDEX: ObjectId()} if wanted["backend"] == REDIS else {})
 
 
 def name_of(scheme: Scheme, index: ObjectId) -> str:
@@ -139,10 +139,10 @@ async def _agree(db: Database, wanted: Document) -> Document:
                 raise StorageError(reason)
         elif meta | wanted != meta and await _is_empty(db):
             await db.meta.replace_one(meta, META | with_index(wanted))
-        elif wanted["keeper"] == REDIS and INDEX not in meta:
-            lacking = META | {"keeper": meta["keeper"], INDEX: {"$exists": False}}
+        elif wanted["backend"] == REDIS and INDEX not in meta:
+            lacking = META | {"backend": meta["backend"], INDEX: {"$exists": False}}
             await db.meta.update_one(lacking, {"$set": {INDEX: ObjectId()}})
-        elif wanted["keeper"] == MONGODB and INDEX in meta:
+        elif wanted["backend"] == MONGODB and INDEX in meta:
             # Redis will lack the next claims, so the move must start again.
             await db.meta.update_one(meta, {"$unset": {INDEX: ""}})
         else:
@@ -159,12 +159,13 @@ async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
         return f"a rebuild of near-duplicates is in progress or was interrupted: {HINT}"
     if meta | wanted == meta or await _is_empty(db):
         return None
-    is_move = meta | wanted == meta | {"keeper": REDIS}
+    is_move = meta | wanted == meta | {"backend": REDIS}
     if is_move and not await _is_claimed_in_mongodb(db):
         return None
     return (
-        f"the index of near-duplicates has scheme {meta['scheme']} and claims in {meta['keeper']}, "
-        f"but the settings require {wanted['scheme']} and {wanted['keeper']}: {HINT}"
+        f"the index of near-duplicates has scheme {meta['scheme']} and claims in "
+        f"{meta['backend']}, but the settings require {wanted['scheme']} and "
+        f"{wanted['backend']}: {HINT}"
     )
 
 
@@ -179,10 +180,10 @@ async def _is_claimed_in_mongodb(db: Database) -> bool:
 
 async def _record_move(db: Database, wanted: Document, index: ObjectId) -> None:
     """Record that claims are in Redis; raise StorageError if a crawl claims in MongoDB."""
-    moving = META | {"keeper": MONGODB, INDEX: index}
+    moving = META | {"backend": MONGODB, INDEX: index}
     if await db.meta.find_one(moving) is not None and not await _is_claimed_in_mongodb(db):
         await db.meta.update_one(moving, {"$set": wanted})
-    if await db.meta.find_one(moving | {"keeper": REDIS}) is None:
+    if await db.meta.find_one(moving | {"backend": REDIS}) is None:
         raise StorageError(
             "a crawl without REDIS_URL started while band claims were moved to Redis. "
             "Try again after it has ended"

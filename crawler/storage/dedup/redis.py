@@ -41,12 +41,12 @@ POSTS_A_ROUND = 128
 KEYS_A_STEP = 500
 # Stored as the scheme while the keys of an index are removed before another one is created.
 EMPTYING = "emptying"
-# Changes the scheme if it is still the one that the caller has read. With `anew`, resets counters.
+# Changes the scheme if it is still the one that the caller has read. With `reset`, resets counters.
 CHANGE = """
 local known = redis.call('HGET', KEYS[1], 'layout') == ARGV[3]
 local stored = known and redis.call('HGET', KEYS[1], 'scheme') or ''
 if stored ~= ARGV[1] then return 0 end
-if ARGV[4] == 'anew' then redis.call('DEL', KEYS[1]) end
+if ARGV[4] == 'reset' then redis.call('DEL', KEYS[1]) end
 redis.call('HSET', KEYS[1], 'scheme', ARGV[2], 'layout', ARGV[3])
 return 1
 """
@@ -135,12 +135,12 @@ class RedisBands:
             await self._client.hset(self._state, items=fields)
         self._scheme = scheme
 
-    async def change(self, seen: str | None, scheme: str, *, anew: bool = False) -> bool:
+    async def change(self, seen: str | None, scheme: str, *, reset: bool = False) -> bool:
         """Replace the scheme if it is still `seen`; return whether it was.
 
-        anew: reset the index's counters
+        reset: reset the index's counters
         """
-        given = [seen or "", scheme, str(LAYOUT), "anew" if anew else ""]
+        given = [seen or "", scheme, str(LAYOUT), "reset" if reset else ""]
         with user_errors(self._client):
             is_done = bool(await self._client.eval(CHANGE, 1, self._state, *given))
         if is_done:
@@ -154,7 +154,7 @@ class RedisBands:
 
         Several processes may do this concurrently: none removes claims in the new index.
         """
-        if not await self.change(seen, EMPTYING, anew=True):
+        if not await self.change(seen, EMPTYING, reset=True):
             return False
         async for keys in self._all_keys():
             others = [key for key in keys if key != self._state.encode()]

@@ -32,7 +32,7 @@ class Resolver(CachingThreadedResolver):
 """
 TOO_LONG = "body larger than 1048576 bytes (FRESHET_RESPONSE_MB)"
 BOMB = "decompresses to more than 1048576 bytes (FRESHET_RESPONSE_MB)"
-PARTS = "packed in more than 2000 parts"
+PARTS = "has more than 2000 compressed parts"
 LATE = "Timeout: no complete response in 4 s (FRESHET_RESPONSE_SECONDS)"
 HEAD = "headers larger than 256 kB"
 LINE = "header line longer than 16 kB"

@@ -201,7 +201,7 @@ def test_more_pages_than_the_budget_allows_take_turns(life: Life) -> None:
         life.crawl(hours)
         seen.append(life.learning())
     assert seen == turns
-    assert "2 at a time (turn 3 of 3)" in life.learn(113.1).out
+    assert "2 at a time (rotation 3 of 3)" in life.learn(113.1).out
     assert "note: each page is polled for 2.3 days" in life.learn(114, "--weeks", "0.99").out
 
 

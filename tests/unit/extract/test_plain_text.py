@@ -27,7 +27,7 @@ def rss_text(inside: str) -> str | None:
         ("said <!-- not", "said"),
         ("<p title='a > b' class=x>said</p>", "said"),
         ("<p title='>said</p>", "said"),
-        ("cut off <a href='https://a.exa", "cut off"),
+        ("cut off <a href='https://a.exa", "interrupted"),
         ("1 < 2 and 3 > 2 & so on", "1 < 2 and 3 > 2 & so on"),
         ("&lt;b&gt; &amp;amp; &eacute; &#8217; &#x1f600; &bogus;", "<b> &amp; é ’ 😀 &bogus;"),
         ("a&nbsp;b &#0; &#99999999999999; c", "a b � c"),

@@ -178,7 +178,7 @@ def test_a_page_that_only_writes_about_sitemaps_is_none() -> None:
         (b"<urlset>" + b"<a>" * 50_000, []),
         (b"<urlset/>", []),
     ],
-    ids=["cut off", "unknown entity", "byte order mark", "blank line", "no namespace", "deep",
+    ids=["interrupted", "unknown entity", "byte order mark", "blank line", "no namespace", "deep",
          "empty"],
 )  # fmt: skip
 def test_broken_xml_gives_what_can_be_read(body: bytes, expected: list[str]) -> None:
@@ -200,7 +200,7 @@ def test_entities_of_a_sitemap_do_not_reach_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "packed",
     [gzip.compress(ONE)[:-8], gzip.compress(ONE) + b"\r\n", gzip.compress(ONE) + b"\0" * 512],
-    ids=["cut off", "more after it", "padded"],
+    ids=["interrupted", "more after it", "padded"],
 )
 def test_a_gzipped_sitemap_is_read_as_far_as_it_goes(packed: bytes) -> None:
     assert urls(packed) == ["https://shop.example/item/1"]

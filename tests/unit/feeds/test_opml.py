@@ -159,7 +159,7 @@ def test_a_plain_list_has_a_url_a_line_and_comments() -> None:
         '<opml><body><x:outline xmlUrl="https://a.example/?a=1&amp;b=2"/>&nbsp;</body></opml>',
         '<opml><outline text="\x03<b>" xmlUrl="https://a.example/?a=1&amp;b=2"/></opml>',
     ],
-    ids=["ampersands", "no quotes", "stray ends", "cut off", "prefix and entity", "control"],
+    ids=["ampersands", "no quotes", "stray ends", "interrupted", "prefix and entity", "control"],
 )
 def test_of_a_broken_list_what_can_be_read_is_read_and_said(body: str) -> None:
     found = read(body)

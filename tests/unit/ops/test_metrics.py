@@ -214,7 +214,7 @@ def test_names_of_other_machines_are_no_addresses_of_this_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "trouble", "status"),
+    ("method", "path", "needs_attention", "status"),
     [
         ("GET", "/metrics", None, 200),
         ("HEAD", "/metrics", "away", 200),

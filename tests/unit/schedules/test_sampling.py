@@ -13,7 +13,7 @@ from schedules.population import (
     pages_at_once,
     phases,
     polls_per_day,
-    turns_of,
+    rotations_of,
 )
 
 MINUTE = 1 / 60
@@ -81,7 +81,7 @@ def test_shares_are_fair(sizes: list[int], data: st.DataObject) -> None:
 @given(SIZES, st.integers(1, 50))
 def test_turns_are_even_and_each_is_a_sample_of_its_own(sizes: list[int], at_once: int) -> None:
     key, stratum = pages(sizes)
-    turn = turns_of(key, stratum, at_once)
+    turn = rotations_of(key, stratum, at_once)
     size = np.bincount(turn)
     assert len(size) == -(-len(key) // at_once)
     assert size.max() <= at_once
@@ -95,7 +95,7 @@ def test_phases_spread_each_turn_over_the_grid(
     sizes: list[int], at_once: int, every_hours: float
 ) -> None:
     key, stratum = pages(sizes)
-    turn = turns_of(key, stratum, at_once)
+    turn = rotations_of(key, stratum, at_once)
     phase = phases(key, turn, every_hours)
     for one in range(turn.max() + 1):
         own = np.sort(phase[turn == one])
@@ -105,5 +105,5 @@ def test_phases_spread_each_turn_over_the_grid(
 def test_no_pages_are_no_trouble() -> None:
     key, stratum = np.empty(0, np.uint64), np.empty(0, np.int64)
     assert len(joining_order(key, stratum)) == 0
-    turn = turns_of(key, stratum, 3)
+    turn = rotations_of(key, stratum, 3)
     assert len(turn) == len(phases(key, turn, 1.0)) == 0

@@ -45,7 +45,7 @@ def test_escapes_stand_for_what_a_terminal_acts_on() -> None:
     assert UNSAFE.search(shown) is None
     assert shown.startswith(r"a\x1b[31mb\x9b2Jc\x07d\re\u202ef")
     assert visible("tab\tline\nGrüße 👨\u200d👩 न\u200dम") == "tab\tline\nGrüße 👨\u200d👩 न\u200dम"
-    assert visible("a\u00a0b\tc\n", blanks=True) == "a\\xa0b\\tc\n"
+    assert visible("a\u00a0b\tc\n", spaces=True) == "a\\xa0b\\tc\n"
 
 
 def test_a_console_takes_no_markup_and_no_escapes() -> None:

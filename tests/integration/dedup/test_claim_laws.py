@@ -42,10 +42,10 @@ batches = st.lists(st.one_of(deleted, st.lists(stored, min_size=1, max_size=4)),
 @settings(max_examples=6, deadline=None, phases=UNSHRUNK, suppress_health_check=UNCHECKED)
 @given(steps=batches)
 def test_each_story_has_one_original_and_posts_say_so(
-    databases: Databases, index_of: Callable[[str, str], Posts], keeper: str, steps: list[object]
+    databases: Databases, index_of: Callable[[str, str], Posts], backend: str, steps: list[object]
 ) -> None:
     with databases() as (_, uri):
-        posts, stories = index_of(keeper, uri), dict[str, int]()
+        posts, stories = index_of(backend, uri), dict[str, int]()
         for step in steps:
             if isinstance(step, Step):
                 posts.remove(step.key)
@@ -60,8 +60,8 @@ def test_each_story_has_one_original_and_posts_say_so(
 def index_of(request: pytest.FixtureRequest) -> Callable[[str, str], Posts]:
     """Return a function that opens the index of a database, stored in MongoDB or Redis."""
 
-    def made(keeper: str, uri: str) -> Posts:
-        redis = request.getfixturevalue("redis") if keeper == "redis" else None
+    def made(backend: str, uri: str) -> Posts:
+        redis = request.getfixturevalue("redis") if backend == "redis" else None
         return Posts(uri, redis)
 
     return made

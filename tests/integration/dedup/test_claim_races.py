@@ -61,18 +61,18 @@ def wrong_ones(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
 
 
 @pytest.fixture(params=["mongodb", "redis"])
-def keeper(request: pytest.FixtureRequest) -> str | None:
+def backend(request: pytest.FixtureRequest) -> str | None:
     """Return the URL of the Redis that stores the claims; None: MongoDB."""
     return request.getfixturevalue("redis") if request.param == "redis" else None
 
 
 @pytest.mark.soak
 def test_four_processes_find_one_original_in_every_group(
-    stored: tuple[Db, str], keeper: str | None
+    stored: tuple[Db, str], backend: str | None
 ) -> None:
     db, uri = stored
-    Posts(uri, keeper).clusters()
-    assert Claimers(uri, TURNS, keeper).codes() == [0] * claimers.PROCESSES
+    Posts(uri, backend).clusters()
+    assert Claimers(uri, TURNS, backend).codes() == [0] * claimers.PROCESSES
     groups = groups_of(db)
     assert len(groups) == TURNS * claimers.GROUPS
     assert {len(group) for group in groups.values()} == {claimers.PROCESSES}
@@ -85,11 +85,11 @@ def test_four_processes_find_one_original_in_every_group(
 
 @pytest.mark.soak
 def test_a_process_that_is_killed_leaves_one_original_in_every_group(
-    stored: tuple[Db, str], keeper: str | None
+    stored: tuple[Db, str], backend: str | None
 ) -> None:
     db, uri = stored
-    Posts(uri, keeper).clusters()
-    started = Claimers(uri, 1, keeper)
+    Posts(uri, backend).clusters()
+    started = Claimers(uri, 1, backend)
     while started.running and db.signatures.estimated_document_count() < claimers.GROUPS // 2:
         time.sleep(0.002)
     started.kill(0)
@@ -159,25 +159,25 @@ async def overtaken(
 
 
 def test_an_original_that_leaves_while_it_gets_its_first_copy_has_an_heir(
-    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     db, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     posts.claim(candidate("x a", OLD))
     with Holder(mongo.socket, 1, is_deletion) as holder:
         slow = candidate("x a", OTHER, edit=True)
         copies = [candidate("x b", COPY, NOW + HOUR)]
-        assert asyncio.run(overtaken(uri, keeper, holder, slow, copies)) == {}
+        assert asyncio.run(overtaken(uri, backend, holder, slow, copies)) == {}
     assert posts.originals() == {"x a", "x b"}
     assert {row["post"] for row in posts.clusters()} <= {"x b"}
     assert db.signatures.count_documents({}) == 2
 
 
 def test_a_stray_that_has_another_cluster_by_now_stays_in_it(
-    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(numbered(candidate(key, words, NOW + hours * HOUR), 1000))
     assert posts.originals() == {"x a"}
@@ -187,23 +187,23 @@ def test_a_stray_that_has_another_cluster_by_now_stays_in_it(
             numbered(candidate("x c", OTHER, NOW + 2 * HOUR, edit=True), 2000),
             numbered(candidate("x d", edited(OTHER, 4), NOW + 3 * HOUR), 1000),
         ]
-        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
     assert posts.post("x d")["duplicate_of"] == "x c"
     assert posts.signature("x c")["fence"] == 2000
 
 
 def test_a_stray_that_was_seen_meanwhile_keeps_its_number(
-    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(numbered(candidate(key, words, NOW + hours * HOUR), 1000))
     with Holder(mongo.socket, 1, is_deletion) as holder:
         slow = numbered(candidate("x a", NEXT, edit=True), 2000)
         fast = [numbered(candidate("x c", STRAY, NOW + 2 * HOUR, edit=True), 3000)]
-        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
     assert posts.signature("x c")["fence"] == 3000
 
@@ -212,18 +212,18 @@ def test_a_stray_that_was_seen_meanwhile_keeps_its_number(
 def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is(
     mongo: EmbeddedServer,
     stored: tuple[Db, str],
-    keeper: str | None,
+    backend: str | None,
     copies: list[tuple[str, str]],
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     posts.claim(candidate("x a", OLD))
     for key, words in copies:
         posts.claim(candidate(key, words, NOW + HOUR))
     with Holder(mongo.socket, 1, is_of_posts) as holder:
         slow = candidate("x c", STRAY, NOW + 2 * HOUR)
         fast = [candidate("x a", NEXT, edit=True)]
-        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
 
 
@@ -232,15 +232,15 @@ def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_an_edit_that_is_cut_at_any_write_and_repeated_leaves_clusters_whole(
-    mongo: EmbeddedServer, databases: Databases, keeper: str | None
+    mongo: EmbeddedServer, databases: Databases, backend: str | None
 ) -> None:
     for nth in range(1, MOST_WRITES):
         with databases() as (_, uri), Cutter(mongo.socket, nth, answers=True) as cutter:
-            posts = Posts(uri, keeper)
+            posts = Posts(uri, backend)
             for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
                 posts.claim(candidate(key, words, NOW + hours * HOUR))
             edit = candidate("x a", NEXT, edit=True)
-            asyncio.run(cut(uri, keeper, cutter, edit))
+            asyncio.run(cut(uri, backend, cutter, edit))
             posts.claim(edit)
             assert posts.on(wrong_clusters) == {}, (nth, cutter.seen)
             assert posts.originals() == {"x a", "x c"}, (nth, cutter.seen)
@@ -271,10 +271,10 @@ def is_insertion(command: str, collection: str, _: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("words", [STRAY, edited(STRAY, 2, seed=9)])
 def test_a_visit_of_a_stray_that_is_on_its_way_is_what_counts(
-    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None, words: str
+    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None, words: str
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     for key, text_of, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(numbered(candidate(key, text_of, NOW + hours * HOUR), 1000))
     visited = numbered(candidate("x c", words, NOW + 2 * HOUR, edit=True), 3000)
@@ -283,7 +283,7 @@ def test_a_visit_of_a_stray_that_is_on_its_way_is_what_counts(
         Holder(mongo.socket, 1, is_insertion) as of_edit,
     ):
         edit = numbered(candidate("x a", NEXT, edit=True), 2000)
-        found = asyncio.run(crossed(uri, keeper, (of_visit, visited), (of_edit, edit)))
+        found = asyncio.run(crossed(uri, backend, (of_visit, visited), (of_edit, edit)))
     assert found == {}
     assert posts.originals() == {"x a", "x c"}
     row = posts.signature("x c")

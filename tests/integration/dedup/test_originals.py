@@ -164,8 +164,8 @@ OVERTAKING = [Dated(3, 0, 0), Dated(1, -9999, 480), Dated(1, -24, 1), Dated(2, 3
 def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]:
     """Return a function that opens the index in a round; `moved`: in Redis from round 1 on."""
 
-    def made(keeper: str, uri: str, round_: int) -> Posts:
-        in_redis = keeper == "redis" or (keeper == "moved" and round_ > 0)
+    def made(backend: str, uri: str, round_: int) -> Posts:
+        in_redis = backend == "redis" or (backend == "moved" and round_ > 0)
         return Posts(uri, request.getfixturevalue("redis") if in_redis else None)
 
     return made
@@ -187,7 +187,7 @@ def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]
 def test_the_order_in_which_posts_come_does_not_matter(
     databases: Databases,
     index_of: Callable[[str, str, int], Posts],
-    keeper: str,
+    backend: str,
     story: list[Dated],
     order: Random,
 ) -> None:
@@ -199,10 +199,10 @@ def test_the_order_in_which_posts_come_does_not_matter(
         while shuffled:
             batch = [shuffled.pop() for _ in range(min(len(shuffled), order.randint(1, 3)))]
             again = order.sample(batch, order.randint(0, 1))
-            kept = index_of(keeper, uri, round_)
+            kept = index_of(backend, uri, round_)
             kept.claim(*(posts[key] for key in (*batch, *again)))
             round_ += 1
-        kept = index_of(keeper, uri, round_)
+        kept = index_of(backend, uri, round_)
         assert kept.originals() == {original_of(story)}
         assert {row.get("duplicate_of") for row in kept.all().values()} <= {
             None, original_of(story),

@@ -231,9 +231,7 @@ def test_a_database_that_refuses_fails_the_run(
     site.item("item-0.html", "Item 0 changed")
     if collection == "meta":
         # A document whose required fields are missing.
-        database.meta.update_one(
-            {"_id": "duplicates"}, {"$unset": {"selector_digest": "", "backend": ""}}
-        )
+        database.meta.update_one({"_id": "duplicates"}, {"$unset": {"scheme": "", "backend": ""}})
     elif collection == "sites":
         database.sites.delete_many({})
         refuse(database, "sites", never=True)

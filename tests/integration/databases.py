@@ -122,7 +122,9 @@ def _folder_for_all() -> str:
         folder = Path(name).resolve()
         if folder.is_dir() and all(p.stat().st_mode & S_IXOTH for p in (folder, *folder.parents)):
             return str(folder)
-    pytest.skip("PostgreSQL does not run as root, and no temporary folder is open to nobody")
+    pytest.skip(
+        "PostgreSQL does not run as root, and no temporary folder is open to the user nobody"
+    )
 
 
 def _wait_for(server: Postgres) -> None:

@@ -90,7 +90,7 @@ class Forked:
     def _receive(self) -> int:
         """Receive the pid (first call) or the exit code (second call)."""
         reply = self._reply.recv(32)
-        assert reply, "no process can be started; why stands on stderr"
+        assert reply, "cannot start a process; see stderr"
         return int(reply)
 
 

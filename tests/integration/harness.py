@@ -175,7 +175,7 @@ def target(db: Db, url: str) -> Row:
 def urls(rows: Iterable[Row], key: str = "url") -> set[str]:
     """Return the URLs of documents; fail if two documents have the same URL."""
     listed = [row[key] for row in rows]
-    assert len(listed) == len(set(listed)), "no URL stands twice"
+    assert len(listed) == len(set(listed)), "a URL occurs twice"
     return set(listed)
 
 

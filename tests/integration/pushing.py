@@ -111,7 +111,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
     """Wait until the condition is true; fail after PATIENCE_SECONDS."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < end, "it takes too long"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.05)
 
 

@@ -63,6 +63,6 @@ def _wait(client: Client) -> None:
         try:
             client.admin.command("ping")
         except PyMongoError:
-            assert time.monotonic() < deadline, "the server does not start"
+            assert time.monotonic() < deadline, "the server did not start"
         else:
             return

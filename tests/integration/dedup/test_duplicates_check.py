@@ -388,7 +388,7 @@ def test_the_next_run_removes_what_a_killed_one_has_left(
         answers(process, 1)
         during = written(tmp_path, *GROUPS)
         check(freshet, during)
-        assert not nothing_is_left(database), "a run that goes on keeps its index"
+        assert not nothing_is_left(database), "a run in progress keeps its index"
         put(pipe, GROUPS[3])
         assert answers(process, 1)[0]["duplicate_of"] == "m1"
         process.kill()

@@ -53,7 +53,7 @@ def test_a_second_crawl_of_a_spider_leaves_it_to_the_first(
     # Another data folder simulates another machine.
     words = ("crawl", "site", "-a", f"wrapper={wrapper}")
     second = freshet(*words, FRESHET_DATA_DIR=freshet.folder / "other")
-    assert first.poll() is None, "the first is still at work"
+    assert first.poll() is None, "the first is still running"
     assert (second.code, second.out) == (0, "")
     assert re.fullmatch(
         rf"scrapy crawl: big is already being crawled on {re.escape(socket.gethostname())} "
@@ -99,7 +99,7 @@ def test_two_spiders_at_once_share_the_server_that_the_first_started(
     ]
     for crawl in crawls:
         ended(crawl)
-    assert set(asked(site).values()) == {2}, "each spider asks for itself"
+    assert set(asked(site).values()) == {2}, "each spider sends its own requests"
     counts = alone("targets", "--json")
     assert '"targets": 42' in counts.out
     assert '"one": 21' in counts.out

@@ -186,7 +186,7 @@ def test_an_edit_of_the_fields_reads_all_items_at_the_next_run_and_no_list(
     log = freshet.crawl(edited).err
     assert "site definition changed since the last run" in log
     assert asked() == {f"/item/{i}": 1 for i in range(ITEMS)}
-    assert database.posts.distinct("fields.price") == ["5"], "no 304 hides what is new"
+    assert database.posts.distinct("fields.price") == ["5"], "a 304 does not hide the new field"
     assert "nothing was due" in closing(freshet.crawl(edited).err)
     assert asked() == {}
 
@@ -292,7 +292,7 @@ def test_an_edit_of_a_spider_class_is_one_of_its_definition(
         assert database.posts.distinct("fields.more") == [more]
     assert database.posts.distinct("fields.title") == ["5"]
     assert "nothing was due" in closing(freshet.crawl_spider(code, "shop").err)
-    assert outcomes(database)["changed"] == 0, "an edit is no change of a page"
+    assert outcomes(database)["changed"] == 0, "an edit is not a change of a page"
 
 
 def test_an_edit_of_a_cell_makes_this_cell_due(freshet: Freshet, database: Db, moody: str) -> None:

@@ -108,5 +108,5 @@ async def _hand_out(uri: str, chance: random.Random) -> Counter[str]:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await session.run()
         except TimeoutError:
-            pytest.fail(f"the stream stands still, {len(session.in_flight)} in flight")
+            pytest.fail(f"the stream has stalled, {len(session.in_flight)} in flight")
         return session.handed_out

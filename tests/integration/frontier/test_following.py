@@ -202,7 +202,7 @@ def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_fir
     assert len(re.findall(rf"3 fetched: .*; {left} still due because {reached}", log)) == 1
     assert (last_run(crawled)["over_cap"], last_run(crawled)["due"]) == (left, left)
     log = crawl(26)
-    assert len(asked(pages)) == 3, "the day's requests are spent"
+    assert len(asked(pages)) == 3, "the day's requests are used up"
     assert re.search(rf"nothing fetched: {left} targets are due because {reached}", log)
     crawl(37)
     assert sum(asked(pages).values()) == 6, "the next day begins at midnight UTC"
@@ -334,4 +334,4 @@ def test_a_pass_in_closed_hours_hands_out_nothing_and_says_so(
     assert "visiting hours" not in log
     log = crawl(49, **hours)
     assert "outside the site's visiting hours" in log
-    assert sum(asked(pages).values()) == EVERYTHING, "all are due, but outside of the windows"
+    assert sum(asked(pages).values()) == EVERYTHING, "all are due, but outside the visiting hours"

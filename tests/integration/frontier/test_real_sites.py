@@ -20,7 +20,7 @@ from tests.site.running import RunningFolder
 
 REAL_SITES = os.environ.get("REAL_SITES")
 pytestmark = pytest.mark.skipif(
-    not REAL_SITES, reason="REAL_SITES names no folder with the four real sites"
+    not REAL_SITES, reason="REAL_SITES is not set to a folder with the four real sites"
 )
 
 

@@ -113,7 +113,7 @@ def test_a_run_that_lost_its_lease_writes_nothing_more_and_fails_in_one_line(
     assert "crawl shop: this process did not renew its lease for 1 s, and another" in error
     assert "Traceback" not in log
     check_once(database)
-    assert sum(asked(pages).values()) < FETCHED + 20, "only what was under way is fetched again"
+    assert sum(asked(pages).values()) < FETCHED + 20, "only requests in flight are repeated"
 
 
 def test_a_late_run_that_nobody_took_over_goes_on(

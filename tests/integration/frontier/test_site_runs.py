@@ -41,4 +41,6 @@ def test_a_pass_is_made_when_something_is_due(
     assert len(at) > 3 * 180
     for visit in at:
         assert any(start <= visit < start + timedelta(minutes=5) for start in starts)
-    assert database.visits.count_documents({"outcome": "changed"}) > 0, "the site's clock moves too"
+    assert database.visits.count_documents({"outcome": "changed"}) > 0, (
+        "the site's clock advances too"
+    )

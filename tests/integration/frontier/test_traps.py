@@ -100,10 +100,12 @@ def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
     assert lines_with(result.err, "; 2 links skipped")
     assert first is not None
     assert first["counts"]["left_out"] == 2
-    assert database.targets.count_documents({"kind": "list"}) == 7, "though no page has changed"
+    assert database.targets.count_documents({"kind": "list"}) == 7, (
+        "even though no page has changed"
+    )
     scheme = target(database, f"{url}/calendar/2/")["selector_digest"]
     assert target(database, f"{url}/calendar/3/")["selector_digest"] == scheme, (
-        "it has all its links now"
+        "all its links are stored now"
     )
     assert target(database, f"{url}/calendar/6/")["selector_digest"].startswith(f"{scheme}+")
 
@@ -192,7 +194,7 @@ def test_items_that_link_to_items_for_ever_end_too(freshet: Freshet, database: D
     assert len(asked) == 21
     assert lines_with(result.err, "already 20 items match '/event/'")
     assert database.listings.count_documents({"item": {"$nin": items_of(database)}}) == 0, (
-        "what is no target has no place in the category map"
+        "the category map contains only targets"
     )
 
 
@@ -207,6 +209,6 @@ def test_two_workers_share_a_pattern_s_cap(freshet: Freshet, database: Db, redis
         words = ("crawl", "site", "-a", f"wrapper={wrapper}")
         crawls = [freshet.start(*words, REDIS_URL=redis) for _ in range(2)]
         codes = [crawl.communicate(timeout=60) and crawl.returncode for crawl in crawls]
-        assert 1 in codes, "the worker that sums up: no item was found"
+        assert 1 in codes, "the worker that ends the run reports that no item was found"
     count = database.targets.count_documents({"start": False})
-    assert 40 <= count <= 40 + 32, "more by what one page of the other adds at most"
+    assert 40 <= count <= 40 + 32, "the other worker adds at most one page of links"

@@ -26,7 +26,7 @@ def until(condition: Callable[[], bool]) -> None:
     """Wait until a condition is true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "it never came true"
+        assert time.monotonic() < deadline, "condition not met in time"
         time.sleep(0.02)
 
 
@@ -160,10 +160,10 @@ def test_a_pass_that_lost_a_lease_is_counted_by_its_log(
     base = f"{{freshet:{database.name}:shop}}:"
     with driver.Redis.from_url(redis) as client:
         # As if crashed workers had reported some of their visits twice.
-        own = str(client.hget(f"{base}pass", "id"), "ascii")
+        own = str(client.hget(f"{base}run", "id"), "ascii")
         client.hincrbyfloat(f"{base}{own}:counts", "visits", 3)
         client.hincrbyfloat(f"{base}{own}:counts", "item pages", 3)
-        client.hincrby(f"{base}pass", "expired", 1)
+        client.hincrby(f"{base}run", "expired", 1)
     ended(workers)
     (run,) = database.runs.find()
     counts = {name: n for name, n in run["counts"].items() if n}

@@ -118,7 +118,7 @@ def test_what_a_stranger_writes_into_the_queue_is_thrown_out(
     with driver.Redis.from_url(redis) as client:
         until(lambda: database.visits.count_documents({}) > 0)
         base = f"{{freshet:{database.name}:shop}}:"
-        run = str(client.hget(f"{base}pass", "id"), "ascii")
+        run = str(client.hget(f"{base}run", "id"), "ascii")
         for n, body in enumerate(strange):
             name = b"evil \xff %d" % n
             client.hset(f"{base}{run}:bodies", name, body)

@@ -54,7 +54,7 @@ def test_a_page_in_too_many_lists_keeps_its_newest_categories(
         pages.list(f"tag-{tag}.html", [])
     freshet.crawl(wrapper, "-a", "full=1", hours=50)
     left = [*tags[MAX_CATEGORIES // 2 :], "999"]
-    assert sorted(target(database, url)["categories"]) == left, "those that show it"
+    assert sorted(target(database, url)["categories"]) == left, "only the lists that show the page"
 
 
 @pytest.mark.parametrize("links", [["/item/a"], ["/item/a", "/item/a/"]], ids=["final", "twins"])

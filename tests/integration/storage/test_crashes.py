@@ -102,13 +102,13 @@ def check_whole(crashing: Crashing, ever_acknowledged: dict[str, Any]) -> None:
     assert len(db.posts.distinct("url")) == ITEMS
     assert db.versions.count_documents({}) == ITEMS + LISTS
     assert db.targets.count_documents({}) == ITEMS + LISTS
-    assert set(logged) == set(answered), "every page that was asked for has its visit"
-    assert set(logged.values()) == {1}, "and each visit stands once"
+    assert set(logged) == set(answered), "every requested page has a visit"
+    assert set(logged.values()) == {1}, "and each visit is stored once"
     assert all(answered[url] >= 1 for url in logged)
 
     final = {visit["target"]: visit["_id"] for visit in db.visits.find()}
     lost = {url for url, visit in ever_acknowledged.items() if final.get(url) != visit}
-    assert not lost, "a visit that was acknowledged before a crash is the one that stands"
+    assert not lost, "a visit acknowledged before a crash is kept"
     assert db.runs.count_documents({"finished": None}) == 0
     assert db.listings.count_documents({"shown": True}) == ITEMS
 
@@ -126,7 +126,7 @@ def test_ten_kills_of_the_crawl_lose_nothing_and_double_nothing(crashing: Crashi
         crawl.communicate()
         for url, visit in crashing.acknowledged().items():
             assert acknowledged.setdefault(url, visit) == visit, "no page is visited twice"
-    assert crashing.database().visits.count_documents({}) < ITEMS + LISTS, "killed in mid-pass"
+    assert crashing.database().visits.count_documents({}) < ITEMS + LISTS, "killed during the run"
     crashing.finish()
     check_whole(crashing, acknowledged)
 

@@ -104,7 +104,7 @@ def test_a_crawled_site_goes_on_on_another_server(
     assert shapes(there) == shapes(database)
     pages.clear_log()
     freshet.crawl(wrapper, MONGO_URI=uri)
-    assert not asked(pages), "nothing is due there that is not due here"
+    assert not asked(pages), "only targets due in the source are due in the copy"
 
 
 def test_there_and_back(
@@ -119,7 +119,7 @@ def test_there_and_back(
         assert left_in(back) == left_in(filled)
         assert list(back.meta.find().sort("_id")) == list(filled.meta.find().sort("_id"))
         assert shapes(back) == shapes(filled)
-    assert there.visits.count_documents({}) == 2500, "the source stays"
+    assert there.visits.count_documents({}) == 2500, "the source is unchanged"
 
 
 def test_what_is_not_of_the_schema_comes_too(
@@ -178,7 +178,7 @@ def test_a_copy_that_was_killed_is_used_by_nobody_and_begun_anew(
 
     filled.visits.delete_many({"_id": {"$gte": 1000}})
     assert run(freshet, "db", "copy", uri).code == 0
-    assert left_in(there) == left_in(filled), "nothing of the first copy is left"
+    assert left_in(there) == left_in(filled), "nothing remains of the first copy"
     assert there.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
 
 
@@ -209,7 +209,7 @@ def test_nothing_is_copied_while_a_pass_is_at_work(
         assert done.complaint.endswith("Wait until it has finished, or stop it")
     assert other[0].list_collection_names() == []
     assert run(freshet, "db", "copy", other[1]).code == 0
-    assert other[0].leases.count_documents({}) == 0, "who is at work here is not at work there"
+    assert other[0].leases.count_documents({}) == 0, "leases are not copied"
 
 
 @pytest.mark.parametrize(

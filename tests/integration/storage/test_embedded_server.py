@@ -89,7 +89,7 @@ def test_it_starts_tells_its_state_and_stops(alone: Freshet, data: Path) -> None
     stopped = alone("db", "stop")
     assert (stopped.code, stopped.out) == (0, "stopped\n")
     assert not runs(running["pid"])
-    assert alone("db", "stop").code == 0, "nothing to stop is no error"
+    assert alone("db", "stop").code == 0, "a server that is not running is not an error"
 
 
 def test_no_network_port_is_opened(alone: Freshet, data: Path) -> None:
@@ -137,7 +137,7 @@ def test_what_a_killed_server_leaves_behind_is_put_right(alone: Freshet, data: P
     assert second["running"] is True
     assert second["pid"] != first["pid"]
     assert second["uri"] == first["uri"]
-    assert numbers(second["uri"]) == [1], "what was acknowledged is still there"
+    assert numbers(second["uri"]) == [1], "acknowledged writes are still there"
 
 
 def test_data_survives_a_stop_and_a_start(alone: Freshet) -> None:
@@ -181,7 +181,7 @@ def test_a_socket_folder_that_others_can_enter_is_refused(
         assert result.code == 1
         assert "is open to other users" in result.complaint
         assert str(place) in result.complaint
-        assert mine.read_text() == "of someone else", "nothing there was touched"
+        assert mine.read_text() == "of someone else", "the folder was not changed"
     finally:
         freshet("db", "stop")
         mine.unlink(missing_ok=True)

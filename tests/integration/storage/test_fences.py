@@ -134,7 +134,7 @@ def test_a_worker_that_stood_still_at_any_write_leaves_nothing_stale(
             if not holder.is_cut:
                 break
     assert 8 < nth < MOST_WRITES - 1, holder.seen
-    assert were_late == {True, False}, "late before the targets are written, not after it"
+    assert were_late == {True, False}, "rejected before the targets are written, not afterwards"
 
 
 async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple[str, ...]) -> bool:

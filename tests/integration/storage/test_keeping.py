@@ -65,10 +65,10 @@ def test_a_large_page_that_changes_all_the_time_is_bounded(
         assert found["kept_bytes"] == sum(kept.values())
         hashes.append(found["content_hash"])
         newest = [f"shop {url} {one}" for one in hashes[-len(kept) :]]
-        assert list(kept) == newest, "the oldest go first"
+        assert list(kept) == newest, "the oldest are deleted first"
         check_current_contents_are_there(database)
     assert len(kept) > 1
-    assert len(visits(database, target=url)) == 8, "the log has every visit"
+    assert len(visits(database, target=url)) == 8, "the log contains every visit"
     result = freshet("history", url, "--diff", hours=9)
     assert result.code == 0, result.err
     counts = json.loads(freshet("targets", "--json").out)
@@ -137,7 +137,7 @@ def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
         check_current_contents_are_there(database)
         assert database.posts.count_documents({}) == 5
     assert "the current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
-    assert result.err.count("the current contents have") <= 3, "it is not said for each batch"
+    assert result.err.count("the current contents have") <= 3, "not logged for each batch"
 
 
 def test_prune_keeps_to_the_bounds_and_counts_again(

@@ -200,13 +200,13 @@ def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
         assert status.out.endswith(f"Continue it: kill -CONT {pid}\n")
         report = json.loads(freshet("db", "status", "--json").out)
         assert (report["running"], report["pid"]) == (False, pid)
-        assert report["not_responding"] == status.out.strip(), "since the same time"
+        assert report["not_responding"] == status.out.strip(), "both report the same time"
         for words in (("db", "start"), ("db", "stop"), ("targets",)):
             result = freshet(*words)
             assert (result.code, status.out.strip() in result.complaint) == (1, True)
         other = freshet("crawl", "site", "-a", f"wrapper={wrapper}", "-a", "name=other")
         assert other.code == 1
-        assert time.monotonic() < began + 45, "nobody has waited for a process that is stopped"
+        assert time.monotonic() < began + 45, "no command waited for the stopped process"
 
         _, err = crawl.communicate(timeout=300)
         stopped.join()
@@ -285,7 +285,7 @@ def test_a_run_ends_in_good_order_before_the_disk_is_full(
             assert run["finished"]
             assert "the run ended early" in run["error"]
             assert run["counts"]["visits"] == len(asked(pages)) < ITEMS
-            assert outcomes(db) == {"new": len(asked(pages))}, "all that was fetched is stored"
+            assert outcomes(db) == {"new": len(asked(pages))}, "all fetched pages are stored"
 
         at_once = freshet(*words, FRESHET_MIN_FREE_MB=100)
         assert at_once.code == 1

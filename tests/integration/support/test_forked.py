@@ -16,7 +16,7 @@ from tests.integration.forked import CAN_FORK, Forked, python
 from tests.integration.harness import Freshet, Pages, asked
 from tests.site import running
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are not forked here")
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are not forked on this system")
 
 ENV = {"PATH": os.environ["PATH"], "ONLY": "this"}
 TELLS = """

@@ -27,7 +27,7 @@ from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field
 from crawler.extract.keys import CategoryRule
 from crawler.extract.wrapper import Wrapper
-from crawler.ops.metrics_catalog import Described, of_database, of_processes
+from crawler.ops.metrics_database import Described, of_database, of_processes
 from crawler.storage.validators import VALIDATORS
 from spiders.cells import CellsArguments
 from spiders.feeds import FeedsArguments

@@ -10,7 +10,7 @@ from crawler.storage import cells
 from crawler.utils.terminal import complain, print_line
 from crawler.utils.text import count
 from crawler.utils.time import Clock
-from crawler.web.dashboards.options import add_listening, add_places, listening, places
+from crawler.web.dashboards.sources import add_listening, add_places, listening, places
 
 COMMAND = "dashboards"
 

@@ -28,7 +28,7 @@ class Command(ActionsCommand):
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of the action."""
-        from crawler.ops.options import add_options
+        from crawler.ops.schedule import add_options
 
         return add_options, self.serve
 
@@ -38,7 +38,7 @@ class Command(ActionsCommand):
         Each crawl run is logged as one line on stderr. A summary is printed on stdout at the end.
         """
         from crawler.ops import jobs
-        from crawler.ops.options import options_of
+        from crawler.ops.schedule import options_of
 
         options = options_of(config, opts)
         spiders = jobs.spiders_of(opts.settings)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crawler.dedup.arrays import CodePoints, Values
+from crawler.dedup.kernels import CodePoints, Values
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, OwnText, Sketch
 

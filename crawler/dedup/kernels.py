@@ -8,9 +8,9 @@ by their callers: without allocations of their own, they load in half the time.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from crawler.dedup.arrays import Bytes, CodePoints, Keys, Values
 from schedules.compiled import compiled
 
 FNV_START, FNV_PRIME = np.uint32(0x811C9DC5), np.uint32(0x01000193)
@@ -152,3 +152,9 @@ def _mix(value: np.uint64) -> np.uint64:
     value = (value ^ (value >> np.uint64(30))) * MIX_1
     value = (value ^ (value >> np.uint64(27))) * MIX_2
     return value ^ (value >> np.uint64(31))
+
+
+Values = npt.NDArray[np.uint32]
+CodePoints = npt.NDArray[np.uint32]
+Bytes = npt.NDArray[np.uint8]
+Keys = npt.NDArray[np.int64]

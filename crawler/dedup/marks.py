@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from crawler.dedup.arrays import Bytes, CodePoints, Values
-from crawler.dedup.kernels import is_of_cjk
+from crawler.dedup.kernels import Bytes, CodePoints, Values, is_of_cjk
 from schedules.compiled import compiled
 
 Places = npt.NDArray[np.int32]

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from crawler.utils.text import MAX_CHARACTERS, normalized
 
 if TYPE_CHECKING:
-    from crawler.dedup.arrays import CodePoints
     from crawler.dedup.boilerplate import Sourced
+    from crawler.dedup.kernels import CodePoints
     from crawler.dedup.scheme import Scheme
     from crawler.dedup.sketch import Sketch
 

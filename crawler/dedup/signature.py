@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crawler.dedup import kernels
-from crawler.dedup.arrays import Bytes, CodePoints, Values
-from crawler.dedup.kernels import FNV_PRIME, FNV_START, band_keys, minima
+from crawler.dedup.kernels import FNV_PRIME, FNV_START, Bytes, CodePoints, Values, band_keys, minima
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crawler.dedup.arrays import Bytes, Keys
+from crawler.dedup.kernels import Bytes, Keys
 
 VALUES = 128
 VALUES_A_BYTE = 256

@@ -1,7 +1,8 @@
 """Metrics of the database: targets, plans, posts, runs, queues.
 
 `LatestMetrics` reads the database at a limited rate, however often Prometheus scrapes. Sums over
-targets are estimated from a sample, because there may be millions of targets.
+targets are estimated from a sample, because there may be millions of targets. `of_processes` and
+`of_database` describe all metrics for the documentation.
 """
 
 from __future__ import annotations
@@ -11,27 +12,34 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
-from crawler.ops.metrics import by_spider, gauge
+from crawler.ops.metrics import (
+    FILE_TIME,
+    FILE_TIME_HELP,
+    ProcessMetrics,
+    ServiceCollector,
+    by_spider,
+    gauge,
+)
+from crawler.ops.service import Report
 from crawler.storage import runs, stats
 from crawler.storage.redis import QueueState, open_redis, queue_states
 from crawler.storage.retry import MongoRetry
-from crawler.storage.stats import Sample, SpiderStats, State, Stats
+from crawler.storage.stats import NUMBERS, Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock
-from schedules.dispatch import freshness as freshness_now
-from schedules.dispatch.freshness import Rates
+from schedules.dispatch.freshness import Rates, age_hours, freshness
 from schedules.history import Flags, Floats
 from schedules.terms import WEEK_DAYS
 
@@ -158,8 +166,8 @@ def estimated(sample: Sample, of_spiders: Counter[str]) -> Iterator[tuple[str, E
     rates, hours = Rates(sample.rate, low, high), sample.hours
     # Feeds have no freshness: their rates are of posts, which arrive in batches.
     of_pages = np.where(np.isnan(sample.freshness), np.nan, 1.0)
-    fresh = freshness_now.freshness(rates, hours) * of_pages
-    age = freshness_now.age_hours(rates, hours) * of_pages
+    fresh = freshness(rates, hours) * of_pages
+    age = age_hours(rates, hours) * of_pages
     for number, name in enumerate(sample.spiders):
         own: Flags = sample.spider == number
         part = of_spiders[name] / np.count_nonzero(own)
@@ -419,3 +427,50 @@ def up(value: float) -> Metric:
 
 def _unlabeled(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
+
+
+class Described(NamedTuple):
+    """A metric as Prometheus has it, with the names of its labels."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def of_processes() -> list[Described]:
+    """Return the metrics of crawls and of the service."""
+    registry = ProcessMetrics().registry
+    registry.register(ServiceCollector(Report([])))
+    Gauge(FILE_TIME, FILE_TIME_HELP, registry=registry)
+    # Families of gauges and histograms do not have their labels: their instruments do.
+    instruments = {
+        name: collector
+        for collector, names in registry._collector_to_names.items()
+        for name in names
+    }
+    return list(_described(registry.collect(), instruments))
+
+
+def of_database() -> list[Described]:
+    """Return the metrics of the database and of shared runs."""
+    columns = (*(name for name in NUMBERS if name != "seen"), "hours")
+    sample = Sample((), np.zeros(0, np.int64), **{name: np.zeros(0) for name in columns})
+    empty = Stats({}, Counter(), sample, {}, {})
+    all_families = [
+        *families(empty),
+        *queue_families([]),
+        dead_letters({}),
+        *reading_families(0.0, 0.0),
+        up(1),
+    ]
+    return list(_described(all_families, {}))
+
+
+def _described(
+    families: Iterable[Metric], instruments: Mapping[str, object]
+) -> Iterator[Described]:
+    for family in families:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = getattr(instruments.get(family.name, family), "_labelnames", ())
+        yield Described(name, family.type, tuple(labels), family.documentation)

@@ -33,13 +33,14 @@ from crawler.ops.jobs import (
     spiders_of,
     undefined_words,
 )
-from crawler.ops.options import HOUR_SECONDS, ServiceOptions
 from crawler.ops.schedule import (
     DUE_SECONDS,
+    HOUR_SECONDS,
     REPLAN,
     RETRY_SECONDS,
     PeriodicJob,
     RunEnd,
+    ServiceOptions,
     SpiderState,
     command_line_settings,
     decide,

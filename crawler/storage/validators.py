@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crawler.items import Kind, Outcome
 from crawler.storage.client import Document
-from crawler.storage.dedup.validators import DEDUP_VALIDATORS
+from crawler.storage.dedup.registry import DEDUP_VALIDATORS
 from crawler.storage.field_schemas import (
     count,
     document,

@@ -25,8 +25,8 @@ from crawler.utils.terminal import complain
 from crawler.utils.time import Clock
 from crawler.web.dashboards import sources
 from crawler.web.dashboards.build import WRITTEN, Record, build, decide, states, write_states
-from crawler.web.dashboards.options import Listening, Places
 from crawler.web.dashboards.render import Cells
+from crawler.web.dashboards.sources import Listening, Places
 from crawler.web.server import (
     Answer,
     Handler,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from datasketch import MinHashLSH
 
-from crawler.dedup.arrays import Keys
+from crawler.dedup.kernels import Keys
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import (

@@ -1,4 +1,4 @@
-"""Bad input: one line on stderr that names the cause, an exit code, and nothing written."""
+"""Bad input: one line on stderr that names the cause, an exit code, and no writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = {
     "secret.toml": GOOD + 'cookies = { session = "abc" }\n',
     "latin.toml": GOOD + "# caf\udce9\n",
 }
-# What is typed, what the line has to name.
+# Command line, words that the error must contain.
 INPUT = {
     "unknown spider": ("crawl nosuch", ["nosuch", "books, cells, feeds, quotes, site"]),
     "unknown argument": ("crawl books -a colour=red", ["colour", "unknown"]),
@@ -53,7 +53,7 @@ INPUT = {
     "wrapper bad key": ("wrapper check {}/key.toml", ["key.toml", "feilds"]),
     "wrapper bad URL": ("wrapper check books books.html", ["books.html"]),
 }
-# Those before which the database has to be opened, so that its collections are there.
+# Commands that open the database, and so create its collections, before they fail.
 OPENING = {
     "nothing to forget", "unwatched page", "no targets", "unknown spider", "wrapper unknown",
 }  # fmt: skip
@@ -137,5 +137,7 @@ def test_a_server_that_does_not_answer_is_said_within_ten_seconds_by_default(
     result = freshet("crawl", "books", MONGO_URI="mongodb://127.0.0.1:1/x")
     assert time.monotonic() - before < 10
     assert result.code == 1
-    said = result.complaint
-    assert said.count("(") == said.count(")"), "the driver's message is not cut inside brackets"
+    message = result.complaint
+    assert message.count("(") == message.count(")"), (
+        "the driver's message is not cut inside brackets"
+    )

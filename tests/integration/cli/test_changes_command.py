@@ -1,4 +1,4 @@
-"""`scrapy changes`: what runs found, the newest first, each with a line of what it is."""
+"""`scrapy changes`: events found by runs, newest first, with a one-line summary."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def told(freshet: Freshet, *words: object) -> list[Row]:
+def events(freshet: Freshet, *words: object) -> list[Row]:
     done = run(freshet, "changes", *words, "--json")
     assert (done.code, done.err) == (0, "")
-    found: list[Row] = json.loads(done.out)
-    return found
+    rows: list[Row] = json.loads(done.out)
+    return rows
 
 
 def in_short(rows: list[Row]) -> list[tuple[str, str, str]]:
-    """Outcomes, last parts of URLs, summaries."""
+    """Return outcomes, last parts of URLs, and summaries."""
     return [(row["outcome"], row["url"].rpartition("/")[2], row["summary"]) for row in rows]
 
 
 @pytest.fixture
 def shop(freshet: Freshet, pages: Pages) -> tuple[Freshet, Pages]:
-    """A site of a list and two items, crawled once."""
+    """Create a site with a list and two items, and crawl it once."""
     fields = {
         "title": "h1", "price": {"css": "b", "type": "number"}, "body": "main",
         "tags": {"css": "i", "type": "list"},
@@ -52,7 +52,7 @@ def crawl(freshet: Freshet) -> None:
 
 def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
     freshet, pages = shop
-    new = in_short(told(freshet))
+    new = in_short(events(freshet))
     assert sorted(new) == [
         ("new", "a", "Apple"), ("new", "b", "Pear"), ("new", "list.html", "2 values"),
     ]  # fmt: skip
@@ -60,18 +60,18 @@ def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
     pages.remove("/item/b")
     crawl(freshet)
     crawl(freshet)
-    gone, changed = sorted(told(freshet)[:2], key=lambda row: str(row["outcome"]), reverse=True)
+    gone, changed = sorted(events(freshet)[:2], key=lambda row: str(row["outcome"]), reverse=True)
     assert in_short([gone]) == [("gone", "b", "1 of 3 confirmations")]
     assert "price: 10 -> 12; body: Apple 10red -> Apple 12redsweet; tags: +1" in changed["summary"]
-    assert len(told(freshet)) == 5, "a page that is still gone is no news"
+    assert len(events(freshet)) == 5, "a page that is still gone is no news"
     pages.item("/item/b", "Pear</h1><b>3</b><h1>")
     crawl(freshet)
-    assert in_short(told(freshet)[:1]) == [("back", "b", "the page was gone before this visit")]
-    assert len(told(freshet, "--match", "ITEM/*")) == 5
-    assert [row["url"] for row in told(freshet, "--match", "nosuch")] == []
-    assert len(told(freshet, "shop", "--limit", "2")) == 2
-    assert told(freshet, "--since", "1h") == told(freshet)
-    assert told(freshet, "--until", "1h") == []
+    assert in_short(events(freshet)[:1]) == [("back", "b", "the page was gone before this visit")]
+    assert len(events(freshet, "--match", "ITEM/*")) == 5
+    assert [row["url"] for row in events(freshet, "--match", "nosuch")] == []
+    assert len(events(freshet, "shop", "--limit", "2")) == 2
+    assert events(freshet, "--since", "1h") == events(freshet)
+    assert events(freshet, "--until", "1h") == []
 
 
 def test_as_text_it_says_how_many_more_there_are(shop: tuple[Freshet, Pages]) -> None:
@@ -108,7 +108,7 @@ def test_a_content_that_was_there_before_is_compared_with_the_last_one(
     for price in (11, 10, 11):
         pages.item("/item/a", f"Apple</h1><b>{price}</b><i>red</i><h1>")
         crawl(freshet)
-    summaries = [row["summary"].partition(";")[0] for row in told(freshet, "--match", "/item/a")]
+    summaries = [row["summary"].partition(";")[0] for row in events(freshet, "--match", "/item/a")]
     assert summaries == ["price: 10 -> 11", "price: 11 -> 10", "price: 10 -> 11", "Apple"]
 
 
@@ -120,13 +120,13 @@ def test_a_feed_names_its_posts(freshet: Freshet, database: Db, pages: Pages) ->
     pages.file("/feed.xml", f"<rss version='2.0'><channel>{items}</channel></rss>")
     assert freshet("feeds", "add", f"{pages.url}/feed.xml").code == 0
     assert freshet("crawl", "feeds").code == 0
-    (row,) = told(freshet, "feeds")
+    (row,) = events(freshet, "feeds")
     assert row["summary"].startswith("5 new posts: Post ")
     assert row["summary"].count(";") == 2, "a few of them"
 
 
 def test_it_reads_no_more_than_an_index_of_the_events(stored: tuple[Db, str]) -> None:
-    """Of 20 spiders with 200 visits each, one in ten an event, ten rows cost ten rows."""
+    """Read ten rows for ten events; each of 20 spiders has 200 visits with 20 events."""
     db, uri = stored
     on(uri, prepare)
     names = [f"s{k}" for k in range(20)]
@@ -150,7 +150,7 @@ def test_it_reads_no_more_than_an_index_of_the_events(stored: tuple[Db, str]) ->
     assert (total, is_cut) == (400, False)
     done = list(db.system.profile.find({"command.aggregate": "visits"}))
     assert len(done) == 2
-    for one in done:
-        is_count = "$group" in one["command"]["pipeline"][-1]
-        assert one["docsExamined"] == (0 if is_count else 10)
-        assert "hasSortStage" not in one
+    for operation in done:
+        is_count = "$group" in operation["command"]["pipeline"][-1]
+        assert operation["docsExamined"] == (0 if is_count else 10)
+        assert "hasSortStage" not in operation

@@ -1,4 +1,4 @@
-"""Items as CSV: what a spreadsheet would run is text."""
+"""CSV items: values that a spreadsheet would execute are escaped as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quick start's table of the demonstration is what the demonstration prints."""
+"""The quick start shows the table that the demo prints."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.integration.harness import ROOT, _clean
 from tests.site.demo import PORT
 
 LIMIT_SECONDS = 600
-# Requests a day, freshness, hours that a change waits: runs take real time, so on
-# a very busy machine the last digit may be the next one.
+# Requests per day, freshness, and hours until a change is found: runs take real time, so the
+# last digit may differ by one on a very busy machine.
 TOLERANCES = (1, 0.011, 1)
 FIGURES = r"\D*([\d.]+)" * len(TOLERANCES)
 
 
 @pytest.fixture
 def environment() -> Iterator[dict[str, str]]:
-    """As of a user who has set nothing, with data of the test's own and an embedded server."""
-    # A socket's path may have 107 bytes, so not in pytest's folder.
+    """Set up a user without settings, with separate data and an embedded server."""
+    # A socket path is limited to 107 bytes, so pytest's folder is too deep.
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         environment = _clean() | {"FRESHET_DATA_DIR": folder}
         yield environment
@@ -33,9 +33,9 @@ def environment() -> Iterator[dict[str, str]]:
 
 
 def figures(row: str, text: str) -> list[float]:
-    found = re.search(rf"{row} *[|│]{FIGURES}", text)
-    assert found, row
-    return [float(figure) for figure in found.groups()]
+    match = re.search(rf"{row} *[|│]{FIGURES}", text)
+    assert match, row
+    return [float(figure) for figure in match.groups()]
 
 
 @pytest.mark.soak
@@ -57,10 +57,10 @@ def test_readme_has_the_figures_that_the_demonstration_prints(environment: dict[
     assert took
     assert 100 < int(took[1]) <= time.time() - began + 1
     if f"http://127.0.0.1:{PORT}/" not in done.stdout:
-        pytest.skip(f"another program has port {PORT}, so the figures are others")
+        pytest.skip(f"port {PORT} is in use, so the figures would differ")
     readme = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     for row, name in (("by plan", "by plan"), ("if all were visited daily", "if daily")):
-        for said, printed, tolerance in zip(
+        for documented, printed, tolerance in zip(
             figures(row, readme), figures(name, done.stdout), TOLERANCES, strict=True
         ):
-            assert abs(said - printed) <= tolerance, (row, said, printed)
+            assert abs(documented - printed) <= tolerance, (row, documented, printed)

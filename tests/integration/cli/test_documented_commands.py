@@ -37,10 +37,10 @@ DOCUMENTS = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("
 SHELL = {"sh", "bash", "console", "cron", "crontab", "ini"}
 PUNCTUATION = "();<>|&"
 SYNOPSIS = ("[", "…", "|")
-# How long a command that stays running may take to start before it is asked to end.
+# Time for a command that keeps running to start before it is terminated.
 SERVING_SECONDS = 3.0
 SERVING = (("feeds", "push"), ("metrics", "serve"), ("dashboards", "serve"), ("refresh", "run"))
-# What would write into the source tree, and experiments that take minutes; these have own tests.
+# Commands that write into the source tree, or run for minutes; they have tests of their own.
 NOT_RUN = (("genspider",), ("simulate", "feeds", "--posts"))
 SETTINGS = """
 from crawler.settings import *
@@ -48,7 +48,7 @@ from crawler.settings import *
 SPIDER_MODULES = ["sites", "spiders.site", "spiders.feeds", "spiders.cells"]
 AUTOTHROTTLE_ENABLED = False
 """
-# What the documentation searches for.
+# Search terms used in the documentation.
 FOUND = "climate harvest virtual world game rain jaguar election mossy heron 虚拟世界"
 IMPORTS = """
 from crawler.extract.fields import number, price, text
@@ -56,7 +56,7 @@ from spiders.wrapper import WrapperSpider
 
 
 """
-# Placeholders that the documentation uses for a value of the reader's own.
+# Placeholders that the documentation uses for the reader's own values.
 PLACEHOLDERS = {
     "URL": "https://shop.example/item/1",
     "URL_A": "https://shop.example/item/1",
@@ -77,7 +77,7 @@ PLACEHOLDERS = {
 
 @dataclass(frozen=True)
 class Line:
-    """A command line of a document: the words after `scrapy`."""
+    """Represent a documented command line by the words after `scrapy`."""
 
     words: tuple[str, ...]
 
@@ -86,21 +86,21 @@ class Line:
 
     @property
     def is_synopsis(self) -> bool:
-        """Whether it describes a command with its optional parts."""
+        """Return true if the line describes a command with its optional parts."""
         return any(sign in word for word in self.words for sign in SYNOPSIS)
 
     @property
     def is_name(self) -> bool:
-        """Whether a sentence only names a command, such as `scrapy feeds add`."""
+        """Return true if the line only names a command, such as `scrapy feeds add`."""
         return all(re.fullmatch(r"[a-z]+", word) for word in self.words)
 
     def begins(self, *beginnings: tuple[str, ...]) -> bool:
-        """Whether it begins with all words of one of these."""
+        """Return true if the line begins with all words of one of these commands."""
         return any(self.words[: len(some)] == some for some in beginnings)
 
 
 def in_blocks(document: str) -> Iterator[Line]:
-    """The command lines in a document's code blocks for the shell, cron and systemd."""
+    """Find the command lines in a document's code blocks for the shell, cron and systemd."""
     whole = (ROOT / document).read_text(encoding="utf-8")
     for block in re.finditer(r"^ *```(\w*)\n(.*?)^ *```", whole, re.M | re.S):
         if block[1] in SHELL:
@@ -109,7 +109,7 @@ def in_blocks(document: str) -> Iterator[Line]:
 
 
 def in_sentences(document: str) -> Iterator[Line]:
-    """The command lines in a document's sentences and tables."""
+    """Find the command lines in a document's sentences and tables."""
     whole = (ROOT / document).read_text(encoding="utf-8")
     prose = re.sub(r"^ *```.*?^ *```", "", whole, flags=re.M | re.S)
     for span in re.findall(r"`(scrapy\s[^`]+)`", prose.replace("\\|", "|")):
@@ -117,7 +117,7 @@ def in_sentences(document: str) -> Iterator[Line]:
 
 
 def invocations(line: str) -> Iterator[Line]:
-    """The words after each `scrapy` of a line, up to a pipe, a redirection or the end."""
+    """Return the words after each `scrapy` of a line, up to a pipe, a redirection or the end."""
     for inner in re.findall(r"\$\(scrapy ([^)]+)\)", line):
         yield Line(tuple(shlex.split(inner)))
     signs = "" if any(sign in line for sign in SYNOPSIS[:2]) else PUNCTUATION
@@ -135,17 +135,17 @@ def invocations(line: str) -> Iterator[Line]:
 
 
 class Sandbox:
-    """A project folder with sites and data, in which the documents' commands can be run."""
+    """Run the documented commands in a project folder with sites and data."""
 
     def __init__(self, freshet: Freshet, db: Db, hosts: dict[str, str], free: Db) -> None:
         self.freshet, self.db, self.hosts, self.free = freshet, db, hosts, free
 
     def run(self, line: Line) -> Result:
-        """Run a command line; one that stays running is asked to end once it has started."""
+        """Run a command line; terminate a command that keeps running once it has started."""
         words = [self.real(word) for word in line.words]
         env: dict[str, object] = {}
         if line.words == ("crawl", "cells"):
-            words += ["-a", "file=cells.toml"]  # the default is the one in the source tree
+            words += ["-a", "file=cells.toml"]  # the default is the file in the source tree
         if line.begins(("db", "copy")):
             self.free.client.drop_database(self.free.name)  # a copy goes into an empty database
         if line.begins(("feeds", "add")):
@@ -155,7 +155,7 @@ class Sandbox:
             dead = DeadLetter("shop " + url, "shop", url, datetime.now(UTC), 5, "a worker")
             on(str(self.freshet.env["MONGO_URI"]), lambda db: add_dead_letter(db, dead))
         if line.begins(("doctor",)):
-            # It checks that the project folder is the one of the code.
+            # The doctor checks that the project folder contains the code.
             env["RUN_IN"] = ROOT
             words = [str(self.freshet.folder / w) if w.endswith(".toml") else w for w in words]
         if "--worker" in words:
@@ -174,7 +174,7 @@ class Sandbox:
         return Result(process.returncode, out, err)
 
     def real(self, word: str) -> str:
-        """A word with what the documentation makes up replaced by what is there."""
+        """Replace the documentation's invented values in a word with real ones."""
         word = localized(PLACEHOLDERS.get(word, word), self.hosts)
         if word.startswith("mongodb://") or word == "$(scrapy db uri)":
             uri = str(self.freshet.env["MONGO_URI"])
@@ -189,7 +189,7 @@ class Sandbox:
 
 @dataclass(frozen=True)
 class Seed:
-    """Sites that are up, and what a database holds after they were crawled."""
+    """Hold running sites, and the contents of a database after they were crawled."""
 
     hosts: dict[str, str]
     documents: dict[str, list[Row]]
@@ -218,7 +218,7 @@ def seed(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iter
         (by_arguments,) = (line for line in in_blocks("README.md") if "name=blog" in line.words)
         done(freshet(*(localized(word, hosts) for word in by_arguments.words)))
         done(freshet("feeds", "import", "feeds.opml", hours=-160))
-        # Less than a week: documented searches go that far back.
+        # Less than a week ago: documented searches go back that far.
         done(freshet("crawl", "feeds", hours=-160))
         done(freshet("crawl", "feeds"))
         for day in (-2, 0):
@@ -279,7 +279,7 @@ def write_blog(pages: Pages) -> None:
 
 
 def write_files(folder: Path, hosts: dict[str, str]) -> None:
-    """Write the files that the documents name, where they print one as it is printed there."""
+    """Write the files that the documents name, with the printed contents where there are any."""
     (folder / "node_exporter/textfile").mkdir(parents=True)
     readme, cells = (
         localized((ROOT / name).read_text(), hosts)
@@ -323,7 +323,7 @@ def write_rates(folder: Path, rate: float) -> None:
 
 
 def localized(words: str, hosts: dict[str, str]) -> str:
-    """A text of the documentation with its hosts replaced by those that are up."""
+    """Replace the documentation's hosts in a text with running sites."""
     for host, url in hosts.items():
         words = words.replace(f"https://{host}", url)
     return words.replace(

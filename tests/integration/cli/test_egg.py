@@ -1,4 +1,4 @@
-"""The project packed for Scrapyd: all that is needed is in the egg, and it crawls from there."""
+"""The project packaged for Scrapyd: the egg is complete, and crawls run from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.harness import HIDDEN, PROXIES, ROOT, Db, Freshet, Pages,
 
 pytestmark = pytest.mark.soak
 
-# As scrapyd-deploy writes it where there is none.
+# The setup.py that scrapyd-deploy writes if there is none.
 SETUP = """from setuptools import setup, find_packages
 setup(
     name         = 'project',
@@ -43,7 +43,7 @@ def egg(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(egg: Path, folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in an empty folder, with the egg before everything else."""
+    """Run Python in an empty folder, with the egg first on the path."""
     around = {
         name: value
         for name, value in os.environ.items()

@@ -43,7 +43,7 @@ class Plain(scrapy.Spider):
 
 @pytest.fixture
 def home(pages: Pages) -> Pages:
-    """A list page and an item."""
+    """Create a list page and an item."""
     pages.list("index.html", ["/item/1.html"])
     pages.item("item/1.html", "One")
     return pages
@@ -51,7 +51,7 @@ def home(pages: Pages) -> Pages:
 
 @pytest.fixture
 def here(freshet: Freshet, home: Pages) -> tuple[str, ...]:
-    """Options with which the project has one spider more, whose site is the home."""
+    """Return options that add a spider for the home site to the project."""
     module = f"here_{freshet.folder.name.replace('-', '_')}"
     (freshet.folder / f"{module}.py").write_text(SITE.format(url=home.url), encoding="utf-8")
     freshet.env["PYTHONPATH"] = str(freshet.folder)
@@ -72,9 +72,9 @@ def test_a_shell_evaluates_code_without_a_page(freshet: Freshet) -> None:
 
 def test_a_shell_has_the_page_of_a_typed_url(freshet: Freshet, home: Pages) -> None:
     title = "response.css('h1::text').get()"
-    one = f"{home.url}/item/1.html"
-    assert ended(freshet("shell", one, "-c", title, *QUIET)).out == "One\n"
-    again = f"fetch('{one}') or {title}"
+    url = f"{home.url}/item/1.html"
+    assert ended(freshet("shell", url, "-c", title, *QUIET)).out == "One\n"
+    again = f"fetch('{url}') or {title}"
     assert ended(freshet("shell", "-c", again, *QUIET)).out == "One\n"
 
 
@@ -87,17 +87,17 @@ def test_a_shell_has_the_page_of_a_file(freshet: Freshet, home: Pages) -> None:
 def test_a_shell_and_parse_choose_the_spider_of_a_url(
     freshet: Freshet, database: Db, home: Pages, here: tuple[str, ...]
 ) -> None:
-    one = f"{home.url}/item/1.html"
-    assert ended(freshet("shell", one, "-c", "spider.name", *here)).out == "here\n"
-    sent = ended(freshet("fetch", one, "--headers", *here)).out
+    url = f"{home.url}/item/1.html"
+    assert ended(freshet("shell", url, "-c", "spider.name", *here)).out == "here\n"
+    sent = ended(freshet("fetch", url, "--headers", *here)).out
     assert "> X-Asked-By: here" in sent
-    parsed = ended(freshet("parse", one, "--nocolour", *here)).out
-    assert f"[{{'title': 'One', 'url': '{one}'}}]" in parsed
+    parsed = ended(freshet("parse", url, "--nocolour", *here)).out
+    assert f"[{{'title': 'One', 'url': '{url}'}}]" in parsed
     listed = ended(freshet("parse", f"{home.url}/", "--nocolour", *here)).out
-    assert f"[<GET {one}>]" in listed
+    assert f"[<GET {url}>]" in listed
     both = ended(freshet("parse", f"{home.url}/", "-d", "2", "--nocolour", *here)).out
     assert "'title': 'One'" in both
-    # Pages that are looked at are no crawl run, and leave nothing behind.
+    # Commands that only display pages are not crawl runs and store nothing.
     assert not database.runs.count_documents({})
     assert not database.targets.count_documents({})
 
@@ -142,7 +142,7 @@ def test_fetch_says_what_robots_txt_forbids(freshet: Freshet, home: Pages) -> No
 
 
 def test_a_typed_url_opens_its_own_host_only(freshet: Freshet) -> None:
-    """A redirect is the server's wish, not the user's."""
+    """Refuse a redirect to a private host, which the server chose and not the user."""
     with RunningHostile() as hostile:
         failed = ended(freshet("fetch", f"{hostile.url}/item/to-private", *QUIET), 1)
     port = hostile.url.rpartition(":")[2]
@@ -150,7 +150,7 @@ def test_a_typed_url_opens_its_own_host_only(freshet: Freshet) -> None:
 
 
 def test_a_refused_host_has_one_line_in_the_log(freshet: Freshet, home: Pages) -> None:
-    """Each page that leads there is in the change log; the log of the run has the host."""
+    """Log a refused host once; the change log has each page that links to it."""
     links = [f"http://127.0.0.{n}:9/item/{page}" for n in (2, 3) for page in range(4)]
     code = PLAIN.format(url=home.url)
     home.list("index.html", links)
@@ -167,8 +167,8 @@ def test_a_refused_host_has_one_line_in_the_log(freshet: Freshet, home: Pages) -
 def test_an_unknown_spider_is_one_line(freshet: Freshet, command: str) -> None:
     words = ["nope"] if command == "check" else ["--spider", "nope", NOBODY]
     failed = ended(freshet(command, *words, *QUIET), 1)
-    known = "books, cells, feeds, quotes, site"
-    expected = f"scrapy {command}: spider not found: 'nope'. Available: {known}"
+    available = "books, cells, feeds, quotes, site"
+    expected = f"scrapy {command}: spider not found: 'nope'. Available: {available}"
     assert failed.complaint == expected
 
 

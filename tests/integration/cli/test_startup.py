@@ -1,4 +1,4 @@
-"""What commands import, and what they leave running: both cost each start of a command time."""
+"""Modules that commands import and threads they leave running: both slow down each command."""
 
 from __future__ import annotations
 
@@ -17,46 +17,45 @@ import pytest
 from crawler.storage.embedded import EmbeddedServer
 from tests.integration.harness import HIDDEN, ROOT, Db, Freshet, Pages, outcomes
 
-# Commands, parted by `;`, in a process of their own. It tells what it has loaded, and which threads
-# go on.
+# Runs commands, separated by `;`, in a subprocess, and reports loaded modules and running threads.
 RUN = """
 import gc, json, sys, threading
 from itertools import groupby
 from scrapy.cmdline import execute
 
-told, code = sys.argv[1], 0
+path, code = sys.argv[1], 0
 for is_end, words in groupby(sys.argv[2:], key=";".__eq__):
     try:
         is_end or execute(["scrapy", *words])
     except SystemExit as end:
         code = code or end.code or 0
-threads = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
-with open(told, "w") as file:
-    found = {"code": code, "modules": list(sys.modules), "threads": threads}
-    found["collections"] = [generation["collections"] for generation in gc.get_stats()]
-    json.dump(found | {"thresholds": gc.get_threshold()}, file)
+threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+with open(path, "w") as file:
+    report = {"code": code, "modules": list(sys.modules), "threads": threads}
+    report["collections"] = [generation["collections"] for generation in gc.get_stats()]
+    json.dump(report | {"thresholds": gc.get_threshold()}, file)
 """
-# Compilers, arrays, servers' drivers, a web client and server, readers of pages and of dates.
+# Compilers, arrays, database drivers, HTTP clients and servers, page and date parsers.
 HEAVY = {
     "numba", "numpy", "scipy", "redis", "pymongo", "aiohttp", "twisted.conch", "trafilatura",
     "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
     "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session",
     "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
 }  # fmt: skip
-# Not those with actions, each of which is a module that has to be asked for its options.
+# Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (
     "cells", "crawl", "cron", "db", "doctor", "explain", "forget", "history", "learn", "metrics",
     "plan", "prune", "replan", "simulate", "targets", "wrapper",
 )  # fmt: skip
 OF_STORAGE = {"pymongo", "crawler.storage.client"}
-# Of garbage, until a crawl with nothing due has ended: by default there are over 300.
-MOST_COLLECTIONS = 220
+# Garbage collections until a crawl with nothing due has ended; over 300 by default.
+MAX_COLLECTIONS = 220
 OF_CRAWLS = {"numpy", "twisted.internet.reactor", "crawler.frontier.session", "spiders.wrapper"}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command at its end."""
+    """Hold the results of a finished command."""
 
     code: int
     out: str
@@ -76,22 +75,22 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run a command as a user does: nothing is in memory before."""
+    """Return a function that runs a command in a new process, as a user does."""
 
     def run(*words: object, **env: object) -> Ended:
-        told = tmp_path / "told.json"
+        path = tmp_path / "report.json"
         around = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
         own = {name: str(value) for name, value in env.items()}
         done = subprocess.run(
-            [sys.executable, "-c", RUN, told, *map(str, words)], cwd=ROOT, env=around | own,
+            [sys.executable, "-c", RUN, path, *map(str, words)], cwd=ROOT, env=around | own,
             check=False, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
-        assert told.exists(), done.stderr
-        found = json.loads(told.read_text(encoding="utf-8"))
-        modules = set(found["modules"])
+        assert path.exists(), done.stderr
+        report = json.loads(path.read_text(encoding="utf-8"))
+        modules = set(report["modules"])
         return Ended(
-            found["code"], done.stdout, done.stderr, modules, found["threads"],
-            found["collections"], found["thresholds"],
+            report["code"], done.stdout, done.stderr, modules, report["threads"],
+            report["collections"], report["thresholds"],
         )  # fmt: skip
 
     return run
@@ -137,7 +136,7 @@ def test_a_crawl_of_what_is_not_due_needs_no_redis_and_no_extension_that_is_off(
         assert done.code == 0, done.err
     assert outcomes(database) == {"new": 2}
     assert done.heavy == OF_STORAGE | OF_CRAWLS
-    assert sum(done.collections) < MOST_COLLECTIONS
+    assert sum(done.collections) < MAX_COLLECTIONS
     assert done.thresholds == list(gc.get_threshold())
 
 

@@ -1,4 +1,4 @@
-"""What commands print, in the width of a terminal and without one."""
+"""Output of commands, in the width of a terminal and without one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REASON = f"none of the fields found: {', '.join(FIELDS)}"
 
 @pytest.fixture
 def feeds(freshet: Freshet) -> Freshet:
-    """Some feeds that nobody has fetched."""
+    """Import some feeds that were never fetched."""
     path = freshet.folder / "feeds.txt"
     path.write_text("\n".join(FEEDS), encoding="utf-8")
     assert run(freshet, "feeds", "import", path).code == 0
@@ -35,7 +35,7 @@ def feeds(freshet: Freshet) -> Freshet:
 
 @pytest.fixture
 def failed(freshet: Freshet, pages: Pages) -> str:
-    """The URL of a page whose visit has a long reason."""
+    """Return the URL of a page whose visit has a long reason."""
     pages.list("index.html", ["/item/1.html"])
     pages.item("item/1.html", "One")
     freshet.crawl(
@@ -52,7 +52,7 @@ def failed(freshet: Freshet, pages: Pages) -> str:
 
 @pytest.fixture
 def piped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No width is given."""
+    """Unset the terminal width."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -76,7 +76,7 @@ def test_a_visit_stays_one_line(freshet: Freshet, failed: str) -> None:
     (row,) = [line for line in lines if "│ error" in line]
     assert "…" in row
     assert "a_field" not in "".join(lines[lines.index(row) + 1 :])
-    # The figures are whole.
+    # The figures are not truncated.
     assert re.match(r"│ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d │ error +│ 200 ", row)
 
 
@@ -86,7 +86,7 @@ def test_without_a_terminal_a_reason_is_whole(freshet: Freshet, failed: str, pip
 
 @pytest.mark.soak
 def test_log_lines_stand_above_the_progress_bar(freshet: Freshet, pages: Pages) -> None:
-    """Each begins where its line does, and the bar is not left between them."""
+    """Start each log line at the left edge, without remains of the bar between lines."""
     items = [f"/item/{n}.html" for n in range(40)]
     pages.list("index.html", items)
     for item in items:
@@ -100,7 +100,7 @@ def test_log_lines_stand_above_the_progress_bar(freshet: Freshet, pages: Pages) 
         delay_seconds=0.05,
     )
     screen = on_a_terminal(freshet, "crawl", "site", "-a", f"wrapper={wrapper}", code=1)
-    # What stands in a line in the end: the text behind the last time that it was erased.
+    # Final content of each line: the text after it was last erased.
     lines = [line.rpartition("\x1b[2K")[2] for line in re.split(r"\r?\n", screen)]
     warnings = [line for line in lines if "fields found" in line]
     assert len(warnings) == len(items)
@@ -112,7 +112,7 @@ def test_log_lines_stand_above_the_progress_bar(freshet: Freshet, pages: Pages) 
 
 
 def on_a_terminal(freshet: Freshet, *words: str, code: int = 0) -> str:
-    """All that a command writes where stderr is a terminal."""
+    """Return all output of a command whose stderr is a terminal."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
     with subprocess.Popen(
@@ -124,7 +124,7 @@ def on_a_terminal(freshet: Freshet, *words: str, code: int = 0) -> str:
     ) as process:
         os.close(theirs)
         read = []
-        # Linux ends a terminal that nobody has open any more with an error.
+        # On Linux, reading fails once no process has the terminal open.
         with suppress(OSError):
             while part := os.read(ours, 65536):
                 read.append(part)

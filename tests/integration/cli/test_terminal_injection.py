@@ -1,4 +1,4 @@
-"""What other people's servers say is shown, and is nothing that a terminal acts on."""
+"""Text from remote servers is shown escaped, without control sequences for the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.harness import Db, Freshet, Pages
 
 pytestmark = pytest.mark.soak
 
-# ESC, CSI of C1, BEL, CR, bidi overrides and isolates, separators, NEL, DEL, BS, and markup.
+# ESC, C1 CSI, BEL, CR, bidi overrides and isolates, separators, NEL, DEL, BS, and markup.
 OF_MARKUP = "[/nope] [bold] :smile:"
 NASTY = "a\x1b[31mb\x9b2Jc\x07d\re\u202ef\u2066g\u2028h\u2029i\x85j\x7fk\x08l\u200fm" + OF_MARKUP
 SPIDER = f"""
@@ -42,17 +42,17 @@ XML_NASTY = "".join(x if x >= " " else "" for x in NASTY).replace("\x7f", "&#x7f
 
 
 def dirtied(value: Any) -> Any:
-    """A part of a document with NASTY at the end of each text that is no key of anything."""
+    """Append NASTY to each text in a part of a document, except to keys."""
     if isinstance(value, str):
         return value + NASTY
     if isinstance(value, list):
-        return [dirtied(one) for one in value]
+        return [dirtied(part) for part in value]
     if isinstance(value, dict):
-        return {name: dirtied(one) for name, one in value.items()}
+        return {name: dirtied(part) for name, part in value.items()}
     return value
 
 
-# Texts from outside, by collection.
+# Paths of external texts, by collection.
 FIELDS = {
     "targets": ("category", "categories", "last_visit.reason", "title", "feed.title"),
     "visits": ("reason",),
@@ -63,29 +63,29 @@ FIELDS = {
 
 
 def dirty(database: Db) -> None:
-    """Put NASTY into whatever texts from outside are stored."""
+    """Append NASTY to all stored external texts."""
     for name, paths in FIELDS.items():
         for document in database[name].find():
-            found = {}
+            dirtied_fields = {}
             for path in paths:
                 value: Any = document
                 for key in path.split("."):
                     value = value.get(key) if isinstance(value, dict) else None
                 if value:
-                    found[path] = dirtied(value)
-            if name in ("targets", "visits") and "reason" not in found:
-                found["last_visit.reason" if name == "targets" else "reason"] = NASTY
+                    dirtied_fields[path] = dirtied(value)
+            if name in ("targets", "visits") and "reason" not in dirtied_fields:
+                dirtied_fields["last_visit.reason" if name == "targets" else "reason"] = NASTY
             if name == "targets":
-                found["category"] = NASTY
+                dirtied_fields["category"] = NASTY
             database.command(
                 "update", name, bypassDocumentValidation=True,
-                updates=[{"q": {"_id": document["_id"]}, "u": {"$set": found}}],
-            ) if found else None  # fmt: skip
+                updates=[{"q": {"_id": document["_id"]}, "u": {"$set": dirtied_fields}}],
+            ) if dirtied_fields else None  # fmt: skip
 
 
 @pytest.fixture
 def hostile(freshet: Freshet, pages: Pages, database: Db) -> tuple[Freshet, str]:
-    """A site and a feed whose texts are all nasty, fetched twice."""
+    """Create a site and a feed with only nasty texts, and fetch them twice."""
     path = f"item/{'%1b%5b31m%e2%80%ae'}.html"
     for text in ("One", "Two"):
         pages.list("index.html", [f"/{path}", "/item/2.html"], category=XML_NASTY)
@@ -106,8 +106,8 @@ def hostile(freshet: Freshet, pages: Pages, database: Db) -> tuple[Freshet, str]
 
 
 def checked(text: str) -> None:
-    found = UNSAFE.search(text)
-    assert found is None, text[max(0, found.start() - 80) : found.end() + 20]
+    unsafe = UNSAFE.search(text)
+    assert unsafe is None, text[max(0, unsafe.start() - 80) : unsafe.end() + 20]
 
 
 def test_no_command_prints_what_a_terminal_acts_on(hostile: tuple[Freshet, str]) -> None:
@@ -145,7 +145,7 @@ def test_no_command_prints_what_a_terminal_acts_on(hostile: tuple[Freshet, str])
             checked(result.out)
             checked(result.err)
             shown[name, json_too] = result.out + result.err
-    # All of them had something to escape, and markup and names of emoji are text.
+    # Each command had something to escape; markup and emoji names are printed as text.
     for name in ("history", "diff", "targets", "changes", "check"):
         assert "[/nope]" in shown[name, False], (name, shown[name, False])
     for name in ("history", "diff", "targets"):
@@ -163,7 +163,7 @@ def test_the_log_of_a_crawl_moves_no_cursor(freshet: Freshet, pages: Pages) -> N
     for text in (written, done.err):
         checked(text)
     assert r"said a\x1b[31mb\x9b2Jc\x07d\re\u202ef" in written
-    # A line that the text brings is part of its record; those of a traceback stay as they are.
+    # Line breaks in the text stay within its record; those of a traceback are kept.
     assert "\n  2026-01-01 00:00:00 [x] ERROR: forged" in written
     assert "\nTraceback (most recent call last):\n  File " in written
 

@@ -1,4 +1,4 @@
-"""Misbehaving pages: each costs itself at most, and the change log says what was wrong with it."""
+"""Misbehaving pages: each fails at most itself, and the change log records the cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = {
 LIMITS = {
     "FRESHET_RESPONSE_SECONDS": 2,
     "FRESHET_RESPONSE_MB": 1,
-    "FRESHET_BLOCKED_FAILURES": 100,  # or the pages that refuse would shut out the others
+    "FRESHET_BLOCKED_FAILURES": 100,  # or pages that refuse access would block the others
 }
 SPIDER = """
 from spiders.wrapper import WrapperSpider
@@ -42,14 +42,14 @@ class Picky(WrapperSpider):
 
 
 def edge_wrapper(freshet: Freshet, site: RunningSite, items: str, **keys: object) -> Path:
-    """The edge pages whose names `items` matches."""
+    """Define a site of the edge pages whose names match `items`."""
     given: dict[str, object] = {"start_urls": [f"{site.url}/edge/"], "fields": FIELDS}
     return freshet.wrapper("edge", **given, item_pages=rf"/edge/item/({items})$", **keys)
 
 
 @dataclass(frozen=True)
 class Edges:
-    """A pass over all edge pages but those which are always busy."""
+    """Hold the results of a run over all edge pages except those that are always busy."""
 
     db: Db
     site: RunningSite
@@ -58,23 +58,23 @@ class Edges:
     seconds: float = 0
 
     def visit(self, name: str) -> Row:
-        """The only visit of a page."""
-        (found,) = visits(self.db, target=f"{self.site.url}/edge/item/{name}")
-        return found
+        """Return the only visit of a page."""
+        (row,) = visits(self.db, target=f"{self.site.url}/edge/item/{name}")
+        return row
 
     def fields(self, name: str) -> Row:
-        """What is stored of a page."""
-        (found,) = self.db.posts.find({"url": f"{self.site.url}/edge/item/{name}"})
-        return dict(found["fields"])
+        """Return the stored fields of a page."""
+        (post,) = self.db.posts.find({"url": f"{self.site.url}/edge/item/{name}"})
+        return dict(post["fields"])
 
     def times(self, name: str) -> list[float]:
-        """When the page was asked for."""
+        """Return the times at which the page was requested."""
         return [r["at"] for r in self.requests if r["path"] == f"/edge/item/{name}"]
 
 
 @pytest.fixture(scope="module")
 def edges(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edges]:
-    """The pass, run once for the tests of this file that only look."""
+    """Run the crawl once for all read-only tests of this module."""
     folder = tmp_path_factory.mktemp("edges")
     with databases() as (db, uri), RunningSite() as site:
         freshet = Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data")
@@ -169,17 +169,17 @@ def test_a_flaky_page_is_asked_three_times_and_then_read(edges: Edges) -> None:
 @pytest.mark.parametrize("name", ["retry-after/2", "retry-after-date"])
 def test_a_page_that_names_a_time_is_asked_again_after_it(edges: Edges, name: str) -> None:
     first, second = edges.times(name)
-    least = 2 if name == "retry-after/2" else 1  # a date has no fractions
-    assert second - first >= least
+    min_wait = 2 if name == "retry-after/2" else 1  # a date has no fractions of a second
+    assert second - first >= min_wait
 
 
 def test_a_broken_page_is_tried_again_at_the_next_run_and_a_refused_one_after_an_hour(
     edges: Edges,
 ) -> None:
     for name, seconds in (("empty", 0.001), ("status/403", 3600), ("status/500", 0.001)):
-        known = target(edges.db, f"{edges.site.url}/edge/item/{name}")
-        assert known["consecutive_errors"] == 1
-        assert (known["next_visit"] - known["visited_at"]).total_seconds() == seconds
+        row = target(edges.db, f"{edges.site.url}/edge/item/{name}")
+        assert row["consecutive_errors"] == 1
+        assert (row["next_visit"] - row["visited_at"]).total_seconds() == seconds
 
 
 def test_each_page_has_one_visit_and_the_pass_ends_in_time(edges: Edges) -> None:
@@ -246,8 +246,8 @@ def test_errors_in_a_row_double_the_wait(freshet: Freshet, database: Db, site: R
     waits = []
     for hours in (0, 0, 0, 1.1, 3.2):
         freshet.crawl(wrapper, hours=hours, code=1)
-        known = target(database, f"{site.url}/edge/item/empty")
-        waits.append((known["next_visit"] - known["visited_at"]).total_seconds() / 3600)
+        row = target(database, f"{site.url}/edge/item/empty")
+        waits.append((row["next_visit"] - row["visited_at"]).total_seconds() / 3600)
     assert [round(wait, 3) for wait in waits] == [0, 0, 1, 2, 4]
 
 

@@ -1,4 +1,4 @@
-"""Misbehaving servers: each costs its own page, its memory and its time are bounded."""
+"""Misbehaving servers: each fails only its own page, with bounded memory and time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.site.running import RunningHostile
 
 SECONDS, MEGABYTES = 4, 1
 LIMITS = {"FRESHET_RESPONSE_SECONDS": SECONDS, "FRESHET_RESPONSE_MB": MEGABYTES}
-# One of them took 2 GB before there were bounds.
-MOST_MB = 300
-# So much is on its way before a client can say that it is enough, at three tries.
-MOST_SENT = 30_000_000
+# One of these servers took 2 GB before the limits existed.
+MAX_MB = 300
+# Bytes in flight before a client can abort a response, over three attempts.
+MAX_SENT = 30_000_000
 SETTINGS = ("-s", "MEMUSAGE_CHECK_INTERVAL_SECONDS=0.5", "-s", "REDIRECT_MAX_TIMES=5")
 RESOLVER = """
 from scrapy.resolver import CachingThreadedResolver
@@ -87,14 +87,14 @@ REASONS = {
     "to-javascript": "javascript:alert(1)",
     "to-nonsense": "Invalid IPv6 URL",
 }
-# A body is read to its announced length; a page whose refresh leads nowhere is a page.
+# A body is read up to its announced length; a refresh that leads nowhere is ignored.
 FINE = ("long", "some-cookies", "refresh-file")
 OFF_LIMITS = ("refresh-private", *(f"to-{name}" for name in PLACES))
 
 
 @dataclass(frozen=True)
 class Hostiles:
-    """A pass over all of them."""
+    """Hold the results of a run over all hostile pages."""
 
     db: Db
     url: str
@@ -102,9 +102,9 @@ class Hostiles:
     log: str
 
     def visit(self, path: str) -> Row:
-        """The only visit of a page."""
-        (found,) = visits(self.db, target=f"{self.url}{path}")
-        return found
+        """Return the only visit of a page."""
+        (row,) = visits(self.db, target=f"{self.url}{path}")
+        return row
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def server() -> Iterator[RunningHostile]:
 def hostiles(
     server: RunningHostile, databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Hostiles]:
-    """The pass, run once for the tests that only look."""
+    """Run the crawl once for all read-only tests."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "resolver_of_hostile.py").write_text(RESOLVER, encoding="utf-8")
     with databases() as (db, uri):
@@ -182,12 +182,12 @@ def test_many_cookies_of_one_page_cost_no_other(hostiles: Hostiles) -> None:
 
 
 def test_the_pass_takes_little_memory_and_little_of_what_is_sent(hostiles: Hostiles) -> None:
-    start, most = (
+    start, peak = (
         int(re.search(rf"'memusage/{name}': (\d+)", hostiles.log)[1])  # type: ignore[index]
         for name in ("startup", "max")
     )
-    assert (most - start) / 1e6 < MOST_MB
-    assert max(row["bytes"] for row in hostiles.requests) < MOST_SENT
+    assert (peak - start) / 1e6 < MAX_MB
+    assert max(row["bytes"] for row in hostiles.requests) < MAX_SENT
 
 
 def test_none_fills_the_log_with_tracebacks(hostiles: Hostiles) -> None:
@@ -195,18 +195,18 @@ def test_none_fills_the_log_with_tracebacks(hostiles: Hostiles) -> None:
     assert not after, before[-500:] + after[:5000]
 
 
-# What robots.txt forbids of /good/0 to /good/2, by the address whose robots.txt it is.
+# Numbers of the pages /good/0 to /good/2 that each address's robots.txt disallows.
 ROBOTS = {
-    "127.0.0.11": {1},  # 10 MB; a rule behind the limit is not read
+    "127.0.0.11": {1},  # 10 MB; a rule beyond the limit is not read
     "127.0.0.12": {1},  # endless
     "127.0.0.13": set(),  # slow
-    "127.0.0.14": set(),  # redirects in circles
+    "127.0.0.14": set(),  # redirect loop
     "127.0.0.15": set(),  # redirects into the private network
-    "127.0.0.16": set(),  # rubbish
+    "127.0.0.16": set(),  # garbage
     "127.0.0.17": {1},  # half a megabyte of wildcards
-    "127.0.0.18": {1},  # the same in one line
+    "127.0.0.18": {1},  # the same on one line
     "127.0.0.19": {1},  # thousands of user agents above thousands of rules
-    "127.0.0.20": set(),  # a bomb
+    "127.0.0.20": set(),  # a decompression bomb
 }  # fmt: skip
 UNREAD = {
     "127.0.0.13": LATE,
@@ -220,7 +220,7 @@ UNREAD = {
 def robots(
     server: RunningHostile, databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Db, str, str]]:
-    """A pass over hosts whose robots.txt misbehaves; its database, its log and their port."""
+    """Run a crawl of hosts with misbehaving robots.txt; yield the database, log and port."""
     folder = tmp_path_factory.mktemp("robots")
     port = server.url.rpartition(":")[2]
     with databases() as (db, uri):
@@ -281,9 +281,9 @@ def test_posts_lead_to_their_feed_s_private_host_and_to_no_other(
     pages.file("feed.xml", FEED.format("".join(map(ITEM.format, (own, other, elsewhere)))))
     freshet("feeds", "add", "--no-fetch", f"{pages.url}/feed.xml")
     assert freshet("crawl", "feeds", "-a", "follow=1").code == 0
-    found = {visit["target"]: visit["outcome"] for visit in visits(database)}
-    assert found[own] == "new"
-    assert found[other] == found[elsewhere] == "blocked"
+    results = {visit["target"]: visit["outcome"] for visit in visits(database)}
+    assert results[own] == "new"
+    assert results[other] == results[elsewhere] == "blocked"
 
 
 def test_a_page_that_is_added_as_a_feed_names_none_in_a_private_network(

@@ -1,4 +1,4 @@
-"""Pages that are made to harm their reader: each costs itself, and the log says why."""
+"""Pages made to harm the parser: each fails only itself, and the log records the cause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.harness import Db, Freshet, Pages, Row, visits
 from tests.site.hostile_pages import BROKEN, ENDLESS, FINE, HEAD, PARAGRAPH
 
 MEGABYTES = 64
-# A spider that logs for how long its event loop could do nothing else.
+# A spider that logs the longest time for which its event loop was blocked.
 TICKING = """
 import asyncio, time
 from spiders.wrapper import WrapperSpider
@@ -48,29 +48,29 @@ class Ticking(WrapperSpider):
         self.logger.warning("the loop stood still for %.3f s", self.longest)
 """
 TOO_DEEP = "nested more than 2,000 deep"
-# Why a page cannot be read.
+# Expected error for each unreadable page.
 REASONS = dict.fromkeys(BROKEN, TOO_DEEP) | {"memory": f"takes more than {MEGABYTES} MB of memory"}
 
 
 @dataclass(frozen=True)
-class Passed:
-    """A pass over some pages."""
+class Crawled:
+    """Hold the results of a run over some pages."""
 
     db: Db
     url: str
     log: str
 
     def visit(self, name: str) -> Row:
-        """The only visit of a page."""
-        (found,) = visits(self.db, target=f"{self.url}/item/{name}.html")
-        return found
+        """Return the only visit of a page."""
+        (row,) = visits(self.db, target=f"{self.url}/item/{name}.html")
+        return row
 
 
 @contextmanager
-def passed(
+def crawled(
     databases: Databases, folder: Path, bodies: Mapping[str, str], main_text: bool, **env: object
-) -> Iterator[Passed]:
-    """A pass over pages with these bodies."""
+) -> Iterator[Crawled]:
+    """Run a crawl of pages with these bodies."""
     with databases() as (db, uri), Pages() as pages, Freshet(folder, MONGO_URI=uri) as freshet:
         for name, body in bodies.items():
             pages.file(f"/item/{name}.html", HEAD + body)
@@ -81,33 +81,33 @@ def passed(
             fields={"heading": "h1", "all": {"css": "div.x p", "type": "list"}, "text": "body"},
         )  # fmt: skip
         result = freshet.crawl(wrapper, FRESHET_DATA_DIR=folder / "data", **env)
-        yield Passed(db, pages.url, result.err)
+        yield Crawled(db, pages.url, result.err)
 
 
 @pytest.fixture(scope="module")
-def odd(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Passed]:
+def odd(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawled]:
     bodies = FINE | BROKEN
     folder, env = tmp_path_factory.mktemp("odd"), {"FRESHET_READ_MB": MEGABYTES}
-    with passed(databases, folder, bodies, main_text=True, **env) as made:
+    with crawled(databases, folder, bodies, main_text=True, **env) as made:
         yield made
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_page_that_would_harm_its_reader_is_an_error_and_the_log_says_why(
-    odd: Passed, name: str
+    odd: Crawled, name: str
 ) -> None:
     visit = odd.visit(name)
     assert (visit["outcome"], visit["reason"]) == ("error", REASONS[name])
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_a_page_that_is_only_odd_is_read(odd: Passed, name: str) -> None:
+def test_a_page_that_is_only_odd_is_read(odd: Crawled, name: str) -> None:
     assert odd.visit(name)["outcome"] == "new", odd.visit(name).get("reason")
     (post,) = odd.db.posts.find({"url": f"{odd.url}/item/{name}.html"})
     assert post["fields"]["heading"] == "Heading"
 
 
-def test_no_page_costs_another_one(odd: Passed) -> None:
+def test_no_page_costs_another_one(odd: Crawled) -> None:
     targets = odd.db.targets.count_documents({})
     assert odd.db.visits.count_documents({}) == targets == 1 + len(BROKEN) + len(FINE)
     assert odd.db.runs.count_documents({"reason": "finished"}) == 1
@@ -119,7 +119,7 @@ def test_a_page_that_keeps_its_reader_busy_is_given_up(
 ) -> None:
     bodies = ENDLESS | {"plain": PARAGRAPH}
     env = {"FRESHET_READ_SECONDS": 1}
-    with passed(databases, tmp_path, bodies, main_text=False, **env) as made:
+    with crawled(databases, tmp_path, bodies, main_text=False, **env) as made:
         reasons = {name: made.visit(name).get("reason") for name in bodies}
     too_long = "takes longer than 1 s of processor time"
     assert reasons == dict.fromkeys(ENDLESS, too_long) | {"plain": None}
@@ -128,7 +128,7 @@ def test_a_page_that_keeps_its_reader_busy_is_given_up(
 def test_links_made_for_a_pattern_cost_no_page(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    """Each would keep a search that backtracks busy for minutes, in a crawl and in a plan."""
+    """Bound matches that would backtrack for minutes, in a crawl and in a plan."""
     endless = r"(\w+/?)+/none$|((a{0,7}){0,7}){0,7}x$|.*-.*-.*-.*-.*\.none$"
     traps = [f"/trap/{'a' * 1900}!", f"/trap/{'-a' * 900}", f"/trap/{'a/' * 900}!"]
     pages.list("/list.html", [*traps, "/item/1.html"])
@@ -142,11 +142,11 @@ def test_links_made_for_a_pattern_cost_no_page(
     )  # fmt: skip
     pages.file("/item/1.html", f"{HEAD}<h1>One</h1><p>{'a' * 20_000}!</p><p>word</p>")
     freshet.crawl(wrapper, FRESHET_READ_SECONDS=5)
-    found = {v["target"].removeprefix(pages.url): v.get("reason") for v in visits(database)}
-    assert found == dict.fromkeys(("/list.html", "/item/1.html"))
+    reasons = {v["target"].removeprefix(pages.url): v.get("reason") for v in visits(database)}
+    assert reasons == dict.fromkeys(("/list.html", "/item/1.html"))
     (post,) = database.posts.find()
     assert post["fields"]["made"] == "word"
-    # What a site listed once is searched again in each plan.
+    # URLs that a site listed once are matched again in each plan.
     row = database.targets.find_one({"kind": "item"})
     assert row is not None
     longer = [row | {"_id": f"trapped {pages.url}{x}", "url": f"{pages.url}{x}"} for x in traps]
@@ -158,7 +158,7 @@ def test_links_made_for_a_pattern_cost_no_page(
 def test_a_large_change_is_measured_without_holding_up_the_crawl(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    """No other thread runs while the library compares 180,000 characters with others."""
+    """Keep the event loop running while the library compares 180,000 characters."""
     numbers = random.Random(1)
     before, after = ("".join(numbers.choices("abcdefgh", k=180_000)) for _ in range(2))
     began = time.perf_counter()

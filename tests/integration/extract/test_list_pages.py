@@ -1,4 +1,4 @@
-"""List pages: the category map follows them, and what leaves them is marked, not deleted."""
+"""List pages: categories follow the lists, and delisted items are marked, not deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, targe
 
 @pytest.fixture
 def wrapper(freshet: Freshet, pages: Pages) -> Path:
-    """A start page, two lists whose names are categories, items."""
+    """Define a site with a start page, two lists whose names are categories, and items."""
     pages.list("index.html", ["/red/1.html", "/blue/1.html"])
     pages.list("red/1.html", ["/item-a.html", "/item-b.html"])
     pages.list("blue/1.html", ["/item-b.html"])
@@ -28,26 +28,26 @@ def wrapper(freshet: Freshet, pages: Pages) -> Path:
 
 @pytest.fixture
 def lists(freshet: Freshet, database: Db, pages: Pages, wrapper: Path) -> Lists:
-    """The site, read once."""
+    """Return the site after the first crawl."""
     lists = Lists(freshet, database, pages, wrapper)
     lists.crawl()
     return lists
 
 
 class Lists:
-    """Passes over that site, each seven hours after the one before: lists are due, items not."""
+    """Run crawls of the site at intervals of seven hours: lists are due, items are not."""
 
     def __init__(self, freshet: Freshet, db: Db, pages: Pages, wrapper: Path) -> None:
         self.freshet, self.db, self.pages, self.wrapper = freshet, db, pages, wrapper
         self.hours = -7
 
     def crawl(self) -> str:
-        """The next pass; returns its log."""
+        """Run the next crawl and return its log."""
         self.hours += 7
         return self.freshet.crawl(self.wrapper, hours=self.hours).err
 
     def item(self, name: str) -> dict[str, object]:
-        """An item's target."""
+        """Return the target of an item."""
         return target(self.db, f"{self.pages.url}/item-{name}.html")
 
 

@@ -1,4 +1,4 @@
-"""Names and values that MongoDB could take for operators and paths: stored as what they are."""
+"""Names and values that resemble MongoDB operators and paths are stored unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN = {
     "main_text": "$$ROOT says {$set: 1} to $fields.title",
     "tags": ["$where"],
 }
-# What `read_item` returns, by the name of its page, and the fields that are stored.
+# JSON that `read_item` returns, by page name, and the fields expected in the database.
 READ: dict[str, tuple[str, Row]] = {
     "operator": ('{"$where": "$x", "b": {"$set": {"$$NOW": "$x"}}}',
                  {"＄where": "$x", "b": {"＄set": {"＄$NOW": "$x"}}}),
@@ -68,7 +68,7 @@ def test_what_pages_name_as_they_like_is_stored_and_read_back(
         quoted = source.replace("&", "&amp;").replace('"', "&quot;")
         pages.file(f"/item/{name}.html", f'<h1 title="{quoted}">x</h1>')
     pages.list("/list.html", [f"/item/{name}.html" for name in sources], category="$categories")
-    # Updates of posts with a verdict go another way than those without.
+    # Posts with a duplicate verdict are updated by a separate code path.
     compared = {"FRESHET_DUPLICATES": "characters"}
     freshet.crawl_spider(SPIDER.format(url=pages.url), "odd", **compared)
     stored = {name_of(post["url"]): post for post in database.posts.find()}
@@ -163,12 +163,12 @@ def test_feeds_may_name_their_posts_and_lists_their_folders_as_they_like(
     assert all(post["title"] == f"{name} title" for name, post in posts.items())
     assert all(post["fields"]["tags"] == [name] for name, post in posts.items())
     assert {tuple(post["categories"]) for post in posts.values()} == {("$where.x",)}
-    found = freshet("feeds", "list", "--category", "$where.x", "--json")
-    assert [row["url"] for row in json.loads(found.out)] == [f"{pages.url}/feed.xml"]
+    listing = freshet("feeds", "list", "--category", "$where.x", "--json")
+    assert [row["url"] for row in json.loads(listing.out)] == [f"{pages.url}/feed.xml"]
 
 
 class Tagged(BaseHTTPRequestHandler):
-    """A page whose validators look like operators and paths."""
+    """Serve a page with validators that look like operators and paths."""
 
     def do_GET(self) -> None:
         body = b"<a href=/item/1>x</a><h1>One</h1>"
@@ -180,7 +180,7 @@ class Tagged(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress the request log."""
 
 
 def test_validators_may_be_anything(freshet: Freshet, database: Db) -> None:

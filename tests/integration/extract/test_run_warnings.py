@@ -1,4 +1,4 @@
-"""A run whose patterns match nothing, or whose selectors find nothing, does not end in silence."""
+"""A run warns if its patterns match nothing or its selectors find nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Definition = Callable[..., Path]
 
 @pytest.fixture
 def define(freshet: Freshet, pages: Pages) -> Definition:
-    """A site of two list pages and twelve items, and how to describe it."""
+    """Create a site of two lists and twelve items; return a function that writes its definition."""
     pages.list("index.html", [*ITEMS[:6], "/seite2.html", *TAGS])
     pages.list("seite2.html", [*ITEMS[6:], "/index.html"])
     for n, path in enumerate(ITEMS):
@@ -42,7 +42,7 @@ def define(freshet: Freshet, pages: Pages) -> Definition:
 
 
 def warned(result: Result) -> list[str]:
-    """What the run says at its end, without the site's name."""
+    """Return the warnings at the end of a run, without the site's name."""
     lines = [
         line
         for line in result.err.splitlines()
@@ -164,8 +164,8 @@ def test_a_start_url_becomes_an_item_when_the_definition_says_so(
     freshet.crawl(define(start_urls=[url], list_pages="/artikel", item_pages="/nowhere"), code=1)
     assert target(database, url)["kind"] == "list"
     freshet.crawl(define(start_urls=[url]))
-    known = target(database, url)
-    assert (known["kind"], known["start"]) == ("item", True)
+    row = target(database, url)
+    assert (row["kind"], row["start"]) == ("item", True)
     assert database.posts.distinct("title") == ["Haus 0"]
 
 
@@ -278,8 +278,8 @@ def test_workers_warn_once_of_what_all_have_seen(
         done.append(Result(worker.returncode, out, err))
     (done_run,) = database.runs.find()
     assert done_run["workers"] == 2
-    assert sorted(one.code for one in done) == [0, 1], "the one that ends the run fails"
-    first, last = [line for one in done for line in warned(one)]
+    assert sorted(result.code for result in done) == [0, 1], "the one that ends the run fails"
+    first, last = [line for result in done for line in warned(result)]
     assert first.startswith("no link matched item_pages (150 links seen on 31 pages, for example ")
     assert "/artikel/haus-" in first
     assert last == "no items found on 31 pages"
@@ -294,10 +294,10 @@ def test_the_doctor_tells_of_fields_that_are_never_found(
     assert found_by_doctor(freshet, broken) == [
         ("fields", "warning", "price: not found in any of the newest 12 items (selector .prise)")
     ]
-    mended = define(fields={"title": "h1", "price": ".price"})
-    assert found_by_doctor(freshet, mended) == [], "nothing was read with this selector so far"
-    freshet.crawl(mended, "-a", "full=1")
-    assert found_by_doctor(freshet, mended) == [
+    fixed = define(fields={"title": "h1", "price": ".price"})
+    assert found_by_doctor(freshet, fixed) == [], "nothing was read with this selector so far"
+    freshet.crawl(fixed, "-a", "full=1")
+    assert found_by_doctor(freshet, fixed) == [
         ("fields", "ok", "all fields found in the newest 12 items")
     ]
 
@@ -314,8 +314,8 @@ def test_the_doctor_tells_of_sites_without_items(
 
 
 def found_by_doctor(freshet: Freshet, wrapper: Path) -> list[tuple[str, str, str]]:
-    """What the doctor finds of items and their fields."""
+    """Return the doctor's findings about items and their fields."""
     done = run(freshet, "doctor", "--quick", "--json", "--spider", wrapper)
     findings = json.loads(done.out)["findings"]
-    wanted = [one for one in findings if one["check"] in ("items", "fields")]
-    return [(one["check"], one["status"], one["found"]) for one in wanted]
+    wanted = [finding for finding in findings if finding["check"] in ("items", "fields")]
+    return [(finding["check"], finding["status"], finding["found"]) for finding in wanted]

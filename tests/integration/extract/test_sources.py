@@ -1,4 +1,4 @@
-"""A page and the posts that feeds have of its URL are one item with several sources."""
+"""A page and the feed posts that link to it are one item with several sources."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ def shown(pages: Pages, name: str) -> str:
 
 
 def feed(pages: Pages, texts: Texts, name: str = "feed.xml") -> str:
-    """Write a feed with the posts of these items; its URL."""
+    """Write a feed with posts for these items and return its URL."""
     items = (post(item, words, shown(pages, item)) for item, words in texts.items())
     pages.file(name, rss(*items))
     return f"{pages.url}/{name}"
 
 
 def blog(freshet: Freshet, pages: Pages) -> Path:
-    """Write the pages of a blog; its wrapper."""
+    """Write the pages of a blog and return its site definition."""
     for name, words in WORDS.items():
         article(pages, name, words)
     return site(freshet, pages, *NAMES, spider="blog")
 
 
 def hits(freshet: Freshet, *args: object) -> list[Row]:
-    found = run(freshet, "search", *args, "--json")
-    rows: list[Row] = [] if found.code else list[Any](in_json(freshet, "search", *args))
+    result = run(freshet, "search", *args, "--json")
+    rows: list[Row] = [] if result.code else list[Any](in_json(freshet, "search", *args))
     return rows
 
 
 def sources(row: Row) -> list[str]:
-    return sorted(one["spider"] for one in row["sources"])
+    return sorted(source["spider"] for source in row["sources"])
 
 
 def items(db: Db) -> dict[str, list[str]]:
-    """Which spiders' posts are sources of each item; no post is a copy of another."""
+    """Return the spiders of each item's sources; check that no post is a duplicate."""
     assert db.posts.count_documents({"duplicate_of": {"$exists": True}}) == 0
     assert db.posts.count_documents({"original": {"$ne": True}}) == 0
-    found: dict[str, list[str]] = {}
+    spiders: dict[str, list[str]] = {}
     for row in db.posts.find({}).sort("spider"):
-        found.setdefault(row["item"].rpartition("/")[2], []).append(row["spider"])
-    return found
+        spiders.setdefault(row["item"].rpartition("/")[2], []).append(row["spider"])
+    return spiders
 
 
 def flags(db: Db) -> dict[str, tuple[Any, ...]]:
-    """What stands on each post; clusters, which get new ids, by the posts that are in them."""
+    """Return the flags of each post; a cluster is a list of its members, since its id changes."""
     rows = list(db.posts.find())
     members: dict[Any, list[str]] = {}
     for row in rows:
@@ -97,9 +97,9 @@ def test_a_page_and_its_own_feeds_post_are_one_item(
 
     assert items(db) == {f"item-{name}.html": ["blog", "feeds"] for name in NAMES}
     for name in NAMES:
-        (found,) = hits(freshet, f"{name}word")
-        assert (sources(found), found["copies"]) == (["blog", "feeds"], 0)
-        assert found["id"] == f"blog {shown(pages, name)}"
+        (hit,) = hits(freshet, f"{name}word")
+        assert (sources(hit), hit["copies"]) == (["blog", "feeds"], 0)
+        assert hit["id"] == f"blog {shown(pages, name)}"
     for spider in ("blog", "feeds"):
         assert (
             len(hits(freshet, *(f"{name}word" for name in NAMES), "--any", "--spider", spider)) == 3
@@ -111,7 +111,7 @@ def test_a_page_and_its_own_feeds_post_are_one_item(
 
     page = in_json(freshet, "history", shown(pages, "a"))
     assert (page["spider"], len(page["visits"])) == ("blog", 1)
-    assert [one["feed"] for one in page["sources"]] == [url]
+    assert [source["feed"] for source in page["sources"]] == [url]
     https = shown(pages, "a").replace("http:", "https:")
     assert in_json(freshet, "history", https)["visits"] == page["visits"]
     of_feed = in_json(freshet, "history", shown(pages, "a"), "--source", url)
@@ -133,13 +133,13 @@ def test_the_source_with_most_text_is_shown_and_all_are_named(
     url = feed(pages, {"a": FULL["a"]})
     subscribe(db, uri, url)
     crawl(freshet)
-    (found,) = hits(freshet, "aword")
-    assert (found["spider"], sources(found)) == ("feeds", ["blog", "feeds"])
-    assert found["date"] == found["published"] is not None
+    (hit,) = hits(freshet, "aword")
+    assert (hit["spider"], sources(hit)) == ("feeds", ["blog", "feeds"])
+    assert hit["date"] == hit["published"] is not None
     printed = run(freshet, "search", "aword").out
     assert f"sources: blog, feeds ({url})" in printed
-    (found,) = hits(freshet, "short")
-    assert found["spider"] == "blog"
+    (hit,) = hits(freshet, "short")
+    assert hit["spider"] == "blog"
 
 
 def test_copies_of_an_item_are_copies_of_all_its_sources(
@@ -155,16 +155,16 @@ def test_copies_of_an_item_are_copies_of_all_its_sources(
 
     (copied,) = db.posts.find({"duplicate_of": {"$exists": True}})
     assert copied["spider"] == "copies"
-    (found,) = hits(freshet, "aword")
-    assert (sources(found), found["copies"]) == (["blog", "feeds"], 1)
-    (found,) = hits(freshet, "aword", "--spider", "copies", "--all")
-    assert [one["spider"] for one in found["hidden"]] == ["copies"]
+    (hit,) = hits(freshet, "aword")
+    assert (sources(hit), hit["copies"]) == (["blog", "feeds"], 1)
+    (hit,) = hits(freshet, "aword", "--spider", "copies", "--all")
+    assert [post["spider"] for post in hit["hidden"]] == ["copies"]
     listed = in_json(freshet, "duplicates")
     assert (listed["clusters"], listed["copies"]) == (1, 1)
     (cluster,) = listed["shown"]
-    told = in_json(freshet, "duplicates", "--cluster", cluster["cluster"])
-    assert [one["spider"] for one in told["members"]] == ["copies"]
-    assert len(told["sources"]) == 1
+    details = in_json(freshet, "duplicates", "--cluster", cluster["cluster"])
+    assert [post["spider"] for post in details["members"]] == ["copies"]
+    assert len(details["sources"]) == 1
     both = in_json(freshet, "duplicates", "explain", shown(pages, "a"), copied["url"])
     assert (both["duplicates"], both["a"]["id"]) == (True, f"blog {shown(pages, 'a')}")
     same = in_json(freshet, "duplicates", "explain", both["a"]["id"], f"feeds {url} a")
@@ -173,7 +173,7 @@ def test_copies_of_an_item_are_copies_of_all_its_sources(
     before = flags(db)
     assert run(freshet, "duplicates", "rebuild").code == 0
     assert flags(db) == before
-    # What was compared with a source that goes is compared with the one that is left.
+    # Posts compared with a removed source are compared with the remaining source.
     assert freshet("feeds", "remove", url, "--yes").code == 0
     assert {row["spider"] for row in db.posts.find({"original": True})} == {"blog"}
     assert db.posts.find_one({"spider": "copies"})["duplicate_of"] == f"blog {shown(pages, 'a')}"
@@ -188,8 +188,8 @@ def test_several_feeds_with_one_link_are_one_item(
     pages.file("tagged.xml", rss(post("t", FULL["a"], tagged)))
     subscribe(db, uri, *feeds, f"{pages.url}/tagged.xml")
     crawl(freshet)
-    (found,) = hits(freshet, "aword")
-    assert (len(found["sources"]), found["copies"]) == (3, 0)
+    (hit,) = hits(freshet, "aword")
+    assert (len(hit["sources"]), hit["copies"]) == (3, 0)
     assert items(db)["item-a.html"] == ["feeds"] * 3
 
 
@@ -204,15 +204,15 @@ def test_posts_of_one_feed_with_one_link_are_items_of_their_own(
     pages.file(
         "all.xml", rss(*(post(f"v{n}", f"same {text(n)}", f"{link}#v{n}") for n in range(3)))
     )
-    known = post("known", text(30))
+    known_post = post("known", text(30))
 
     def only(name: str, words: str) -> None:
-        """The feed's only post with the link; another one shows that it is the same feed."""
-        pages.file("one.xml", rss(known, post(name, f"same {words}", link)))
+        """Write a feed with one post for the link and a known post that identifies the feed."""
+        pages.file("one.xml", rss(known_post, post(name, f"same {words}", link)))
 
     only("w0", text(10))
     crawl(freshet)
-    # Until another one comes, the only post of a feed with this link is taken for it.
+    # A feed's only post with this link counts as the page's post until another one appears.
     of_link = {"item": {"$regex": "item-changes"}}
     assert sorted(row["spider"] for row in db.posts.find(of_link)) == ["blog", "feeds"]
     for n in range(1, 4):
@@ -223,7 +223,7 @@ def test_posts_of_one_feed_with_one_link_are_items_of_their_own(
     only("w3", f"{text(13)} edited")
     crawl(freshet, hours=24 * 5)
     assert [row["spider"] for row in db.posts.find(of_link)] == ["blog"]
-    # However many share it, a few are kept to tell.
+    # Only a few of the posts that share a link are kept as evidence.
     witnesses = {"url": link, "feed": f"{pages.url}/one.xml", "link": {"$exists": True}}
     assert db.posts.count_documents(witnesses) == 2
 
@@ -270,8 +270,8 @@ def test_links_to_lists_feeds_and_home_pages_are_no_items(
     crawl(freshet)
     assert db.posts.count_documents({"spider": "feeds"}) == len(links)
     assert db.posts.count_documents({"spider": "feeds", "item": {"$exists": True}}) == 0
-    told = in_json(freshet, "duplicates", "explain", links[2], links[3])
-    assert (told["a"]["url"], told["b"]["url"]) == (links[2], links[3])
+    explanation = in_json(freshet, "duplicates", "explain", links[2], links[3])
+    assert (explanation["a"]["url"], explanation["b"]["url"]) == (links[2], links[3])
 
 
 @pytest.mark.parametrize("first", ["page", "feed"])
@@ -296,8 +296,8 @@ def test_a_link_that_redirects_is_the_item_that_it_leads_to(
     subscribe(db, uri, f"{pages.url}/feed.xml")
     for step in ("page", "feed") if first == "page" else ("feed", "page"):
         crawl(freshet) if step == "feed" else freshet.crawl(wrapper)
-    (found,) = hits(freshet, "aword")
-    assert sources(found) == ["blog", "feeds"]
+    (hit,) = hits(freshet, "aword")
+    assert sources(hit) == ["blog", "feeds"]
     numbers = {row["post"]: row.get("item") for row in db.signatures.find()}
     assert len(set(numbers.values())) == 1
 
@@ -313,15 +313,15 @@ def test_a_followed_post_is_an_item_with_the_page_of_another_spider(
         crawl(freshet, "-a", "follow=1") if step == "feed" else freshet.crawl(wrapper)
     assert db.posts.count_documents({"page": {"$exists": True}}) == 3
     assert items(db) == {f"item-{name}.html": ["blog", "feeds"] for name in NAMES}
-    (found,) = hits(freshet, "aword")
-    assert found["copies"] == 0
+    (hit,) = hits(freshet, "aword")
+    assert hit["copies"] == 0
     assert in_json(freshet, "history", shown(pages, "a"))["spider"] == "blog"
 
 
 def test_pages_that_all_redirect_to_one_are_as_many_items(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:
-    """A page that asks for consent must not make one item of a feed's posts."""
+    """Keep posts apart whose links all redirect to one consent page."""
     db, uri = stored
     pages.file("consent/index.html", f"<p>{text(70)}</p>")
     for name in NAMES:
@@ -343,8 +343,8 @@ def test_a_source_stands_on_its_own_when_the_other_goes(
     crawl(freshet)
     assert run(freshet, "forget", "blog", "--yes").code == 0
     assert items(db) == {f"item-{name}.html": ["feeds"] for name in NAMES}
-    (found,) = hits(freshet, "aword")
-    assert sources(found) == ["feeds"]
+    (hit,) = hits(freshet, "aword")
+    assert sources(hit) == ["feeds"]
     assert in_json(freshet, "history", shown(pages, "a"))["post"]["feed"] == url
 
     freshet.crawl(wrapper, hours=1)
@@ -378,5 +378,5 @@ def test_sources_are_one_item_without_comparing_texts_too(
     subscribe(db, uri, feed(pages, FULL))
     freshet.crawl(blog(freshet, pages), **off)
     crawl(freshet, **off)
-    (found,) = hits(freshet, "aword")
-    assert sources(found) == ["blog", "feeds"]
+    (hit,) = hits(freshet, "aword")
+    assert sources(hit) == ["blog", "feeds"]

@@ -1,4 +1,4 @@
-"""`scrapy wrapper check`: what patterns and selectors make of pages, before anything is stored."""
+"""`scrapy wrapper check`: a preview of patterns and selectors before anything is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAGS = [f"/tag/{word}/" for word in ("love", "life", "tea", "books")]
 
 @pytest.fixture
 def wrapper(freshet: Freshet, pages: Pages) -> Path:
-    """A site whose selector for prices is wrong."""
+    """Define a site with a wrong selector for prices."""
     items = [f"/item/{n}" for n in range(5)]
     pages.list("index.html", [*items, "/list/2", *TAGS, "/about", "https://other.example/"])
     for n, path in enumerate(items):
@@ -31,7 +31,7 @@ def wrapper(freshet: Freshet, pages: Pages) -> Path:
 
 
 def checked(freshet: Freshet, *args: object, code: int = 0) -> dict[str, Any]:
-    """What the check prints as JSON."""
+    """Run the check and return its JSON."""
     done = freshet("wrapper", "check", *args, "--json")
     assert (done.code, done.err) == (code, ""), done
     printed: dict[str, Any] = json.loads(done.out)
@@ -39,7 +39,7 @@ def checked(freshet: Freshet, *args: object, code: int = 0) -> dict[str, Any]:
 
 
 def text(freshet: Freshet, *args: object, code: int = 0) -> str:
-    """What the check prints for people."""
+    """Run the check and return its text output."""
     done: Result = freshet("wrapper", "check", *args)
     assert (done.code, done.err) == (code, ""), done
     return done.out
@@ -49,13 +49,13 @@ def test_links_that_matched_no_pattern_are_grouped_by_shape(
     freshet: Freshet, pages: Pages, wrapper: Path, database: Db
 ) -> None:
     index = f"{pages.url}/index.html"
-    found = checked(freshet, wrapper, index)
-    assert found["problems"] == []
-    assert found["unmatched"] == [
+    report = checked(freshet, wrapper, index)
+    assert report["problems"] == []
+    assert report["unmatched"] == [
         {"text": "/tag/{word}/", "count": 4, "example": f"{pages.url}/tag/love/"},
         {"text": "/about", "count": 1, "example": f"{pages.url}/about"},
     ]
-    (page,) = found["pages"]
+    (page,) = report["pages"]
     assert page["matches"] == "start_urls (list page)"
     assert (len(page["links"]["item"]), len(page["links"]["list"])) == (5, 1)
     shown = text(freshet, wrapper, index)
@@ -69,11 +69,11 @@ def test_a_field_that_no_item_page_has_is_a_problem(
     freshet: Freshet, pages: Pages, wrapper: Path
 ) -> None:
     urls = [f"{pages.url}/item/{n}" for n in range(3)]
-    said = "field price: nothing found on 3 of 3 pages (selector .prise)"
-    assert checked(freshet, wrapper, *urls, code=1)["problems"] == [said]
+    message = "field price: nothing found on 3 of 3 pages (selector .prise)"
+    assert checked(freshet, wrapper, *urls, code=1)["problems"] == [message]
     shown = text(freshet, wrapper, *urls, code=1)
     assert shown.count("  price: nothing found (selector .prise)\n") == 3
-    assert f"problem: {said}\n" in shown
+    assert f"problem: {message}\n" in shown
     one_has_it = checked(freshet, wrapper, *urls, f"{pages.url}/item/full.html")
     assert one_has_it["problems"] == []
     assert [page["empty_fields"] for page in one_has_it["pages"]] == [["price"]] * 3 + [[]]
@@ -105,9 +105,9 @@ def test_a_list_page_that_leads_nowhere_is_a_problem(
 def test_a_site_may_be_given_by_arguments(freshet: Freshet, pages: Pages, wrapper: Path) -> None:
     index = f"{pages.url}/index.html"
     given = ("-a", "name=shop", "-a", f"start_urls={index}", "-a", r"item_pages=/item/\d+$")
-    found = checked(freshet, "site", *given, index, f"{pages.url}/item/1")
-    assert [page["matches"] for page in found["pages"]] == ["start_urls (list page)", "item_pages"]
-    assert found["unmatched"][0]["text"] == "/tag/{word}/"
+    report = checked(freshet, "site", *given, index, f"{pages.url}/item/1")
+    assert [page["matches"] for page in report["pages"]] == ["start_urls (list page)", "item_pages"]
+    assert report["unmatched"][0]["text"] == "/tag/{word}/"
     wrong = (*given[:-1], "item_pages=/artikel/")
     (problem,) = checked(freshet, "site", *wrong, index, code=1)["problems"]
     assert problem == f"{index}: no link on this page matches list_pages or item_pages"
@@ -147,7 +147,7 @@ def test_a_start_url_that_is_an_item_says_what_is_not_followed(
 ) -> None:
     index = f"{pages.url}/index.html"
     given = ("name=shop", f"start_urls={index}", "item_pages=/i")
-    words = [word for one in given for word in ("-a", one)]
+    words = [word for argument in given for word in ("-a", argument)]
     shown = text(freshet, "site", *words, index, code=1)
     assert "  matches start_urls (item page)\n" in shown
     assert "  5 matching links not followed, because this is an item page" in shown

@@ -1,4 +1,4 @@
-"""`scrapy feeds`: lists in and out, feeds found on pages, how they are doing, and their removal."""
+"""`scrapy feeds`: import and export, feed discovery on pages, status, and removal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def written(folder: Path, text: str | bytes, name: str = "list.opml") -> Path:
 
 
 def seen(db: Db, url: str, target: Row | None = None, monitor: Row | None = None) -> None:
-    """A feed of the spider `feeds` as a crawl leaves it."""
+    """Store a feed of the spider `feeds` as a crawl does."""
     key = {"_id": f"feeds {url}", "spider": "feeds", "url": url}
     past = {
         "since": NOW - 336 * HOUR,
@@ -68,19 +68,19 @@ def seen(db: Db, url: str, target: Row | None = None, monitor: Row | None = None
         "visited_at": NOW - 3 * HOUR, "next_visit": NOW + 5 * HOUR, "outcome": "changed",
         "consecutive_errors": 0, "consecutive_gone": 0, "history": past,
     }  # fmt: skip
-    known = {
+    row = {
         "title": "Its own title",
         "site": "https://x.example/",
         "format": "rss20",
         "feed_size": 10,
     }
     db.targets.insert_one(key | kept | (target or {}))
-    db.feeds.insert_one(key | known | {"full": True, "posts": 25, "problems": []} | (monitor or {}))
+    db.feeds.insert_one(key | row | {"full": True, "posts": 25, "problems": []} | (monitor or {}))
 
 
 @pytest.fixture
 def prepared(freshet: Freshet, database: Db) -> Db:
-    """An empty database with its collections."""
+    """Return an empty database with its collections."""
     assert feeds(freshet, "list").code == 0
     return database
 
@@ -125,18 +125,18 @@ def test_what_is_there_gains_categories_and_keeps_its_title(
         "0 feeds added, 2 already known, 2 categories, 1 rejected\n",
     )
     assert done.complaint == "scrapy feeds: line 6, Bad: ftp://c.example/: not an http or https URL"
-    found = database.targets.find_one({"url": "https://a.example/feed"})
-    assert found is not None
-    assert (found["title"], found["categories"]) == ("A", ["News/Local", "News/World"])
+    row = database.targets.find_one({"url": "https://a.example/feed"})
+    assert row is not None
+    assert (row["title"], row["categories"]) == ("A", ["News/Local", "News/World"])
 
 
 def test_an_alias_is_known(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
     seen(prepared, "https://a.example/new", {"aliases": ["https://a.example/feed"]})
     done = in_json(freshet, "feeds", "import", written(tmp_path, OPML))
     assert (done["added"], done["known"]) == (1, 1)
-    found = prepared.targets.find_one({"url": "https://a.example/new"})
-    assert found is not None
-    assert found["categories"] == ["News/Local"]
+    row = prepared.targets.find_one({"url": "https://a.example/new"})
+    assert row is not None
+    assert row["categories"] == ["News/Local"]
 
 
 def test_a_list_comes_from_standard_input(
@@ -206,7 +206,7 @@ def test_an_export_is_imported_as_it_was(freshet: Freshet, database: Db, tmp_pat
     path = tmp_path / "out.opml"
     done = feeds(freshet, "export", path)
     assert (done.code, done.out) == (0, f"2 feeds written to {path}\n")
-    # The second export may be of the next second.
+    # The second export may happen in the next second.
     dated = re.compile(r"<dateCreated>[^<]+</dateCreated>")
     assert dated.sub("", path.read_text()) == dated.sub("", feeds(freshet, "export").out)
     again = in_json(freshet, "feeds", "import", path, "--spider", "other")
@@ -244,7 +244,7 @@ def test_a_file_that_cannot_be_written(freshet: Freshet, prepared: Db, tmp_path:
 
 @pytest.fixture
 def blog(pages: Pages) -> Pages:
-    """A page that names three feeds, one of which is not there, and pages that name none."""
+    """Create a page that names three feeds, of which one is missing, and pages that name none."""
     for name in ("main", "second", "comments", "private/feed"):
         pages.file(f"{name}.xml", RSS.format(name.title()))
     links = map(LINK.format, ("comments.xml", "gone.xml", "main.xml?utm_source=page", "second.xml"))
@@ -332,14 +332,14 @@ def test_what_gives_no_feed_is_said_and_the_rest_is_added(
     done = freshet("feeds", "add", *(f"{blog.url}/{name}" for name in names), "ftp://x/")
     assert done.code == 1
     assert done.out == f"added  {blog.url}/feed.xml  Guessed\n"
-    said = [line.removeprefix(f"scrapy feeds: {blog.url}/") for line in done.err.splitlines()]
-    assert said[0] == "scrapy feeds: ftp://x/: not an http or https URL"
-    assert said[1].endswith(", and does not link to a feed")
-    assert said[2:4] == [
+    lines = [line.removeprefix(f"scrapy feeds: {blog.url}/") for line in done.err.splitlines()]
+    assert lines[0] == "scrapy feeds: ftp://x/: not an http or https URL"
+    assert lines[1].endswith(", and does not link to a feed")
+    assert lines[2:4] == [
         "about.html: an HTML page, with 1 possible feed link but no feed",
         "private/feed.xml: robots.txt disallows fetching it. --no-fetch adds it without a check",
     ]
-    assert said[6] == "no.xml: status 404"
+    assert lines[6] == "no.xml: status 404"
     assert urls(database.targets.find()) == {f"{blog.url}/feed.xml"}
     assert asked(blog)["/private/feed.xml"] == asked(blog)["/private/other.xml"] == 0
 
@@ -467,7 +467,7 @@ def test_an_empty_list_says_how_to_begin(freshet: Freshet, database: Db) -> None
 
 
 def collected(db: Db, url: str) -> None:
-    """A feed with all that may come of one: a post, its page, versions and visits of both."""
+    """Store a feed with all it can produce: a post, its page, versions and visits of both."""
     key, page = f"feeds {url}", f"{url}posts/1"
     seen(db, url)
     times: Row = {"at": NOW, "spider": "feeds", "content_hash": "h"}
@@ -497,14 +497,14 @@ def test_remove_takes_a_feed_with_all_that_came_of_it(freshet: Freshet, prepared
     prepared.targets.insert_one(other | {"kind": "item", "first_seen": NOW, "next_visit": NOW})
 
     planned = feeds(freshet, "remove", alias, "--dry-run")
-    said = "1 post, 2 versions, 2 visits, 1 day, 2 feeds, 3 targets"
-    assert planned.out == f"would remove https://a.example/b/, {alias}: {said}\n"
+    summary = "1 post, 2 versions, 2 visits, 1 day, 2 feeds, 3 targets"
+    assert planned.out == f"would remove https://a.example/b/, {alias}: {summary}\n"
     asked_for = feeds(freshet, "remove", alias)
     assert (asked_for.code, asked_for.complaint) == (
-        1, f"scrapy feeds: this deletes {said}. Re-run with --yes to confirm"
+        1, f"scrapy feeds: this deletes {summary}. Re-run with --yes to confirm"
     )  # fmt: skip
     done = feeds(freshet, "remove", alias, "--yes")
-    assert (done.code, done.out) == (0, f"removed https://a.example/b/, {alias}: {said}\n")
+    assert (done.code, done.out) == (0, f"removed https://a.example/b/, {alias}: {summary}\n")
 
     left = {
         name: prepared[name].count_documents({})
@@ -555,9 +555,9 @@ def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint:
 
 
 def test_help_tells_every_action_with_its_options_and_an_example(freshet: Freshet) -> None:
-    said = feeds(freshet, "--help").out
+    help_text = feeds(freshet, "--help").out
     for action in ("import", "add", "export", "list", "remove", "push"):
-        assert f"\nscrapy feeds {action} [" in said
-        assert f"Example: scrapy feeds {action} " in said
+        assert f"\nscrapy feeds {action} [" in help_text
+        assert f"Example: scrapy feeds {action} " in help_text
     for option in ("--category NAME", "--no-fetch", "--format", "--errors", "--limit N", "--yes"):
-        assert option in said
+        assert option in help_text

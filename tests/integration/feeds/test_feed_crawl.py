@@ -1,4 +1,4 @@
-"""`scrapy crawl feeds`: posts collected, edits, losses, bad documents, moves and twins."""
+"""`scrapy crawl feeds`: new, edited and missed posts, bad documents, redirects, duplicate feeds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def subscribe(db: Db, uri: str, *urls: str, **more: object) -> None:
-    """Put feeds under watch, due at once."""
+    """Add feeds that are due immediately."""
     on(uri, prepare)
     for url in urls:
         db.targets.insert_one(new_document("feeds", url, Kind.FEED, BEGIN, BEGIN) | more)
 
 
 def crawl(freshet: Freshet, *args: str, hours: float = 0, **env: object) -> Result:
-    """One pass over the feeds that ends well."""
+    """Run one crawl of the feeds and check that it succeeds."""
     words = ("-s", "AUTOTHROTTLE_ENABLED=0", "-s", "DOWNLOAD_DELAY=0", *args)
     result = freshet("crawl", "feeds", *words, hours=hours, **env)
     assert result.code == 0, result.err
@@ -50,7 +50,7 @@ def post(name: str, text: str = "text", link: str | None = None, ago_hours: floa
 
 
 def collected(db: Db) -> dict[str, Row]:
-    return {found["guid"]: found for found in db.posts.find()}
+    return {row["guid"]: row for row in db.posts.find()}
 
 
 def test_new_posts_are_stored_once_and_edits_are_versions(
@@ -83,8 +83,8 @@ def test_new_posts_are_stored_once_and_edits_are_versions(
     assert "-main_text: text" in shown.out
     assert "+main_text: corrected" in shown.out
     assert f"post of {url}" in freshet("history", "https://blog.test/b").out
-    known = db.feeds.find_one({"url": url})
-    assert (known["feed_size"], known["full"], known["posts"]) == (2, True, 3)
+    feed = db.feeds.find_one({"url": url})
+    assert (feed["feed_size"], feed["full"], feed["posts"]) == (2, True, 3)
     assert target(db, url)["feed_size"] == 2
 
 
@@ -210,8 +210,8 @@ def test_a_feed_that_asks_for_time_is_given_it(
     pages.file("/feed.xml", rss(post("a"), channel="<ttl>1440</ttl>"))
     subscribe(db, uri, f"{pages.url}/feed.xml")
     crawl(freshet)
-    found = target(db, f"{pages.url}/feed.xml")
-    assert found["next_visit"] - found["visited_at"] >= timedelta(hours=24)
+    row = target(db, f"{pages.url}/feed.xml")
+    assert row["next_visit"] - row["visited_at"] >= timedelta(hours=24)
 
 
 def test_the_name_of_the_wrapper_file_must_exist(freshet: Freshet, tmp_path: Path) -> None:
@@ -234,8 +234,12 @@ def test_a_feed_that_moved_for_good_is_renamed_once_it_has_said_so_three_times(
     crawl(freshet, hours=36)
 
     assert db.targets.count_documents({}) == 1
-    found = target(db, new)
-    assert (found["aliases"], found["categories"], found["requested"]) == ([old], ["tea"], 4)
+    document = target(db, new)
+    assert (document["aliases"], document["categories"], document["requested"]) == (
+        [old],
+        ["tea"],
+        4,
+    )
     assert {name: row["feed"] for name, row in collected(db).items()} == dict.fromkeys("abc", new)
     assert db.feeds.find_one()["posts"] == 3
     assert len(visits(db, target=new)) == 4
@@ -263,12 +267,16 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
     assert set(collected(db)) == {"a", "b", "pushed 1", "pushed 2"}
     assert db.pushes.count_documents({}) == 0
     assert asked(pages)["/feed.xml"] == 1
-    found = target(db, url)
-    assert (found["next_visit"], found["requested"], found["feed_size"]) == (planned, 1, 10)
+    document = target(db, url)
+    assert (document["next_visit"], document["requested"], document["feed_size"]) == (
+        planned,
+        1,
+        10,
+    )
     assert [row.get("pushed", False) for row in visits(db)] == [False, True, True]
     assert db.feeds.find_one()["posts"] == 4
 
-    # The poll that follows knows the pushed posts, and misses nothing.
+    # The next poll recognizes the pushed posts and reports none as missed.
     pages.file("/feed.xml", rss(post("pushed 2"), post("pushed 1")))
     crawl(freshet, hours=12)
     (row,) = visits(db, target=url, posts_new=0)
@@ -276,7 +284,7 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
 
 
 def deliver(db: Db, url: str, number: int, body: str, at: datetime) -> None:
-    """What a hub posted, as `scrapy feeds push` keeps it."""
+    """Store a hub's delivery as `scrapy feeds push` does."""
     row = {
         "_id": f"feeds {url} {number}", "spider": "feeds", "url": url, "body": body.encode(),
         "at": at, "content_type": "application/rss+xml", "size": len(body),
@@ -298,17 +306,17 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
     before = (collected(db)["a"], list(db.versions.find().sort("at")))
     pages.clear_log()
 
-    # An old document, and one that was never seen: both have signatures of the hub.
+    # Deliver an outdated document and one never served; both carry valid signatures of the hub.
     for number, body in enumerate([first, rss(post("a", "three"))]):
         old = body.replace("A blog", "An old name")
         deliver(db, url, number, old, datetime.now(UTC))
-        said = crawl(freshet, hours=12.1 + number / 10)
-        assert "hub delivered different content for 1 known post; fetching" in said.err
+        result = crawl(freshet, hours=12.1 + number / 10)
+        assert "hub delivered different content for 1 known post; fetching" in result.err
         assert (collected(db)["a"], list(db.versions.find().sort("at"))) == before
         assert asked(pages)["/feed.xml"] == number + 1, "in the same run"
         assert db.feeds.find_one()["title"] == "A blog"
 
-    # A true edit comes with that fetch; a new post comes with the delivery itself.
+    # A true edit is found by that fetch; a new post arrives with the delivery itself.
     edited = rss(post("b", "new"), post("a", "three"))
     pages.file("/feed.xml", edited)
     deliver(db, url, 3, edited, datetime.now(UTC))

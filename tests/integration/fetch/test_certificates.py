@@ -1,4 +1,4 @@
-"""Certificates of sites have to be good, unless a wrapper says otherwise."""
+"""Site certificates must be valid unless a site definition allows otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAULTS = {
 
 
 class Page(BaseHTTPRequestHandler):
-    """The same page everywhere."""
+    """Serve the same page at every path."""
 
     def do_GET(self) -> None:
         body = b"<h1>A page</h1>"
@@ -41,7 +41,7 @@ class Page(BaseHTTPRequestHandler):
 
 @dataclass(frozen=True)
 class Sites:
-    """Sites on this machine, each with a certificate of its own; `trusted`: who signed them."""
+    """Hold local sites, each with its own certificate; `trusted` is the file of trusted issuers."""
 
     urls: dict[str, str]
     trusted: Path
@@ -65,12 +65,12 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
 
 @contextlib.contextmanager
 def secure(cert: Path, key: Path) -> Iterator[int]:
-    """The port of a server that speaks TLS."""
+    """Run a TLS server and yield its port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    # The handshake belongs to the connection's own thread: it may never come to an end.
+    # The handshake runs in the connection's thread, because it may never finish.
     server.socket = context.wrap_socket(
         server.socket, server_side=True, do_handshake_on_connect=False
     )
@@ -85,7 +85,7 @@ def secure(cert: Path, key: Path) -> Iterator[int]:
 
 
 def crawled(freshet: Freshet, sites: Sites, **keys: object) -> str:
-    """A pass over all of them; its log."""
+    """Crawl all sites and return the log."""
     given = {"start_urls": list(sites.urls.values()), "item_pages": "/item/", **keys}
     wrapper = freshet.wrapper("secure", **given)
     return freshet.crawl(wrapper, code=1, SSL_CERT_FILE=sites.trusted).err
@@ -95,9 +95,9 @@ def test_a_bad_certificate_costs_its_site_and_the_log_says_what_is_wrong(
     freshet: Freshet, database: Db, sites: Sites
 ) -> None:
     log = crawled(freshet, sites)
-    found = {visit["target"]: visit for visit in visits(database)}
+    by_target = {visit["target"]: visit for visit in visits(database)}
     for name, fault in FAULTS.items():
-        visit = found[sites.urls[name]]
+        visit = by_target[sites.urls[name]]
         if fault is None:
             assert visit["outcome"] == "new"
         else:

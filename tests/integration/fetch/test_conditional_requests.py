@@ -1,4 +1,4 @@
-"""Conditional requests: sent when the answer "not modified" would be true, and only then."""
+"""Conditional requests: sent only if a "not modified" answer would be correct."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TITLE_AND_TEXT = {"title": "h1", "text": "p.text"}
 
 @pytest.fixture
 def pages_once(freshet: Freshet, pages: Pages) -> Pages:
-    """A list and an item, read once for their titles."""
+    """Crawl a list and an item once for their titles."""
     pages.list("list.html", ["item-a.html"])
     pages.file("item-a.html", '<h1>A</h1><p class="text">Text of A</p>')
     freshet.crawl(wrapper(freshet, pages))
@@ -32,7 +32,7 @@ def wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
 
 
 def conditional(pages: Pages) -> set[str]:
-    """Paths that were asked for with validators."""
+    """Return the paths that were requested with validators."""
     return {request["path"] for request in pages.requests() if request["conditional"]}
 
 

@@ -1,4 +1,4 @@
-"""A site's headers and cookies reach its own hosts and no others."""
+"""A site's headers and cookies are sent only to its own hosts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def site(freshet: Freshet, server: Recorder, **more: Any) -> Path:
 
 
 def carries(headers: dict[str, str]) -> bool:
-    """Whether a request has all of the site's headers and cookies; False: it has none of them."""
+    """Return true if a request has all of the site's headers and cookies; fail if only some."""
     whole = (
         headers.get("x-api-key") == ENV["KEY"],
         headers.get("authorization") == f"Bearer {ENV['KEY']}",
@@ -60,7 +60,7 @@ def carries(headers: dict[str, str]) -> bool:
 
 
 def assert_ignorant(server: Recorder) -> None:
-    """No request that came, for robots.txt either, has a secret or a foreign Referer."""
+    """Check that no request, including for robots.txt, has a secret or a foreign Referer."""
     assert server.asked
     for _, headers in server.asked:
         assert not carries(headers)
@@ -152,7 +152,7 @@ def test_cells_alone_carry_them_to_the_hosts_of_the_cells(
 
 def test_from_https_to_http_goes_none(freshet: Freshet, tmp_path: Path) -> None:
     with Recorder(certificate(tmp_path)) as secure, Recorder() as plain:
-        # The same name at the same port differs in its scheme only; behind a proxy both lead here.
+        # Both sites have the same host name, so the redirect only changes the scheme and the port.
         secure.answers["/list"] = (302, plain.url + "/item")
         plain.answers["/item"] = PAGE
         freshet.crawl(site(freshet, secure, verify_tls=False), code=1, **ENV)

@@ -1,4 +1,4 @@
-"""Pages that answer 404 or 410: gone once it is sure, and welcome when they come back."""
+"""Pages that answer 404 or 410: gone after confirmation, and restored when they return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.integration.harness import Db, Freshet, Pages, asked, target, visits
 from tests.site.running import RunningSite
 
-DAY = 25  # hours, so that items are due again
+DAY = 25  # hours; longer than a day so that items are due again
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def test_a_page_is_gone_after_so_many_confirmations(
     assert (second["gone"], second["consecutive_gone"]) == (True, 2)
     assert (second["next_visit"] - second["visited_at"]).days == 28, "looked at rarely from now on"
 
-    found = visits(database, target=url)
-    assert [(v["outcome"], v["status"], v.get("reason")) for v in found] == [
+    rows = visits(database, target=url)
+    assert [(v["outcome"], v["status"], v.get("reason")) for v in rows] == [
         ("new", 200, None),
         ("gone", 404, "1 of 2 confirmations"),
         ("gone", 404, None),

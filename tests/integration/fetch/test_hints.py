@@ -1,4 +1,4 @@
-"""A list that says other things of an item than before makes it due, while that proves right."""
+"""A list that changes its text about an item makes it due, as long as such hints prove right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIST_HOURS, ITEM_HOURS = 1, 48
 
 def shelf(pages: Pages, offers: Mapping[str, str]) -> None:
     lines = (
-        f'<li><a href="item-{name}.html">{name}</a> {said}</li>' for name, said in offers.items()
+        f'<li><a href="item-{name}.html">{name}</a> {text}</li>' for name, text in offers.items()
     )
     pages.file("list.html", f"<ul>{''.join(lines)}</ul>")
 
@@ -25,7 +25,7 @@ def wrapper_of(freshet: Freshet, pages: Pages) -> object:
 
 
 def begin(freshet: Freshet, pages: Pages) -> object:
-    """Two items at £5, known from a first pass."""
+    """Crawl two items at £5 for the first time."""
     for name in ("cup", "jug"):
         pages.item(f"item-{name}.html", f"{name} at £5")
     shelf(pages, {"cup": "£5", "jug": "£5"})
@@ -74,7 +74,7 @@ def test_a_new_item_changes_nobody_else_s_card(freshet: Freshet, pages: Pages) -
 def test_lists_that_cry_wolf_are_not_believed_any_more(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    """Such as those that tell how many look at an item at this moment."""
+    """Ignore hints of lists that change without cause, such as those with live viewer counts."""
     wrapper = begin(freshet, pages)
     row = {"spider": "pages", "target": f"{pages.url}/item-cup.html", "outcome": "unchanged"}
     seen = {"at": datetime(2026, 1, 1, tzinfo=UTC), "changed": 0, "hint": "list"}
@@ -87,7 +87,7 @@ def test_lists_that_cry_wolf_are_not_believed_any_more(
 def test_an_edited_list_page_is_no_change_of_its_own(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    """What counts of a list is what it links to."""
+    """Compare list pages only by the items they link to."""
     wrapper = begin(freshet, pages)
     shelf(pages, {"cup": "£5", "jug": "£4"})
     freshet.crawl(wrapper, hours=2)

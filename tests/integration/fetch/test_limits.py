@@ -1,4 +1,4 @@
-"""Limits of one pass: what is left over is done by the next one."""
+"""Limits of a run: the next run continues with the remaining targets."""
 
 from __future__ import annotations
 
@@ -87,39 +87,39 @@ def test_small_batches_and_few_pages_in_flight_store_the_same(
     assert asked(site).total() == PAGES
 
 
-class Crowd(BaseHTTPRequestHandler):
-    """A slow site of one list and twelve items, which counts who is there at the same time."""
+class SlowSite(BaseHTTPRequestHandler):
+    """Serve a slow site of one list and twelve items, and count simultaneous requests."""
 
-    here, most = 0, 0
+    active, peak = 0, 0
     lock = threading.Lock()
 
     def do_GET(self) -> None:
         with self.lock:
-            Crowd.here += 1
-            Crowd.most = max(Crowd.most, Crowd.here)
+            SlowSite.active += 1
+            SlowSite.peak = max(SlowSite.peak, SlowSite.active)
         time.sleep(0.1)
         body = b"<h1>a</h1>" + b"".join(b"<a href=/item/%d>x</a>" % i for i in range(12))
         self.send_response(200 if "robots" not in self.path else 404)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
         with self.lock:
-            Crowd.here -= 1
+            SlowSite.active -= 1
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress the request log."""
 
 
-@pytest.mark.parametrize("most", [1, 3])
-def test_no_more_requests_at_a_time_than_the_wrapper_allows(freshet: Freshet, most: int) -> None:
-    Crowd.most = 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), Crowd) as server:
+@pytest.mark.parametrize("maximum", [1, 3])
+def test_no_more_requests_at_a_time_than_the_wrapper_allows(freshet: Freshet, maximum: int) -> None:
+    SlowSite.peak = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowSite) as server:
         threading.Thread(target=server.serve_forever).start()
         url = f"http://127.0.0.1:{server.server_port}/"
         keys = {"start_urls": [url], "item_pages": "/item/", "fields": {"title": "h1"}}
-        freshet.crawl(freshet.wrapper("narrow", **keys, concurrency=most))
+        freshet.crawl(freshet.wrapper("narrow", **keys, concurrency=maximum))
         server.shutdown()
-    assert Crowd.most == most
+    assert SlowSite.peak == maximum
 
 
 def test_a_delay_between_requests_is_kept(freshet: Freshet, site: RunningSite) -> None:
@@ -134,5 +134,5 @@ def test_a_delay_between_requests_is_kept(freshet: Freshet, site: RunningSite) -
     freshet.crawl(wrapper)
     times = [request["at"] for request in site.requests()]
     assert len(times) == 5
-    # Scrapy's delay is from half to one and a half of what is asked for.
+    # Scrapy varies the delay between 0.5 and 1.5 times the configured value.
     assert min(after - before for before, after in pairwise(times)) >= 0.19

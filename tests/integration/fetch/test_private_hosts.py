@@ -1,4 +1,4 @@
-"""Names that lead into private networks: only those that the user has listed with their ports."""
+"""Names that resolve to private networks: allowed only if the user has listed host and port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.harness import Db, Freshet, Result, visits
 from tests.integration.recording import Recorder
 
 pytestmark = pytest.mark.mongo
-# Whoever controls the name server of these domains chooses the address.
+# The owner of the name server of these domains chooses the address.
 RESOLVER = """
 from scrapy.resolver import CachingThreadedResolver
 from twisted.internet.defer import succeed
@@ -26,7 +26,7 @@ PAGE = "<h1>A page</h1>"
 
 @pytest.fixture
 def inside() -> Iterator[Recorder]:
-    """A server in the private network, which an attacker wants to be read."""
+    """Run a server in the private network that an attacker wants Freshet to read."""
     with Recorder() as server:
         server.answers |= {"/list": '<a href="/item">an item</a>', "/item": PAGE}
         yield server
@@ -34,7 +34,7 @@ def inside() -> Iterator[Recorder]:
 
 @pytest.fixture
 def resolved(freshet: Freshet) -> Freshet:
-    """Freshet, with all names below `.test` at 127.0.0.1."""
+    """Resolve all names below `.test` to 127.0.0.1."""
     (freshet.folder / "private_resolver.py").write_text(RESOLVER, encoding="utf-8")
     freshet.env["PYTHONPATH"] = str(freshet.folder)
     return freshet
@@ -56,12 +56,12 @@ def test_a_name_in_start_urls_opens_no_private_network(
     assert inside.asked == []
     (visit,) = visits(database)
     assert visit["outcome"] == "blocked"
-    said = (
+    message = (
         f"{place} is not on the public Internet (127.0.0.1) "
         "(to allow this host and port, add them to FRESHET_PRIVATE_HOSTS)"
     )
-    assert visit["reason"] == said
-    assert result.err.count(f"WARNING: Request refused: {said}") == 1
+    assert visit["reason"] == message
+    assert result.err.count(f"WARNING: Request refused: {message}") == 1
 
 
 @pytest.mark.parametrize("name", ["intranet.test:{}", "other.test:80, Intranet.test:{}"])

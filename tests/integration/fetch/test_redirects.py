@@ -1,4 +1,4 @@
-"""Redirects: one page is one target, whatever its other names."""
+"""Redirects: a page is one target, whatever its other names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.integration.harness import Db, Freshet, Pages, asked, target, urls, visits
 from tests.site.running import RunningSite
 
-# A folder without its slash at the end redirects to the one with it.
+# A folder URL without a trailing slash redirects to the URL with one.
 ITEMS = r"/item/\w+/?$"
 
 
@@ -116,8 +116,8 @@ def test_an_alias_that_becomes_a_page_of_its_own_is_stored_as_one(
     freshet.crawl(wrapper)
     (pages.home / "item/a/index.html").unlink()
     (pages.home / "item/a").rmdir()
-    pages.item("item/a", "Now a page")  # a file of no type is not shown as HTML, but read
-    freshet.crawl(wrapper, hours=24 * 28 + 1)  # an alias is looked at again after 28 days
+    pages.item("item/a", "Now a page")  # without a type, it is read but not shown as HTML
+    freshet.crawl(wrapper, hours=24 * 28 + 1)  # an alias is checked again after 28 days
     own = target(database, f"{pages.url}/item/a")
     assert "alias_of" not in own
     assert database.posts.find_one({"url": own["url"]}, {"title": 1})
@@ -132,8 +132,10 @@ def test_a_full_pass_leaves_aliases_out(
     freshet.crawl(wrapper)
     pages.clear_log()
     freshet.crawl(wrapper, "-a", "full=1", hours=1)
-    asked = [request["path"] for request in pages.requests() if request["path"] != "/robots.txt"]
-    assert sorted(asked) == ["/item/a/", "/list.html"]
+    requested = [
+        request["path"] for request in pages.requests() if request["path"] != "/robots.txt"
+    ]
+    assert sorted(requested) == ["/item/a/", "/list.html"]
 
 
 def test_an_item_that_redirects_to_a_list_page_is_gone(
@@ -154,7 +156,7 @@ def test_the_log_says_that_an_item_was_redirected_to_a_list(
 
 
 def moved_wrapper(freshet: Freshet, site: RunningSite) -> Path:
-    """An item that redirects to a list page."""
+    """Define a site with an item that redirects to a list page."""
     return freshet.wrapper(
         "edge",
         start_urls=[f"{site.url}/edge/"],
@@ -198,7 +200,7 @@ def test_a_redirect_to_a_host_that_is_to_be_left_alone_is_followed_no_further(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     wrapper = edge_wrapper(freshet, site, "/edge/item/redirect-offsite$")
-    freshet.crawl(wrapper, "-a", "limit=1")  # the list alone
+    freshet.crawl(wrapper, "-a", "limit=1")  # only the list
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     database.hosts.insert_one({"_id": "offsite.invalid", "hold_until": tomorrow})
     site.clear_log()

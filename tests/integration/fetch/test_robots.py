@@ -1,4 +1,4 @@
-"""robots.txt is obeyed unless a wrapper says otherwise."""
+"""robots.txt is obeyed unless a site definition disables it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scrapy cron`: lines for a crontab that run as they are."""
+"""`scrapy cron`: lines that can be installed in a crontab unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AVAILABLE = "Available: books, feeds, quotes; or name a .toml file"
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Freshet:
-    """Freshet without a database: cron needs none for spider classes and files."""
+    """Return commands without a database: cron needs none for spider classes and files."""
     return Freshet(tmp_path, FRESHET_DATA_DIR=tmp_path / "data")
 
 

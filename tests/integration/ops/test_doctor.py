@@ -1,4 +1,4 @@
-"""`scrapy doctor` on real servers, good ones and broken ones."""
+"""`scrapy doctor` on real servers, healthy and broken."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOBODY = "mongodb://%2Fnowhere%2Fmongod.sock/freshet"
 
 @pytest.fixture
 def prepared(stored: tuple[Db, str]) -> Db:
-    """A database as commands leave it."""
+    """Prepare a database as commands do."""
     db, uri = stored
     on(uri, prepare)
     return db
@@ -36,32 +36,34 @@ def quick(freshet: Freshet, *args: object, **env: object) -> Result:
 
 def findings(done: Result) -> list[Row]:
     assert done.err == ""
-    told = json.loads(done.out)
-    assert done.code == (0 if told["ok"] else 1)
-    return list(told["findings"])
+    report = json.loads(done.out)
+    assert done.code == (0 if report["ok"] else 1)
+    return list(report["findings"])
 
 
 def bad(done: Result) -> list[Row]:
-    """What is not fine."""
-    return [one for one in findings(done) if one["status"] != "ok"]
+    """Return the findings that are not ok."""
+    return [finding for finding in findings(done) if finding["status"] != "ok"]
 
 
 def one_bad(done: Result) -> Row:
-    (found,) = bad(done)
-    return found
+    (finding,) = bad(done)
+    return finding
 
 
-def found_of(done: Result, check: str) -> Row:
-    (found,) = (one for one in findings(done) if one["check"] == check and not one["of"])
-    return found
+def finding_of(done: Result, check: str) -> Row:
+    (match,) = (
+        finding for finding in findings(done) if finding["check"] == check and not finding["of"]
+    )
+    return match
 
 
 def test_where_all_is_well(freshet: Freshet, prepared: Db, redis: str) -> None:
     done = quick(freshet, REDIS_URL=redis)
-    assert [one["check"] for one in bad(done)] == ["redis persistence"]
-    assert found_of(done, "mongodb data")["found"] == f"{prepared.name}: version {VERSION}"
-    assert found_of(done, "mongodb indexes")["found"] == "complete"
-    assert found_of(done, "redis")["found"].startswith("Valkey ")
+    assert [finding["check"] for finding in bad(done)] == ["redis persistence"]
+    assert finding_of(done, "mongodb data")["found"] == f"{prepared.name}: version {VERSION}"
+    assert finding_of(done, "mongodb indexes")["found"] == "complete"
+    assert finding_of(done, "redis")["found"].startswith("Valkey ")
     assert list(prepared.meta.find({"_id": {"$regex": "doctor"}})) == [], "nothing is left"
 
 
@@ -77,7 +79,7 @@ def test_for_people_each_check_is_a_line(freshet: Freshet, prepared: Db) -> None
 def test_an_empty_database_stays_without_collections(freshet: Freshet, database: Db) -> None:
     done = quick(freshet)
     assert bad(done) == []
-    assert "no data yet" in found_of(done, "mongodb data")["found"]
+    assert "no data yet" in finding_of(done, "mongodb data")["found"]
     assert database.list_collection_names() == ["meta"], "where the write was tried"
 
 
@@ -87,20 +89,20 @@ def test_an_index_that_is_gone_and_one_that_is_another(freshet: Freshet, prepare
     prepared.posts.drop_index("search")
     prepared.posts.create_index([("title", "text"), ("words", "text")], name="search")
     done = quick(freshet)
-    told = {one["found"].partition(" ")[0]: one for one in bad(done)}
-    assert {name: one["status"] for name, one in told.items()} == {
+    by_index = {finding["found"].partition(" ")[0]: finding for finding in bad(done)}
+    assert {name: finding["status"] for name, finding in by_index.items()} == {
         "spider_1_at_1": "warning", "bands_1": "failed", "search": "warning",
     }  # fmt: skip
-    assert told["spider_1_at_1"]["todo"] == (
+    assert by_index["spider_1_at_1"]["todo"] == (
         'in mongosh: db.visits.createIndex({"spider": 1, "at": 1}, {"name": "spider_1_at_1"})'
     )
-    assert 'db.posts.dropIndex("search"); db.posts.createIndex(' in told["search"]["todo"]
+    assert 'db.posts.dropIndex("search"); db.posts.createIndex(' in by_index["search"]["todo"]
 
 
 def test_what_the_schema_makes_is_what_is_looked_for(freshet: Freshet, prepared: Db) -> None:
     for name in INDEXES:
         prepared.drop_collection(name)
-    missing = [one for one in bad(quick(freshet)) if one["check"] == "mongodb indexes"]
+    missing = [finding for finding in bad(quick(freshet)) if finding["check"] == "mongodb indexes"]
     assert len(missing) == sum(map(len, INDEXES.values()))
 
 
@@ -118,35 +120,37 @@ def test_data_of_an_earlier_freshet_are_left_alone(freshet: Freshet, prepared: D
 def test_servers_that_are_away(freshet: Freshet) -> None:
     away = {"MONGO_URI": NOBODY, "FRESHET_MONGO_TIMEOUT_SECONDS": 0.2}
     done = quick(freshet, REDIS_URL="redis://:secret@127.0.0.1:1/0", **away)
-    assert {one["check"]: one["status"] for one in bad(done)} == {
+    assert {finding["check"]: finding["status"] for finding in bad(done)} == {
         "mongodb": "failed", "redis": "failed",
     }  # fmt: skip
     assert "secret" not in done.out
-    assert all(one["status"] == "ok" for one in findings(done) if one["check"] == "wrapper")
+    assert all(
+        finding["status"] == "ok" for finding in findings(done) if finding["check"] == "wrapper"
+    )
 
 
 def test_a_server_without_a_journal(freshet: Freshet) -> None:
     with second_mongod("--nojournal") as (_, uri):
-        found = one_bad(quick(freshet, MONGO_URI=f"{uri}/freshet"))
-    assert (found["check"], found["status"]) == ("mongodb write", "failed")
-    assert "journal" in found["found"]
+        finding = one_bad(quick(freshet, MONGO_URI=f"{uri}/freshet"))
+    assert (finding["check"], finding["status"]) == ("mongodb write", "failed")
+    assert "journal" in finding["found"]
 
 
 def test_a_redis_that_drops_what_is_needed(freshet: Freshet, prepared: Db) -> None:
     settings = {"maxmemory": "100mb", "maxmemory_policy": "volatile-ttl", "appendonly": "yes"}
     with private_server(**settings) as server:
-        found = one_bad(quick(freshet, REDIS_URL=url_of(server)))
-        assert found["found"] == "100 MB, maxmemory-policy volatile-ttl"
+        finding = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+        assert finding["found"] == "100 MB, maxmemory-policy volatile-ttl"
     with private_server(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
-        found = one_bad(quick(freshet, REDIS_URL=url_of(server)))
-        assert (found["check"], found["status"]) == ("redis", "failed")
+        finding = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+        assert (finding["check"], finding["status"]) == ("redis", "failed")
 
 
 def test_a_redis_that_is_full(freshet: Freshet, prepared: Db) -> None:
     with private_server(maxmemory="1") as server:
-        found = one_bad(quick(freshet, REDIS_URL=url_of(server)))
-    assert (found["check"], found["status"]) == ("redis", "failed")
-    assert "used memory" in found["found"]
+        finding = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+    assert (finding["check"], finding["status"]) == ("redis", "failed")
+    assert "used memory" in finding["found"]
 
 
 def test_wrappers_that_are_broken(freshet: Freshet, prepared: Db) -> None:
@@ -156,11 +160,11 @@ def test_wrappers_that_are_broken(freshet: Freshet, prepared: Db) -> None:
     secret = freshet.wrapper("secret", **good, headers={"X-Token": "${NO_SUCH_TOKEN_HERE}"})
     given = [word for path in (fine, wrong, secret) for word in ("--spider", path)]
     done = quick(freshet, *given, "--spider", "nosuch")
-    told = {one["of"]: one for one in bad(done)}
-    assert told.keys() == {str(wrong), str(secret), "nosuch"}
-    assert told[str(wrong)]["found"] == f"{wrong}: colour: unknown key"
-    assert told[str(secret)]["todo"] == "set NO_SUCH_TOKEN_HERE in the environment"
-    assert "Available: books, feeds, quotes" in told["nosuch"]["found"]
+    by_site = {finding["of"]: finding for finding in bad(done)}
+    assert by_site.keys() == {str(wrong), str(secret), "nosuch"}
+    assert by_site[str(wrong)]["found"] == f"{wrong}: colour: unknown key"
+    assert by_site[str(secret)]["todo"] == "set NO_SUCH_TOKEN_HERE in the environment"
+    assert "Available: books, feeds, quotes" in by_site["nosuch"]["found"]
 
 
 def test_a_spider_that_cannot_be_imported(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
@@ -173,18 +177,18 @@ def test_a_spider_that_cannot_be_imported(freshet: Freshet, prepared: Db, tmp_pa
     )
     words = ("doctor", "--quick", "--json", "-s", "SPIDER_MODULES=broken_spiders")
     done = freshet(*words, PYTHONPATH=tmp_path, **CONTACT)
-    found = one_bad(done)
-    assert (found["of"], found["status"]) == ("broken_spiders.typo", "failed")
-    assert f"name 'nosuchname' is not defined ({package / 'typo.py'}:1)" in found["found"]
-    assert "mine" in {one["of"] for one in findings(done)}, "the others are looked at"
+    problem = one_bad(done)
+    assert (problem["of"], problem["status"]) == ("broken_spiders.typo", "failed")
+    assert f"name 'nosuchname' is not defined ({package / 'typo.py'}:1)" in problem["found"]
+    assert "mine" in {finding["of"] for finding in findings(done)}, "the others are looked at"
 
 
 def test_a_bad_setting_is_one_of_the_findings(freshet: Freshet) -> None:
     done = freshet("doctor", "--quick", "--json", FRESHET_COMMIT_SIZE="0", **CONTACT)
-    found = one_bad(done)
-    assert found["check"] == "settings"
-    assert found["found"].startswith("FRESHET_COMMIT_SIZE: ")
-    assert "wrapper" in {one["check"] for one in findings(done)}, "what can be looked at is"
+    problem = one_bad(done)
+    assert problem["check"] == "settings"
+    assert problem["found"].startswith("FRESHET_COMMIT_SIZE: ")
+    assert "wrapper" in {finding["check"] for finding in findings(done)}, "what can be looked at is"
 
 
 def test_the_last_pass_of_a_spider(freshet: Freshet, prepared: Db) -> None:
@@ -194,9 +198,9 @@ def test_the_last_pass_of_a_spider(freshet: Freshet, prepared: Db) -> None:
         {"_id": "books x", "spider": "books", "url": "x", "kind": "item", "first_seen": long_ago,
          "next_visit": long_ago},
     )  # fmt: skip
-    found = one_bad(quick(freshet, "--spider", "books"))
-    assert (found["check"], found["of"]) == ("last run", "books")
-    assert found["found"] == "interrupted 30 h ago; 1 target due, the oldest for 30 h"
+    finding = one_bad(quick(freshet, "--spider", "books"))
+    assert (finding["check"], finding["of"]) == ("last run", "books")
+    assert finding["found"] == "interrupted 30 h ago; 1 target due, the oldest for 30 h"
 
 
 @pytest.mark.soak
@@ -211,16 +215,18 @@ def test_a_site_of_a_file_whose_only_page_fails(
     pages.file("/list.html", "\0\1\2")
     freshet.crawl(file, "-a", "full=1", code=1)
     freshet.crawl(file, code=1)
-    found, _ = bad(quick(freshet))
-    assert (found["check"], found["of"], found["status"]) == ("last run", "shop", "warning")
-    assert "; all of 1 page failed " in found["found"]
-    assert f"({pages.url}/list.html)" in found["found"]
-    assert found["todo"] == "scrapy targets shop --errors lists the pages"
+    problem, _ = bad(quick(freshet))
+    assert (problem["check"], problem["of"], problem["status"]) == ("last run", "shop", "warning")
+    assert "; all of 1 page failed " in problem["found"]
+    assert f"({pages.url}/list.html)" in problem["found"]
+    assert problem["todo"] == "scrapy targets shop --errors lists the pages"
     file.unlink()
-    told = {
-        one["of"]: one["found"] for one in findings(quick(freshet)) if one["check"] == "wrapper"
+    by_site = {
+        finding["of"]: finding["found"]
+        for finding in findings(quick(freshet))
+        if finding["check"] == "wrapper"
     }
-    assert told["shop"].endswith(f"; defined by the stored copy of {file}")
+    assert by_site["shop"].endswith(f"; defined by the stored copy of {file}")
 
 
 def test_a_site_whose_definition_is_lost(freshet: Freshet, prepared: Db) -> None:
@@ -229,17 +235,17 @@ def test_a_site_whose_definition_is_lost(freshet: Freshet, prepared: Db) -> None
         {"_id": "old x", "spider": "old", "url": "x", "kind": "item", "first_seen": now,
          "next_visit": now},
     )  # fmt: skip
-    found = one_bad(quick(freshet))
-    assert (found["check"], found["of"], found["status"]) == ("wrapper", "old", "warning")
-    assert found["found"] == "it has targets but no site definition"
-    assert found["todo"] == (
+    finding = one_bad(quick(freshet))
+    assert (finding["check"], finding["of"], finding["status"]) == ("wrapper", "old", "warning")
+    assert finding["found"] == "it has targets but no site definition"
+    assert finding["todo"] == (
         "run scrapy crawl site -a wrapper=FILE.toml once, or scrapy forget old"
     )
 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Freshet]:
-    """Freshet without MONGO_URI; its server, if it started one, is stopped at the end."""
+    """Yield Freshet without MONGO_URI; stop the embedded server at the end if it was started."""
     data = Path(tempfile.mkdtemp(prefix="fd-"))
     with Freshet(tmp_path, FRESHET_DATA_DIR=data) as freshet:
         yield freshet
@@ -259,14 +265,14 @@ def test_the_embedded_server_is_started_unless_it_has_to_be_quick(
     given = ("--spider", shut, "--spider", slow)
     done = quick(alone, *given)
     assert bad(done) == []
-    assert found_of(done, "embedded server")["found"].startswith("not running")
+    assert finding_of(done, "embedded server")["found"].startswith("not running")
     assert pages.requests() == []
 
     whole = alone("doctor", "--json", *given, **CONTACT)
-    assert "), data in " in found_of(whole, "embedded server")["found"]
-    assert "standalone" in found_of(whole, "mongodb")["found"]
+    assert "), data in " in finding_of(whole, "embedded server")["found"]
+    assert "standalone" in finding_of(whole, "mongodb")["found"]
     host = pages.url.removeprefix("http://")
-    *answered, silent = [(one["of"], one["found"]) for one in bad(whole)]
+    *answered, silent = [(finding["of"], finding["found"]) for finding in bad(whole)]
     assert answered == [
         ("shut", f"{host} returned 200 and disallows {pages.url}/private/"),
         (

@@ -1,4 +1,4 @@
-"""`scrapy doctor --deep`: whether the collections of a database agree, and what repairs them."""
+"""`scrapy doctor --deep`: consistency checks of the collections, and repairs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,26 @@ MINUTE = timedelta(minutes=1)
 
 
 def deep(freshet: Freshet, *args: object, **env: object) -> dict[str, Row]:
-    """What is said of each invariant."""
+    """Return the finding for each invariant."""
     words = ("doctor", "--quick", "--deep", "--json", *args)
     done = run(freshet, *words, FRESHET_CONTACT="mailto:me@example.org", **env)
-    laws = {str(law) for law in Invariant}
-    return {one["check"]: one for one in findings(done) if one["check"] in laws}
+    names = {str(invariant) for invariant in Invariant}
+    return {finding["check"]: finding for finding in findings(done) if finding["check"] in names}
 
 
 def broken(freshet: Freshet, *args: object, **env: object) -> dict[str, int]:
-    """How often which invariants do not hold."""
-    found = deep(freshet, *args, **env)
-    assert found.keys() == {str(law) for law in Invariant}
-    return {name: one["broken"] for name, one in found.items() if one["status"] != "ok"}
+    """Return the violation count of each broken invariant."""
+    by_invariant = deep(freshet, *args, **env)
+    assert by_invariant.keys() == {str(invariant) for invariant in Invariant}
+    return {
+        name: finding["broken"]
+        for name, finding in by_invariant.items()
+        if finding["status"] != "ok"
+    }
 
 
 def crawled(freshet: Freshet, pages: Pages, db: Db, uri: str, **env: object) -> Path:
-    """A site and a feed after two runs with changes: copies, an error, a page that is gone."""
+    """Crawl a site and a feed twice, with changes: duplicates, an error and a missing page."""
     for name, words in (("a", text(1)), ("b", edited(text(1), 3)), ("c", text(2)), ("d", text(3))):
         article(pages, name, words)
     wrapper = site(freshet, pages, "a", "b", "c", "d", "e")
@@ -88,7 +92,7 @@ def test_nothing_is_said_of_visits_that_are_sums_of_days(
 
 @pytest.fixture(scope="module")
 def whole(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A crawled database; nobody changes it."""
+    """Yield a crawled database that tests must not modify."""
     folder = tmp_path_factory.mktemp("whole")
     with databases() as (db, uri), Pages() as pages:
         env = {"MONGO_URI": uri, "FRESHET_DATA_DIR": folder / "d", "FRESHET_DUPLICATES": DUPLICATES}
@@ -104,10 +108,10 @@ def copy(source: Db, target: Db) -> None:
 
 
 def item(db: Db, name: str) -> Row:
-    """The target of a page."""
-    found: Row | None = db.targets.find_one({"url": {"$regex": f"item-{name}.html$"}})
-    assert found is not None
-    return found
+    """Return the target of a page."""
+    row: Row | None = db.targets.find_one({"url": {"$regex": f"item-{name}.html$"}})
+    assert row is not None
+    return row
 
 
 def unlog(db: Db) -> None:
@@ -141,8 +145,8 @@ def move_a_version(db: Db) -> None:
 
 
 def lose_a_version(db: Db) -> None:
-    one = item(db, "a")
-    db.versions.delete_one({"_id": f"{one['_id']} {one['content_hash']}"})
+    row = item(db, "a")
+    db.versions.delete_one({"_id": f"{row['_id']} {row['content_hash']}"})
 
 
 def show_another(db: Db) -> None:
@@ -171,9 +175,9 @@ def lose_a_signature(db: Db) -> None:
 
 
 def copies(db: Db) -> Row:
-    found: Row | None = db.posts.find_one({"_id": item(db, "b")["_id"]})
-    assert found is not None
-    return found
+    row: Row | None = db.posts.find_one({"_id": item(db, "b")["_id"]})
+    assert row is not None
+    return row
 
 
 def lose_a_cluster(db: Db) -> None:
@@ -221,21 +225,25 @@ BREAKS: list[tuple[Callable[[Db], None], set[Invariant]]] = [
 
 
 def test_each_invariant_is_broken_by_one_of_these() -> None:
-    assert set(Invariant) == set[Invariant]().union(*(laws for _, laws in BREAKS))
+    assert set(Invariant) == set[Invariant]().union(*(invariants for _, invariants in BREAKS))
 
 
-@pytest.mark.parametrize(("by", "laws"), BREAKS, ids=[one.__name__ for one, _ in BREAKS])
+@pytest.mark.parametrize(
+    ("by", "invariants"), BREAKS, ids=[breaks.__name__ for breaks, _ in BREAKS]
+)
 def test_what_is_broken_by_hand_is_found(
-    freshet: Freshet, database: Db, whole: Db, by: Callable[[Db], None], laws: set[Invariant]
+    freshet: Freshet, database: Db, whole: Db, by: Callable[[Db], None], invariants: set[Invariant]
 ) -> None:
     copy(whole, database)
     by(database)
-    found = {name: one for name, one in deep(freshet).items() if one["status"] == "failed"}
-    assert found.keys() == {str(law) for law in laws}
-    for one in found.values():
-        assert one["broken"] >= 1
-        assert one["examples"]
-        assert "scrapy" in one["todo"]
+    failed = {
+        name: finding for name, finding in deep(freshet).items() if finding["status"] == "failed"
+    }
+    assert failed.keys() == {str(invariant) for invariant in invariants}
+    for finding in failed.values():
+        assert finding["broken"] >= 1
+        assert finding["examples"]
+        assert "scrapy" in finding["todo"]
 
 
 @pytest.mark.soak
@@ -260,8 +268,8 @@ def test_a_repair_waits_for_the_run_in_progress(freshet: Freshet, stored: tuple[
     subscribe(db, uri)
     db.runs.insert_one({"spider": "site", "started": datetime.now(UTC), "finished": None})
     done = run(freshet, "doctor", "--quick", "--deep", "--repair", "--json")
-    (found,) = (one for one in findings(done) if one["status"] == "failed")
-    assert "in progress" in found["found"]
+    (failed,) = (finding for finding in findings(done) if finding["status"] == "failed")
+    assert "in progress" in failed["found"]
 
 
 def test_a_repair_needs_the_deep_check(freshet: Freshet) -> None:
@@ -295,12 +303,12 @@ def test_memory_does_not_grow_with_the_database(stored: tuple[Db, str]) -> None:
         first = db.targets.count_documents({})
         ids = [ObjectId() for _ in range(first, n)]
         names = [f"http://x.example/{i:06}" for i in range(first, n)]
-        known = {"spider": "s", "outcome": "new", "content_hash": "h", "fence": 0}
+        common = {"spider": "s", "outcome": "new", "content_hash": "h", "fence": 0}
         both = list(zip(ids, names, strict=True))
-        db.visits.insert_many([known | {"_id": i, "target": u, "at": now} for i, u in both])
+        db.visits.insert_many([common | {"_id": i, "target": u, "at": now} for i, u in both])
         rows = {"kind": "item", "requested": 1, "visited_at": now}
         db.targets.insert_many([
-            known | rows | {"_id": f"s {u}", "url": u, "last_visit": {"_id": i, "at": now}}
+            common | rows | {"_id": f"s {u}", "url": u, "last_visit": {"_id": i, "at": now}}
             for i, u in both
         ])  # fmt: skip
         db.versions.insert_many([

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus gets them: of crawls, of the service, of the database."""
+"""Metrics in Prometheus format: of crawls, of the service, and of the database."""
 
 from __future__ import annotations
 
@@ -42,18 +42,20 @@ COUNTED = "freshet_visits_total"
 
 
 def figures(text: str) -> Figures:
-    """Values by name and by the labels' values, in the order of the labels' names."""
-    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
-    found: Figures = {}
-    for one in samples:
-        labels = sorted(label for label in one.labels.items() if label[0] != "process")
-        found[one.name, *(value for _, value in labels)] = one.value
-    assert len(found) == len(samples), "no series stands twice"
-    return found
+    """Return values by metric name and label values, in the order of the label names."""
+    samples = [
+        sample for family in text_string_to_metric_families(text) for sample in family.samples
+    ]
+    values: Figures = {}
+    for sample in samples:
+        labels = sorted(label for label in sample.labels.items() if label[0] != "process")
+        values[sample.name, *(value for _, value in labels)] = sample.value
+    assert len(values) == len(samples), "no series stands twice"
+    return values
 
 
 def get(url: str, host: str | None = None) -> tuple[int, str]:
-    """Status and text of an answer. host: what the Host header says."""
+    """Return the status and text of a response. host: value of the Host header."""
     asked_for = urllib.request.Request(url, headers={"Host": host} if host else {})
     try:
         with urllib.request.urlopen(asked_for, timeout=20) as response:
@@ -63,7 +65,7 @@ def get(url: str, host: str | None = None) -> tuple[int, str]:
 
 
 def until(url: str, status: int) -> None:
-    """Return when a URL is answered so."""
+    """Wait until a URL returns this status."""
     deadline = time.monotonic() + 20
     while get(url)[0] != status:
         assert time.monotonic() < deadline
@@ -74,7 +76,7 @@ LISTENS = re.compile(r"http://(127\.0\.0\.1|0\.0\.0\.0):")
 
 
 class Serving:
-    """A command that tells where it listens; it is ended by SIGTERM, and has to end well."""
+    """Run a command that prints its address; end it by SIGTERM and check that it succeeds."""
 
     def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
         self.process = freshet.start(*words, **env)
@@ -97,14 +99,14 @@ class Serving:
             assert "Traceback" not in self.err, self.err
 
     def metrics(self) -> Figures:
-        """What it tells at present."""
+        """Return the current metrics."""
         status, text = get(f"{self.url}/metrics")
         assert status == 200, text
         return figures(text)
 
 
 def shop(freshet: Freshet, pages: Pages, name: str = "shop", **keys: object) -> Path:
-    """A wrapper of a list and two items."""
+    """Define a site with a list and two items."""
     paths = [f"/{name}/item-{k}.html" for k in range(2)]
     pages.list(f"/{name}/list.html", paths)
     for path in paths:
@@ -124,24 +126,24 @@ def test_a_crawl_leaves_its_counts_and_the_next_adds_to_them(
     file = shop(freshet, pages)
     for hours in (0, 30):
         freshet.crawl(file, hours=hours, FRESHET_METRICS_DIR=folder)
-        found = figures((folder / "freshet-shop.prom").read_text())
+        metrics = figures((folder / "freshet-shop.prom").read_text())
         of_log = {outcome: n for outcome, n in outcomes(database).items() if n}
-        counted = {key[1]: n for key, n in found.items() if key[0] == COUNTED and n}
+        counted = {key[1]: n for key, n in metrics.items() if key[0] == COUNTED and n}
         assert counted == of_log
-        assert found["freshet_requests_total", "shop"] == len(pages.requests())
-        of_class = {key[1]: n for key, n in found.items() if key[0] == "freshet_responses_total"}
+        assert metrics["freshet_requests_total", "shop"] == len(pages.requests())
+        of_class = {key[1]: n for key, n in metrics.items() if key[0] == "freshet_responses_total"}
         assert sum(of_class.values()) == len(pages.requests())
-        # Of a site without robots.txt.
+        # The site has no robots.txt.
         assert of_class["4xx"] == database.runs.count_documents({})
-        assert found["freshet_storage_batch_visits_sum", "shop"] == database.visits.count_documents(
-            {}
-        )
-        assert found["freshet_response_to_stored_seconds_count", "shop"] == sum(of_log.values())
-        assert found["freshet_runs_running", "shop"] == 0
-    assert found[COUNTED, "not_modified", "shop"] == 3
-    assert found["freshet_runs_ended_total", "finished", "shop"] == 2
-    assert found["freshet_run_duration_seconds_count", "shop"] == 2
-    assert ("freshet_process_open_fds",) not in found
+        assert metrics[
+            "freshet_storage_batch_visits_sum", "shop"
+        ] == database.visits.count_documents({})
+        assert metrics["freshet_response_to_stored_seconds_count", "shop"] == sum(of_log.values())
+        assert metrics["freshet_runs_running", "shop"] == 0
+    assert metrics[COUNTED, "not_modified", "shop"] == 3
+    assert metrics["freshet_runs_ended_total", "finished", "shop"] == 2
+    assert metrics["freshet_run_duration_seconds_count", "shop"] == 2
+    assert ("freshet_process_open_fds",) not in metrics
 
 
 def test_a_crawl_that_cannot_write_metrics_is_made_all_the_same(
@@ -172,10 +174,10 @@ def test_a_killed_crawl_is_seen_and_the_next_one_goes_on(
     assert left["freshet_runs_running", "shop"] == 1
     assert left["freshet_process_open_fds",] > 0
     freshet.crawl(file, FRESHET_METRICS_DIR=folder)
-    found = figures(place.read_text())
-    assert found["freshet_runs_running", "shop"] == 0
-    assert found["freshet_runs_started_total", "shop"] == 2
-    assert found["freshet_runs_ended_total", "finished", "shop"] == 1
+    metrics = figures(place.read_text())
+    assert metrics["freshet_runs_running", "shop"] == 0
+    assert metrics["freshet_runs_started_total", "shop"] == 2
+    assert metrics["freshet_runs_ended_total", "finished", "shop"] == 1
 
 
 def test_a_failed_pass_counts_as_such(freshet: Freshet, pages: Pages, folder: Path) -> None:
@@ -192,9 +194,9 @@ class Bug(WrapperSpider):
     words = ("crawl", "bug", "-s", "SPIDER_MODULES=bug_of_metrics")
     env = {"PYTHONPATH": freshet.folder, "FRESHET_METRICS_DIR": folder}
     assert freshet(*words, **env).code == 1
-    found = figures((folder / "freshet-bug.prom").read_text())
-    assert found["freshet_runs_ended_total", "failed", "bug"] == 1
-    assert ("freshet_run_last_success_timestamp_seconds", "bug") not in found
+    metrics = figures((folder / "freshet-bug.prom").read_text())
+    assert metrics["freshet_runs_ended_total", "failed", "bug"] == 1
+    assert ("freshet_run_last_success_timestamp_seconds", "bug") not in metrics
 
 
 def test_an_answer_that_says_later_is_counted(
@@ -203,11 +205,11 @@ def test_an_answer_that_says_later_is_counted(
     url = f"{site.url}/edge/retry-after/1"
     file = freshet.wrapper("edge", start_urls=[url], item_pages="/nothing", robots=False)
     freshet.crawl(file, code=1, FRESHET_METRICS_DIR=folder)
-    found = figures((folder / "freshet-edge.prom").read_text())
+    metrics = figures((folder / "freshet-edge.prom").read_text())
     assert asked(site).total() == 2
-    assert found["freshet_requests_total", "edge"] == 2
-    later = [found["freshet_responses_total", code, "edge"] for code in ("4xx", "5xx")]
-    assert (found["freshet_responses_total", "2xx", "edge"], sum(later)) == (1, 1)
+    assert metrics["freshet_requests_total", "edge"] == 2
+    later = [metrics["freshet_responses_total", code, "edge"] for code in ("4xx", "5xx")]
+    assert (metrics["freshet_responses_total", "2xx", "edge"], sum(later)) == (1, 1)
 
 
 def test_the_service_tells_by_http(freshet: Freshet, database: Db, pages: Pages) -> None:
@@ -220,18 +222,18 @@ def test_the_service_tells_by_http(freshet: Freshet, database: Db, pages: Pages)
         while outcomes(database)["not_modified"] < 6:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        found = service.metrics()
+        metrics = service.metrics()
         assert get(f"{service.url}/-/healthy") == (200, "healthy\n")
         assert get(f"{service.url}/nosuch")[0] == 404
     for name in ("shop", "news"):
-        assert found[COUNTED, "new", name] == 3
-        assert found["freshet_runs_started_total", name] >= 2
-        assert found["freshet_runs_ended_total", "failed", name] == 0
-        assert found["freshet_refresh_failures_total", name] == 0
-    assert found["freshet_refresh_failures_total", str(broken)] >= 1
-    assert found["freshet_refresh_jobs_total", "done", "prune"] == 0
-    assert found["freshet_process_resident_memory_bytes",] > 1e6
-    assert found["freshet_reactor_lag_seconds_count",] >= 0
+        assert metrics[COUNTED, "new", name] == 3
+        assert metrics["freshet_runs_started_total", name] >= 2
+        assert metrics["freshet_runs_ended_total", "failed", name] == 0
+        assert metrics["freshet_refresh_failures_total", name] == 0
+    assert metrics["freshet_refresh_failures_total", str(broken)] >= 1
+    assert metrics["freshet_refresh_jobs_total", "done", "prune"] == 0
+    assert metrics["freshet_process_resident_memory_bytes",] > 1e6
+    assert metrics["freshet_reactor_lag_seconds_count",] >= 0
 
 
 def test_a_service_without_a_port_writes_a_file(
@@ -285,7 +287,7 @@ def visit(outcome: str, at: datetime, **own: object) -> Row:
 
 @pytest.fixture
 def filled(stored: tuple[Db, str]) -> tuple[Db, str]:
-    """A shop with a plan, a log and a pass; a spider that was never planned."""
+    """Store a shop with a plan, a change log and a run, and a spider that was never planned."""
     db, uri = stored
     put(db, uri, [
         page(f"{SHOP}/1", plan=plan(), next_visit=NOW - 2 * HOUR),
@@ -321,7 +323,7 @@ def filled(stored: tuple[Db, str]) -> tuple[Db, str]:
     return stored
 
 
-def told(freshet: Freshet, *words: object) -> Result:
+def printed(freshet: Freshet, *words: object) -> Result:
     done = run(freshet, "metrics", *words, hours=clock())
     assert (done.code, done.err) == (0, ""), done.err
     return done
@@ -329,18 +331,20 @@ def told(freshet: Freshet, *words: object) -> Result:
 
 @pytest.mark.usefixtures("filled")
 def test_the_database_is_told_as_it_is(freshet: Freshet) -> None:
-    found = figures(told(freshet).out)
-    of_shop = {key[0]: value for key, value in found.items() if key[1:] == ("shop",)}
-    assert found["freshet_targets", "item", "shop"] == 4
-    assert found["freshet_targets", "list", "shop"] == 1
-    assert found["freshet_targets", "feed", "news"] == 1
+    metrics = figures(printed(freshet).out)
+    of_shop = {key[0]: value for key, value in metrics.items() if key[1:] == ("shop",)}
+    assert metrics["freshet_targets", "item", "shop"] == 4
+    assert metrics["freshet_targets", "list", "shop"] == 1
+    assert metrics["freshet_targets", "feed", "news"] == 1
     assert (of_shop["freshet_targets_due"], of_shop["freshet_targets_overdue"]) == (2, 1)
     assert of_shop["freshet_targets_oldest_due_seconds"] == pytest.approx(7200, abs=60)
-    assert found["freshet_targets_oldest_due_seconds", "news"] == 0
+    assert metrics["freshet_targets_oldest_due_seconds", "news"] == 0
     assert of_shop["freshet_targets_never_visited"] == 1
-    assert [found["freshet_targets_failing", n, "shop"] for n in "15"] == [1, 1], "gone is no error"
+    assert [metrics["freshet_targets_failing", n, "shop"] for n in "15"] == [1, 1], (
+        "gone is no error"
+    )
     assert of_shop["freshet_targets_most_errors_in_a_row"] == 6
-    recent = {key[1:]: n for key, n in found.items() if key[0] == "freshet_recent_requests" and n}
+    recent = {key[1:]: n for key, n in metrics.items() if key[0] == "freshet_recent_requests" and n}
     assert recent == {
         ("changed", "shop", "1h"): 1, ("changed", "shop", "1d"): 1,
         ("unchanged", "shop", "1d"): 1, ("error", "shop", "1d"): 1,
@@ -354,19 +358,19 @@ def test_the_database_is_told_as_it_is(freshet: Freshet) -> None:
         2.718281828 ** (-1 / 168), abs=1e-4
     )
     assert of_shop["freshet_last_run_duration_seconds"] == 90
-    assert found["freshet_last_run_info", "other", "shop"] == 1
-    assert found["freshet_last_run_counts", "over_cap", "shop"] == 4
-    assert found["freshet_last_run_counts", "new", "shop"] == 0
+    assert metrics["freshet_last_run_info", "other", "shop"] == 1
+    assert metrics["freshet_last_run_counts", "over_cap", "shop"] == 4
+    assert metrics["freshet_last_run_counts", "new", "shop"] == 0
     assert (of_shop["freshet_posts"], of_shop["freshet_duplicate_posts"]) == (4, 2)
-    assert found["freshet_database_documents", "targets"] == 7
-    assert found["freshet_database_bytes", "data"] > 1000
-    assert found["freshet_database_up",] == 1
-    assert ("freshet_plan_freshness_ratio", "news") not in found
+    assert metrics["freshet_database_documents", "targets"] == 7
+    assert metrics["freshet_database_bytes", "data"] > 1000
+    assert metrics["freshet_database_up",] == 1
+    assert ("freshet_plan_freshness_ratio", "news") not in metrics
 
 
 @pytest.mark.usefixtures("filled")
 def test_it_is_written_and_printed_for_machines(freshet: Freshet, tmp_path: Path) -> None:
-    assert told(freshet, "--out", tmp_path / "x.prom").out == ""
+    assert printed(freshet, "--out", tmp_path / "x.prom").out == ""
     assert figures((tmp_path / "x.prom").read_text())["freshet_posts", "shop"] == 4
     assert [path.name for path in tmp_path.glob("*x.prom*")] == ["x.prom"]
     rows = in_json(freshet, "metrics", hours=clock())
@@ -374,8 +378,8 @@ def test_it_is_written_and_printed_for_machines(freshet: Freshet, tmp_path: Path
 
 
 def test_an_empty_database_has_nothing_to_tell_but_that(freshet: Freshet) -> None:
-    found = figures(told(freshet).out)
-    assert {key[0] for key in found} == {
+    metrics = figures(printed(freshet).out)
+    assert {key[0] for key in metrics} == {
         "freshet_database_bytes", "freshet_database_documents", "freshet_database_up",
         "freshet_database_read_seconds", "freshet_database_read_timestamp_seconds",
     }  # fmt: skip
@@ -398,10 +402,10 @@ def test_large_spiders_are_sampled(filled: tuple[Db, str], monkeypatch: pytest.M
         finally:
             await store.close()
 
-    found = figures(asyncio.run(metrics()))
-    assert found["freshet_targets", "item", "shop"] == 2004, "counts are exact"
-    assert found["freshet_plan_freshness_ratio", "shop"] == pytest.approx(0.5, abs=0.1)
-    assert found["freshet_plan_requests_per_day", "shop"] == pytest.approx(2000 * 1.5 / 7, rel=0.2)
+    values = figures(asyncio.run(metrics()))
+    assert values["freshet_targets", "item", "shop"] == 2004, "counts are exact"
+    assert values["freshet_plan_freshness_ratio", "shop"] == pytest.approx(0.5, abs=0.1)
+    assert values["freshet_plan_requests_per_day", "shop"] == pytest.approx(2000 * 1.5 / 7, rel=0.2)
 
 
 def test_a_scrape_reads_no_more_often_than_it_may(filled: tuple[Db, str]) -> None:
@@ -418,9 +422,9 @@ def test_a_scrape_reads_no_more_often_than_it_may(filled: tuple[Db, str]) -> Non
             await store.close()
         return [figures(text.decode()) for text in texts if text is not None]
 
-    found = asyncio.run(scrapes(60))
-    assert len(found) == 6
-    assert len({one["freshet_database_read_timestamp_seconds",] for one in found}) == 1
+    responses = asyncio.run(scrapes(60))
+    assert len(responses) == 6
+    assert len({values["freshet_database_read_timestamp_seconds",] for values in responses}) == 1
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`scrapy refresh run`: a service that visits what is due, and ends as it should."""
+"""`scrapy refresh run`: a service that visits due targets and shuts down cleanly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NAMED = "books, feeds, quotes"
 
 
 class Service:
-    """The command at work; it is ended by SIGTERM, and has to end well."""
+    """Run the service; end it by SIGTERM and check that it succeeds."""
 
     def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
         self.process = freshet.start("refresh", "run", "--json", *words, **env)
@@ -61,13 +61,13 @@ class Service:
             self.done = json.loads(out)
 
     def of(self, name: str) -> Row:
-        """The sums of a spider."""
+        """Return the totals of a spider."""
         (row,) = [row for row in self.done["spiders"] if row["name"] == name]
         return row
 
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Return when the condition holds."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -75,13 +75,13 @@ def until(condition: Callable[[], object], seconds: float = 20) -> None:
 
 
 def wrapper(freshet: Freshet, pages: Pages, name: str, **keys: object) -> Path:
-    """A wrapper of a list and its items below `/NAME/`."""
+    """Define a site with a list and its items below `/NAME/`."""
     given = {"start_urls": [f"{pages.url}/{name}/list.html"], "item_pages": f"/{name}/item"}
     return freshet.wrapper(name, **given | {"fields": {"title": "h1"}, "robots": False} | keys)
 
 
 def write(pages: Pages, name: str, items: int = ITEMS) -> None:
-    """The site of such a wrapper."""
+    """Write the pages of such a site."""
     paths = [f"/{name}/item-{k}.html" for k in range(items)]
     pages.list(f"/{name}/list.html", paths)
     for path in paths:
@@ -89,7 +89,7 @@ def write(pages: Pages, name: str, items: int = ITEMS) -> None:
 
 
 def check_whole(db: Db, pages: Pages, name: str, items: int = ITEMS) -> None:
-    """Each page has its visits, as the site's own log counts them."""
+    """Check that the stored visits of each page match the site's own request log."""
     answered = {f"{pages.url}{path}": n for path, n in asked(pages).items() if f"/{name}/" in path}
     stored = {row["_id"]: row["n"] for row in db.visits.aggregate(
         [{"$match": {"spider": name}}, {"$group": {"_id": "$target", "n": {"$sum": 1}}}]
@@ -183,9 +183,9 @@ def test_one_that_is_broken_is_tried_again_and_does_not_stop_the_others(
         until(lambda: outcomes(database, spider="shop")["not_modified"] > 3)
         news.write_text(good, encoding="utf-8")
         until(lambda: outcomes(database, spider="news")["new"] == 3)
-    said = [line for line in service.err.splitlines() if " failed, retrying in 5 s: " in line]
-    assert any(f" 5 s: {news}: not valid TOML" in line for line in said)
-    assert any("TypeError: a bug (" in line for line in said)
+    lines = [line for line in service.err.splitlines() if " failed, retrying in 5 s: " in line]
+    assert any(f" 5 s: {news}: not valid TOML" in line for line in lines)
+    assert any("TypeError: a bug (" in line for line in lines)
     assert service.of("news")["failed"] == 1
     assert service.of("bug")["failed"] >= 1
     assert service.of("shop")["failed"] == 0
@@ -290,7 +290,7 @@ def test_it_goes_on_when_the_embedded_server_was_killed(
 def test_without_names_it_keeps_stored_sites_fresh(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    """Those that have targets at its start; no example that nobody has crawled."""
+    """Refresh sites that have targets at the start, but no example that was never crawled."""
     write(pages, "shop", items=2)
     file = wrapper(freshet, pages, "shop")
     freshet.crawl(file)
@@ -330,8 +330,8 @@ def test_it_takes_the_name_of_a_stored_site(freshet: Freshet, database: Db, page
 @pytest.mark.parametrize("words", [["nosuch"], ["--spider", "site"]])
 def test_unknown_names_are_one_line(words: list[str], freshet: Freshet) -> None:
     done = freshet("refresh", "run", *words)
-    said = f"site not found: {words[-1]!r}. Available: {NAMED}; or name a .toml file"
-    assert (done.code, done.out, done.complaint) == (1, "", f"scrapy refresh: {said}")
+    message = f"site not found: {words[-1]!r}. Available: {NAMED}; or name a .toml file"
+    assert (done.code, done.out, done.complaint) == (1, "", f"scrapy refresh: {message}")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`scrapy explain`: what is known of a page, and why it is visited when it is."""
+"""`scrapy explain`: the history, change rate, plan and visit reasons of a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Stored = tuple[Db, str]
 
 
 def scrapy(freshet: Freshet, *args: object, **env: object) -> Result:
-    """A command at NOW that ends well."""
+    """Run a command at NOW and check that it succeeds."""
     done = run(freshet, *args, hours=clock(), COLUMNS=200, **env)
     assert (done.code, done.err) == (0, ""), done.err
     return done
@@ -46,26 +46,28 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
     scrapy(freshet, "replan", "--budget", "8")
     price = db.plans.find_one()["shadow_price"]
 
-    found = explained(freshet, "u1")
-    assert found["history"]["changes"] == 14
-    assert found["history"]["observations"] == 1512
+    explanation = explained(freshet, "u1")
+    assert explanation["history"]["changes"] == 14
+    assert explanation["history"]["observations"] == 1512
     last = BEGIN + 13 * 21 // 14 * DAY + 12 * HOUR
-    assert found["history"]["last_change"] == {
+    assert explanation["history"]["last_change"] == {
         "after": (last - 20 * MINUTE).isoformat(), "by": last.isoformat(),
     }  # fmt: skip
-    assert found["rate"]["low"] <= found["rate"]["per_week"] <= found["rate"]["high"]
-    assert 3 < found["rate"]["per_week"] < 6
-    expected = found["changes_by_hour"]
+    assert (
+        explanation["rate"]["low"] <= explanation["rate"]["per_week"] <= explanation["rate"]["high"]
+    )
+    assert 3 < explanation["rate"]["per_week"] < 6
+    expected = explanation["changes_by_hour"]
     total = sum(map(sum, expected.values()))
-    assert total == pytest.approx(found["rate"]["per_week"], abs=0.01)
+    assert total == pytest.approx(explanation["rate"]["per_week"], abs=0.01)
     at_noon = sum(sum(day[11:14]) for day in expected.values())
     assert at_noon > 0.4 * total, "it changed at 12:00 UTC, and that is 13:00 there"
-    assert found["value"]["shadow_price"] == price
-    assert found["value"]["more"] < 1.5 * price
-    assert found["plan"]["slots"]
-    assert found["freshness"] > 0.5
-    assert all(NOW.isoformat() < at for at in found["ahead"])
-    assert any("the price of a request" in sentence for sentence in found["reasons"])
+    assert explanation["value"]["shadow_price"] == price
+    assert explanation["value"]["more"] < 1.5 * price
+    assert explanation["plan"]["slots"]
+    assert explanation["freshness"] > 0.5
+    assert all(NOW.isoformat() < at for at in explanation["ahead"])
+    assert any("the price of a request" in sentence for sentence in explanation["reasons"])
 
     shown = scrapy(freshet, "explain", f"{SHOP}/u1").out
     for part in (
@@ -75,7 +77,7 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
         "the price of a request",
     ):  # fmt: skip
         assert part in shown, part
-    assert shown.count("●") == 1 + len(found["plan"]["slots"])
+    assert shown.count("●") == 1 + len(explanation["plan"]["slots"])
 
 
 def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet) -> None:
@@ -87,9 +89,9 @@ def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet)
         assert "not known yet" in shown, command
         assert "with 90 % probability" not in shown
         assert "freshness 0." not in shown
-    found = explained(freshet, "1")
-    assert found["rate"]["known"] is False
-    assert found["rate"]["high"] > 10 * found["rate"]["low"]
+    explanation = explained(freshet, "1")
+    assert explanation["rate"]["known"] is False
+    assert explanation["rate"]["high"] > 10 * explanation["rate"]["low"]
     assert in_json(freshet, "plan", hours=clock())["totals"]["known"] is False
 
     every = {"plan.every_hours": 1 / 12, "plan.visits_per_week": 2016, "plan.slots": [],
@@ -102,7 +104,7 @@ def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet)
 
 def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
-    said: dict[str, tuple[dict[str, Any], str]] = {
+    cases: dict[str, tuple[dict[str, Any], str]] = {
         "floor": (
             {"$set": {"plan.limited_by": "min_rate"}},
             "at the minimum rate, every 28 days (min_rate)",
@@ -111,15 +113,15 @@ def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> N
         "alias": ({"$set": {"alias_of": f"{SHOP}/u1"}}, f"This page redirects to {SHOP}/u1"),
         "planless": ({"$unset": {"plan": ""}}, "Not planned yet"),
     }
-    put(db, uri, [page(f"{SHOP}/{name}") for name in said])
+    put(db, uri, [page(f"{SHOP}/{name}") for name in cases])
     db.sites.insert_one(site("UTC") | {"visiting_hours": ["Mon-Fri"]})
     scrapy(freshet, "replan", "--budget", "3")
     run = {"spider": "shop", "started": NOW, "finished": NOW}
     db.runs.insert_one(run | {"counts": {"over_cap": 7}})
-    for name, (change, _) in said.items():
+    for name, (change, _) in cases.items():
         db.targets.update_one({"url": f"{SHOP}/{name}"}, change)
     db.targets.insert_one(never_seen(f"{SHOP}/new"))
-    for name, words in {name: words for name, (_, words) in said.items()}.items():
+    for name, words in {name: words for name, (_, words) in cases.items()}.items():
         sentences = " ".join(explained(freshet, name)["reasons"])
         assert words in sentences, name
         assert "hours of the week (window): Mon-Fri." in sentences
@@ -167,8 +169,8 @@ def test_next_visits_are_shown_for_two_days(stored: Stored, freshet: Freshet) ->
             "limited_by": "budget"}  # fmt: skip
     first = NOW.replace(minute=0) + HOUR
     db.targets.update_one({}, {"$set": {"plan": plan, "next_visit": first}})
-    found = explained(freshet, "1")
-    assert found["ahead"] == [first.isoformat(), (first + 29 * HOUR).isoformat()]
+    explanation = explained(freshet, "1")
+    assert explanation["ahead"] == [first.isoformat(), (first + 29 * HOUR).isoformat()]
     shown = scrapy(freshet, "explain", f"{SHOP}/1").out
     assert "next visit    Mon 2026-03-02 01:00 UTC" in shown
     assert "later visits  Tue 2026-03-03 06:00 UTC" in shown

@@ -1,4 +1,4 @@
-"""Histories: what crawls write down of a target's past, old databases, and all of it as arrays."""
+"""Histories: updates during crawls, and loading targets as arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def minutes(moment: datetime) -> int:
 
 
 def changes_of(row: Row) -> list[tuple[datetime, datetime]]:
-    """Between which looks a target changed."""
+    """Return each change as the observations before and after it."""
     packed = np.frombuffer(row["history"]["changes"], CHANGE)
     return [(_moment(change["after"]), _moment(change["by"])) for change in packed]
 
@@ -42,13 +42,13 @@ def _moment(minute: Any) -> datetime:
 
 
 def shown(row: Row) -> tuple[float, float, list[tuple[float, float]]]:
-    """A history in hours since its begin: the last look, and the changes."""
+    """Return the last observation and the changes, in hours since the history began."""
     since = row["history"]["since"]
     changes = [((a - since) / HOUR, (b - since) / HOUR) for a, b in changes_of(row)]
     return 0, (row["history"]["until"] - since) / HOUR, changes
 
 
-# What crawls write.
+# Updates during crawls.
 
 
 @pytest.fixture
@@ -73,16 +73,16 @@ def test_a_history_holds_changes_and_how_long_a_page_was_watched(
     for hour, text in enumerate(texts):
         pages.item("item-a.html", text)
         freshet.crawl(wrapper(), hours=hour * 2)
-    found = target(database, f"{pages.url}/item-a.html")
-    since, until, changes = shown(found)
+    row = target(database, f"{pages.url}/item-a.html")
+    since, until, changes = shown(row)
     assert (since, until) == (0, pytest.approx(8, abs=0.1))
     assert changes == [
         (pytest.approx(2, abs=0.1), pytest.approx(4, abs=0.1)),
         (pytest.approx(6, abs=0.1), pytest.approx(8, abs=0.1)),
     ]
-    assert found["history"]["false_dates"] == 0
-    log = list(database.visits.find({"target": found["url"], "changed": 1}).sort("at"))
-    assert [minutes(visit["at"]) for visit in log] == [minutes(b) for _, b in changes_of(found)]
+    assert row["history"]["false_dates"] == 0
+    log = list(database.visits.find({"target": row["url"], "changed": 1}).sort("at"))
+    assert [minutes(visit["at"]) for visit in log] == [minutes(b) for _, b in changes_of(row)]
 
 
 def test_errors_and_missing_pages_are_no_looks(
@@ -110,8 +110,8 @@ def test_an_edit_of_the_wrapper_is_a_look_without_a_change(
     pages.item("item-a.html", "one")
     freshet.crawl(wrapper())
     freshet.crawl(wrapper(fields={"heading": "h1"}), hours=2)
-    found = target(database, f"{pages.url}/item-a.html")
-    assert shown(found) == (0, pytest.approx(2, abs=0.1), [])
+    row = target(database, f"{pages.url}/item-a.html")
+    assert shown(row) == (0, pytest.approx(2, abs=0.1), [])
 
 
 def test_a_page_that_became_an_alias_has_no_past_of_its_own(
@@ -147,7 +147,7 @@ def test_pruning_visits_leaves_the_history(
     assert after | {"kept_bytes": before["kept_bytes"]} == before
 
 
-# All of it as arrays.
+# Loading targets as arrays.
 
 
 def on(uri: str, call: Any) -> Any:
@@ -171,10 +171,10 @@ def watched_row(name: str, spider: str = "x", **more: object) -> Row:
 
 
 def history(until: datetime, *changes: tuple[int, int, int], false_dates: int = 0) -> Row:
-    """A history from BEGIN on; changes as (after, by, said), hours since BEGIN, said 0: none."""
+    """Build a history from BEGIN; changes are (after, by, stated) in hours, 0: no stated time."""
     start = minutes(BEGIN)
     packed = [
-        (start + a * 60, start + b * 60, said and start + said * 60) for a, b, said in changes
+        (start + a * 60, start + b * 60, stated and start + stated * 60) for a, b, stated in changes
     ]
     return {
         "since": BEGIN, "until": until, "false_dates": false_dates,
@@ -198,54 +198,54 @@ def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
             watched_row("dead link", refreshed=0, consecutive_gone=1),
         ]
     )
-    found = on(uri, lambda db: histories.read(db, NOW))
+    arrays = on(uri, lambda db: histories.read(db, NOW))
 
-    assert list(found.ids) == [
+    assert list(arrays.ids) == [
         "x http://x.test/a",
         "y http://y.test/ü",
         "x http://x.test/new",
         "x http://x.test/bad",
     ]
-    assert [found.spiders[i] for i in found.spider] == ["x", "y", "x", "x"]
-    assert [found.kinds[i] for i in found.kind] == ["item", "list", "item", "item"]
-    assert (found.categories, found.category.tolist()) == (("tea",), [0, -1, -1, -1])
-    assert (found.plans, found.plan.tolist()) == (("p", str(adaptive["id"])), [0, 1, -1, -1])
-    assert found.next_visit == pytest.approx([hours(NOW + HOUR)] * 4)
-    assert found.visited == pytest.approx(
+    assert [arrays.spiders[i] for i in arrays.spider] == ["x", "y", "x", "x"]
+    assert [arrays.kinds[i] for i in arrays.kind] == ["item", "list", "item", "item"]
+    assert (arrays.categories, arrays.category.tolist()) == (("tea",), [0, -1, -1, -1])
+    assert (arrays.plans, arrays.plan.tolist()) == (("p", str(adaptive["id"])), [0, 1, -1, -1])
+    assert arrays.next_visit == pytest.approx([hours(NOW + HOUR)] * 4)
+    assert arrays.visited == pytest.approx(
         [hours(NOW - HOUR)] * 2 + [np.nan, hours(NOW - HOUR)], nan_ok=True
     )
-    assert found.refreshed.tolist() == [3, 3, 0, 3]
-    assert (found.false_dates.tolist(), found.ahead) == ([3, 0, 0, 0], 0)
-    pasts, start = found.histories, hours(BEGIN)
+    assert arrays.refreshed.tolist() == [3, 3, 0, 3]
+    assert (arrays.false_dates.tolist(), arrays.ahead) == ([3, 0, 0, 0], 0)
+    pasts, start = arrays.histories, hours(BEGIN)
     assert pasts.since == pytest.approx([start, start, np.nan, np.nan], nan_ok=True)
     assert pasts.until[:2] == pytest.approx([hours(NOW - HOUR), hours(NOW - 2 * HOUR)])
     assert pasts.first.tolist() == [0, 2, 2, 2, 2]
     assert pasts.after == pytest.approx([start + 1, start + 5])
     assert pasts.by == pytest.approx([start + 2, start + 9])
-    assert found.stated == pytest.approx([np.nan, start + 7], nan_ok=True)
-    assert found.schedules[0].slots == (3, 200)
-    assert (found.schedules[1].every_hours, found.schedules[1].phase_hours) == (36, 2.5)
-    assert found.schedules.visits_per_week == pytest.approx([1, 168 / 36, 0, 0])
+    assert arrays.stated == pytest.approx([np.nan, start + 7], nan_ok=True)
+    assert arrays.schedules[0].slots == (3, 200)
+    assert (arrays.schedules[1].every_hours, arrays.schedules[1].phase_hours) == (36, 2.5)
+    assert arrays.schedules.visits_per_week == pytest.approx([1, 168 / 36, 0, 0])
 
 
 def test_the_targets_of_some_spiders_are_read(stored: tuple[Db, str]) -> None:
     db, uri = stored
     db.targets.insert_many([watched_row(str(i), f"s{i % 9}") for i in range(90)])
     for names in (["s1"], ["s1", "s2", "s3"], [], ["nosuch"]):
-        found = on(uri, lambda db, names=names: histories.read(db, NOW, names))
-        assert len(found) == 10 * len(set(names) - {"nosuch"})
-        assert {found.spiders[i] for i in found.spider} == set(names) - {"nosuch"}
+        arrays = on(uri, lambda db, names=names: histories.read(db, NOW, names))
+        assert len(arrays) == 10 * len(set(names) - {"nosuch"})
+        assert {arrays.spiders[i] for i in arrays.spider} == set(names) - {"nosuch"}
 
 
 def test_an_empty_database_gives_empty_arrays(stored: tuple[Db, str]) -> None:
-    found = on(stored[1], lambda db: histories.read(db, NOW))
-    assert (len(found), len(found.histories), len(found.schedules), len(found.stated)) == (
+    arrays = on(stored[1], lambda db: histories.read(db, NOW))
+    assert (len(arrays), len(arrays.histories), len(arrays.schedules), len(arrays.stated)) == (
         0,
         0,
         0,
         0,
     )
-    assert found.histories.first.tolist() == [0]
+    assert arrays.histories.first.tolist() == [0]
 
 
 def test_what_a_wrong_clock_wrote_is_cut_off_and_counted(stored: tuple[Db, str]) -> None:
@@ -261,14 +261,14 @@ def test_what_a_wrong_clock_wrote_is_cut_off_and_counted(stored: tuple[Db, str])
             watched_row("d", history=future),
         ]
     )
-    found = on(uri, lambda db: histories.read(db, NOW))
-    assert found.ahead == 3
-    assert found.histories.until == pytest.approx(
+    arrays = on(uri, lambda db: histories.read(db, NOW))
+    assert arrays.ahead == 3
+    assert arrays.histories.until == pytest.approx(
         [hours(NOW - HOUR), hours(NOW - 5 * HOUR), hours(NOW), np.nan], nan_ok=True
     )
-    assert np.isnan(found.histories.since).tolist() == [False, False, False, True]
-    assert found.histories.first.tolist() == [0, 1, 2, 3, 3]
-    assert found.histories.by == pytest.approx([hours(BEGIN + 2 * HOUR)] * 3)
+    assert np.isnan(arrays.histories.since).tolist() == [False, False, False, True]
+    assert arrays.histories.first.tolist() == [0, 1, 2, 3, 3]
+    assert arrays.histories.by == pytest.approx([hours(BEGIN + 2 * HOUR)] * 3)
 
 
 def test_forgetting_a_page_forgets_its_past(stored: tuple[Db, str]) -> None:

@@ -1,4 +1,4 @@
-"""Kernels are compiled once: while installing, for all checkouts, until their source changes."""
+"""Kernels are compiled once: at installation, for all checkouts, until their source changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ with on_compiling(lambda: count.append(1)):
             assert not end.code, words
 print(len(count), "compiled")
 """
-# A package of two modules whose kernel is called where `installed` is the environment's folder.
+# A two-module package; CALL runs its kernel with `installed` as the environment's folder.
 PACKAGE = {
     "kernel.py": """
 from schedules.compiled import compiled
@@ -61,7 +61,7 @@ with on_compiling(lambda: count.append(1)):
 
 
 def python(*words: object, **env: object) -> str:
-    """What a process of its own prints."""
+    """Run Python in a subprocess and return its output."""
     around = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
     around.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run(
@@ -73,7 +73,7 @@ def python(*words: object, **env: object) -> str:
 
 
 def feed(name: str) -> Row:
-    """A feed with a post every six hours."""
+    """Build a feed with a post every six hours."""
     last, hours = in_minutes(NOW - timedelta(hours=1)), range(0, 480, 6)
     posts = [in_minutes(BEGIN + timedelta(hours=hour)) for hour in hours]
     past = History.begin(in_minutes(BEGIN)).extended(last, [(at, at + 60, at) for at in posts[1:]])
@@ -111,7 +111,7 @@ Call = Callable[..., str]
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A checkout with the package `tiny`."""
+    """Create a checkout with the package `tiny`."""
     folder = tmp_path / "first"
     (folder / "tiny").mkdir(parents=True)
     for name, source in PACKAGE.items():
@@ -121,7 +121,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def call(tmp_path: Path) -> Call:
-    """Call the kernel of a checkout; the result, and how many kernels were compiled for it."""
+    """Call a checkout's kernel; return its result and the number of kernels compiled for it."""
 
     def call(checkout: Path, *, installed: str = "installed", home: str = "home") -> str:
         path = os.pathsep.join(map(str, (checkout, ROOT)))
@@ -133,7 +133,7 @@ def call(tmp_path: Path) -> Call:
 
 def test_another_checkout_does_not_compile_again(call: Call, package: Path) -> None:
     assert call(package) == "6.0 1"
-    # A copy has other times, as a clone has.
+    # A copy has different modification times, like a clone.
     second = copytree(package, package.with_name("second"), copy_function=copyfile)
     assert call(second) == "6.0 0"
     assert call(second, home="other") == "6.0 0", "from the installation"
@@ -156,7 +156,7 @@ def test_a_kernel_is_compiled_again_only_where_what_it_is_made_of_changes(
 def test_where_nothing_can_be_written_the_user_s_cache_is_used_and_else_none(
     call: Call, package: Path, tmp_path: Path
 ) -> None:
-    # No folder can be made there, not even by root.
+    # No folder can be created at these paths, not even by root.
     for name in ("file", "other"):
         (tmp_path / name).write_text("", encoding="utf-8")
     assert call(package, installed="file") == "6.0 1"
@@ -191,7 +191,7 @@ with working(Config.load(), "opening the database") as say:
     with subprocess.Popen(words, cwd=ROOT, stderr=end, env=os.environ | {"TERM": "xterm"}) as done:
         os.close(end)
         shown = b""
-        # A terminal whose other end is closed is an error to read.
+        # On Linux, reading fails once the other end of the terminal is closed.
         with suppress(OSError):
             while part := os.read(terminal, 4096):
                 shown += part

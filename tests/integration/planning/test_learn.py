@@ -1,4 +1,4 @@
-"""A learning phase: some pages are polled at a grid for a while, all else goes on as before."""
+"""Sampling phase: some pages are polled on a fixed grid while all other visits continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import in_json, run
 from tests.integration.once import Left, elsewhere, left_in, put_into
 
-# A Monday at noon; everything here happens so many hours later, by Freshet's clock.
+# A Monday at noon; the tests run at offsets in hours from it, on Freshet's clock.
 MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 GRID = 1 / 3
@@ -24,7 +24,7 @@ SPIDER = "pages"
 
 
 class Life:
-    """A small site with its wrapper, crawled and learned so many hours after MONDAY."""
+    """Crawl and sample a small site at given offsets in hours from MONDAY."""
 
     def __init__(self, freshet: Freshet, pages: Pages, db: Db) -> None:
         self.freshet, self.pages, self.db = freshet, pages, db
@@ -50,8 +50,8 @@ class Life:
         return in_json(self.freshet, "learn", SPIDER, *args, hours=offset(hours))
 
     def learning(self) -> set[str]:
-        found = self.db.targets.find({"plan.policy": "learn"})
-        return {target["url"] for target in found}
+        targets = self.db.targets.find({"plan.policy": "learn"})
+        return {target["url"] for target in targets}
 
     def polls(self, url: str, since: float, until: float) -> list[datetime]:
         at = {"$gte": MONDAY + since * HOUR, "$lt": MONDAY + until * HOUR}
@@ -59,7 +59,7 @@ class Life:
 
 
 def offset(hours: float) -> float:
-    """What moves the clock to so many hours after MONDAY."""
+    """Return the clock offset for a number of hours after MONDAY."""
     return (MONDAY - datetime.now(UTC)) / HOUR + hours
 
 
@@ -71,7 +71,7 @@ def served() -> Iterator[Pages]:
 
 @pytest.fixture
 def pages(served: Pages) -> Pages:
-    """Two lists and their items, as they were at MONDAY."""
+    """Reset the two lists and their items to their state at MONDAY."""
     return as_at_first(served)
 
 
@@ -86,7 +86,7 @@ def as_at_first(pages: Pages) -> Pages:
 
 @pytest.fixture(scope="module")
 def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """What the first crawl left."""
+    """Return the database contents after the first crawl."""
     with elsewhere(databases, tmp_path_factory.mktemp("first")) as (freshet, db, _):
         Life(freshet, as_at_first(served), db).crawl(0)
         return left_in(db)
@@ -94,7 +94,7 @@ def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def life(freshet: Freshet, pages: Pages, stored: tuple[Db, str], left: Left) -> Life:
-    """After the first crawl."""
+    """Return the site after the first crawl."""
     put_into(*stored, left)
     return Life(freshet, pages, stored[0])
 
@@ -136,10 +136,10 @@ def test_run_again_it_tells_how_far_it_is_and_changes_nothing(life: Life) -> Non
     before = list(life.db.targets.find().sort("_id")), before[1]
 
     shown = life.freshet("learn", SPIDER, hours=offset(1.7))
-    told = life.learned(1.7, "--budget", "144/day", "--weeks", "3")
+    status = life.learned(1.7, "--budget", "144/day", "--weeks", "3")
 
-    assert (told["polls"], told["polls_due"], told["changes"]) == (4, 4, 1)
-    assert told["days_left"] == pytest.approx(21 - 0.7 / 24, abs=0.01)
+    assert (status["polls"], status["polls_due"], status["changes"]) == (4, 4, 1)
+    assert status["days_left"] == pytest.approx(21 - 0.7 / 24, abs=0.01)
     assert (shown.code, shown.err) == (0, "")
     assert "4 polls of 4 due so far, 1 changes found" in shown.out
     assert "2 pages, polled every 20 minutes, at most 144 requests a day" in shown.out
@@ -183,24 +183,27 @@ def test_it_ends_by_itself(life: Life) -> None:
     (url,) = life.learning()
     life.crawl(1 + GRID, 1 + 0.01 * 168 + GRID)
     assert life.learning() == set()
-    found = life.db.targets.find_one({"url": url})
-    assert found is not None
-    assert "plan" not in found
-    assert found["next_visit"] - found["visited_at"] in (24 * HOUR, 6 * HOUR)
+    row = life.db.targets.find_one({"url": url})
+    assert row is not None
+    assert "plan" not in row
+    assert row["next_visit"] - row["visited_at"] in (24 * HOUR, 6 * HOUR)
     last = life.learned(9)
     assert (last["learning"], last["polls"]) == (False, 1)
 
 
 def test_more_pages_than_the_budget_allows_take_turns(life: Life) -> None:
-    # Two pages at a time for two and a third days.
+    # Each rotation polls two pages for two and a third days.
     begun = life.learned(0, "--budget", "48", "--every", "1h", "--weeks", "1", "--sample", "6")
     assert (begun["pages"], begun["rotations"], begun["rotation"]) == (6, 3, 0)
-    turns = [{row["url"] for row in begun["urls"] if row["rotation"] == turn} for turn in range(3)]
+    rotations = [
+        {row["url"] for row in begun["urls"] if row["rotation"] == rotation}
+        for rotation in range(3)
+    ]
     seen = [life.learning()]
     for hours in (57, 113):
         life.crawl(hours)
         seen.append(life.learning())
-    assert seen == turns
+    assert seen == rotations
     assert "2 at a time (rotation 3 of 3)" in life.learn(113.1).out
     assert "note: each page is polled for 2.3 days" in life.learn(114, "--weeks", "0.99").out
 
@@ -213,7 +216,7 @@ def test_no_day_has_more_polls_than_the_budget(life: Life) -> None:
         due = {"$set": {"next_visit": MONDAY + hours * HOUR}}
         life.db.targets.update_many({}, due)
         life.crawl(hours)
-    # The first crawl was on the same day, so two polls were left.
+    # The first crawl took place on the same day, so two polls remained.
     assert sum(len(life.polls(url, -12, 12)) for url in learning) == 4
     others = life.db.visits.count_documents({"target": {"$nin": learning}})
     assert others == 3 * (ITEMS + 2 - 2), "the others were visited in each pass"
@@ -272,13 +275,13 @@ def test_gone_pages_are_let_be(life: Life) -> None:
     life.pages.remove("item-3.html")
     url = f"{life.pages.url}/item-3.html"
     life.crawl(1.4, args=("-a", "full=1"), FRESHET_GONE_CONFIRMATIONS=1)
-    found = life.db.targets.find_one({"url": url})
-    assert found is not None
-    assert found["gone"]
+    row = life.db.targets.find_one({"url": url})
+    assert row is not None
+    assert row["gone"]
     life.crawl(3)
     again = life.db.targets.find_one({"url": url})
     assert again is not None
-    assert again["next_visit"] == found["next_visit"]
+    assert again["next_visit"] == row["next_visit"]
 
 
 def test_forget_forgets_the_phase(life: Life) -> None:
@@ -318,7 +321,7 @@ def test_mistakes_are_one_line(freshet: Freshet, seen: Db, args: Any, complaint:
 
 @pytest.fixture
 def seen(freshet: Freshet, database: Db) -> Db:
-    """A database with ten pages that were seen, without a crawl."""
+    """Fill a database with ten visited pages, without a crawl."""
     run(freshet, "targets")
     rows = [
         {
@@ -349,7 +352,7 @@ def test_what_is_not_known_is_said(freshet: Freshet, database: Db) -> None:
 
 
 def test_help_says_what_it_costs(freshet: Freshet) -> None:
-    said = run(freshet, "learn", "--help").out
-    assert "Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day" in said
-    assert "costs 72 requests a day" in said
-    assert "at most 0.001 of" in said
+    help_text = run(freshet, "learn", "--help").out
+    assert "Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day" in help_text
+    assert "costs 72 requests a day" in help_text
+    assert "at most 0.001 of" in help_text

@@ -1,4 +1,4 @@
-"""`scrapy plan`: groups, timetable, load, freshness, changes, and a picture of the week."""
+"""`scrapy plan`: frequency classes, timetable, load, freshness, changes and weekly heat map."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Stored = tuple[Db, str]
 
 
 def scrapy(freshet: Freshet, *args: object, **env: object) -> Result:
-    """A command at NOW that ends well."""
+    """Run a command at NOW and check that it succeeds."""
     done = run(freshet, *args, hours=clock(), COLUMNS=100, **env)
     assert (done.code, done.err) == (0, ""), done.err
     return done
@@ -45,18 +45,18 @@ def test_the_paper_s_table(stored: Stored, freshet: Freshet) -> None:
         cell = shown.partition(f"│ {times} ")[2].splitlines()[: len(pages)]
         assert {line.rpartition("/")[2].strip(" │") for line in cell} == set(pages), times
 
-    found = plan_of(freshet, "shop")
-    assert {row["frequency_class"]: row["targets"] for row in found["groups"]} == {
+    plan = plan_of(freshet, "shop")
+    assert {row["frequency_class"]: row["targets"] for row in plan["groups"]} == {
         "G7": 1, "G3": 6, "G1": 6, "2G1": 1, "4G1": 1,
     }  # fmt: skip
     per_day = (7 + 6 * 3 + 6 + 0.5 + 0.25) / 7
-    assert found["totals"]["requests_per_day"] == pytest.approx(per_day, abs=1e-3)
-    assert found["totals"]["load"] == pytest.approx(per_day / 15, abs=1e-4)
-    assert found["totals"]["daily"]["requests_per_day"] == 15
-    week = found["timetable"]
+    assert plan["totals"]["requests_per_day"] == pytest.approx(per_day, abs=1e-3)
+    assert plan["totals"]["load"] == pytest.approx(per_day / 15, abs=1e-4)
+    assert plan["totals"]["daily"]["requests_per_day"] == 15
+    week = plan["timetable"]
     assert (week["Mon"][0], week["Sat"][12], week["Sat"][0]) == (7, 6, 1.75)
     assert sum(map(sum, week.values())) == pytest.approx(per_day * 7)
-    assert (found["targets"], found["unplanned"], len(found["pages"])) == (15, 0, 15)
+    assert (plan["targets"], plan["unplanned"], len(plan["pages"])) == (15, 0, 15)
 
 
 def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Freshet) -> None:
@@ -107,7 +107,7 @@ def test_changes_by_url_weekday_and_hour_of_the_site(stored: Stored, freshet: Fr
     db, uri = stored
     put(db, uri, [page(f"{SHOP}/{name}") for name in ("a", "b")])
     db.sites.insert_one(site("Europe/Berlin"))
-    # Summer time began on Sunday 2025-03-30: 23:30 UTC is 00:30 before, 01:30 after.
+    # Daylight saving time began on Sunday 2025-03-30: 23:30 UTC is 00:30 before, 01:30 after.
     saturday = datetime(2025, 3, 28, 23, 30, tzinfo=UTC)
     db.visits.insert_many([
         visit("a", saturday), visit("a", saturday + timedelta(days=7)),
@@ -116,21 +116,21 @@ def test_changes_by_url_weekday_and_hour_of_the_site(stored: Stored, freshet: Fr
         visit("b", saturday, changed=0, outcome="unchanged"),
         visit("b", saturday, spider="blog"),
     ])  # fmt: skip
-    (found,) = plan_of(freshet, "shop", "--changes")["changes"]
-    assert found["timezone"] == "Europe/Berlin"
-    assert found["total"] == {"changes": 4, "update_size": 130, "diff_size": 16}
-    saturdays = found["changes"]["Sat"]
+    (changes,) = plan_of(freshet, "shop", "--changes")["changes"]
+    assert changes["timezone"] == "Europe/Berlin"
+    assert changes["total"] == {"changes": 4, "update_size": 130, "diff_size": 16}
+    saturdays = changes["changes"]["Sat"]
     assert {hour: n for hour, n in enumerate(saturdays) if n} == {0: 1, 1: 2, 10: 1}
-    assert found["update_size"]["Sat"][1] == 110
-    first, second = found["urls"]
+    assert changes["update_size"]["Sat"][1] == 110
+    first, second = changes["urls"]
     assert (first["url"], first["changes"], first["weekdays"]["Sat"]) == (f"{SHOP}/a", 3, 3)
     assert (first["hours"][1], first["diff_size"], second["changes"]) == (2, 13, 1)
 
-    (found,) = plan_of(freshet, "shop", "--changes", "--urls", "1")["changes"]
-    assert [row["url"] for row in found["urls"]] == [f"{SHOP}/a"]
+    (changes,) = plan_of(freshet, "shop", "--changes", "--urls", "1")["changes"]
+    assert [row["url"] for row in changes["urls"]] == [f"{SHOP}/a"]
     weeks = (NOW - saturday) / timedelta(weeks=1) - 0.5
-    (found,) = plan_of(freshet, "shop", "--changes", "--weeks", weeks)["changes"]
-    assert found["total"]["changes"] == 2
+    (changes,) = plan_of(freshet, "shop", "--changes", "--weeks", weeks)["changes"]
+    assert changes["total"]["changes"] == 2
 
     shown = scrapy(freshet, "plan", "shop", "--changes").out
     assert "4 changes found, counted at the hour of the visit that found them" in shown
@@ -159,7 +159,7 @@ def test_a_zone_that_the_server_does_not_know_is_told_by_its_distance(
     from crawler.storage import visits
 
     class Unheard(ZoneInfo):
-        """A zone whose name is too new for the server."""
+        """Use a zone name that is too new for the server."""
 
         def __str__(self) -> str:
             return "Mars/Base"

@@ -1,4 +1,4 @@
-"""A new plan takes effect as a whole, whoever is killed, and visits made meanwhile stand."""
+"""Plans are activated atomically, survive killed processes, and keep visits made meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def run(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
-    """The result of a coroutine on the database."""
+    """Run a coroutine on the database and return its result."""
 
     async def there() -> Any:
         client: AsyncMongoClient[Row]
@@ -49,7 +49,7 @@ async def forget(db: Database, *, really: bool) -> dict[str, int]:
 
 
 def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
-    """Targets of a prepared database that follow the plan "old"."""
+    """Insert targets that follow the plan "old" into a prepared database."""
     run(uri, prepare)
     usual = {
         "visited_at": READ_AT - timedelta(days=1),
@@ -74,7 +74,7 @@ def moved(n: int) -> Iterator[list[plans.TargetPlan]]:
 
 
 def in_effect(db: Db) -> Counter[tuple[str, datetime]]:
-    """How many targets follow which plan with which next visit."""
+    """Count targets by plan and next visit."""
     planned = db.targets.find({"plan": {"$exists": True}})
     return Counter((row["plan"]["id"], row["next_visit"]) for row in planned)
 
@@ -85,7 +85,7 @@ def staged(db: Db) -> list[str]:
 
 @contextmanager
 def replanning(uri: str, targets: int, pause_seconds: float) -> Iterator[Process]:
-    """A replan at work, in a process of its own."""
+    """Run a replan in a subprocess."""
     args = [uri, str(targets), str(pause_seconds)]
     process = python("tests.integration.replanning", args, os.environ)
     try:
@@ -111,14 +111,14 @@ def test_a_plan_is_adopted_and_the_newest_one_counts(stored: tuple[Db, str]) -> 
     assert count == 3000
     assert in_effect(db) == {("new", SOON): 3000, ("old", LATER): 2000}
     assert db.targets.find_one({"_id": key(7)})["plan"] == part_of(7) | {"id": "new"}
-    found = run(uri, lambda db: plans.latest(db, SPIDER, LATER))
-    assert (found["_id"], found["state"], found["updated"]) == ("new", "active", 3000)
+    latest = run(uri, lambda db: plans.latest(db, SPIDER, LATER))
+    assert (latest["_id"], latest["state"], latest["updated"]) == ("new", "active", 3000)
     assert run(uri, lambda db: plans.latest(db, "nosuch", LATER)) is None
     assert staged(db) == []
 
 
 def test_a_plan_from_the_future_does_not_count(stored: tuple[Db, str]) -> None:
-    """A clock was wrong while it was made."""
+    """Ignore a plan that was made while the clock was wrong."""
     db, uri = stored
     put_targets(db, uri, 3)
     run(uri, lambda db: plans.activate(db, document(), moved(3), LONGEST))
@@ -195,7 +195,7 @@ def test_a_kill_before_the_plan_is_whole_leaves_the_old_one(stored: tuple[Db, st
 def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
-    kill_while_adopting(db, uri)
+    kill_while_activating(db, uri)
     visited = READ_AT + timedelta(hours=5)
     db.targets.update_one({"_id": key(MANY - 1)}, {"$set": {"visited_at": visited}})
 
@@ -208,8 +208,8 @@ def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, st
     assert run(uri, lambda db: plans.finish(db, visited)) == 0
 
 
-def kill_while_adopting(db: Db, uri: str) -> None:
-    """Kill a replan when the first targets have its plan, and the last have not."""
+def kill_while_activating(db: Db, uri: str) -> None:
+    """Kill a replan after the first targets have its plan, but not the last ones."""
     with replanning(uri, MANY, pause_seconds=0) as process:
         wait_until(lambda: db.targets.count_documents({"plan.id": "new"}, limit=1))
         process.kill()
@@ -226,9 +226,9 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
     wrapper = freshet.wrapper(
         SPIDER, start_urls=[f"{pages.url}/list.html"], item_pages="/item", fields={"title": "h1"}
     )
-    # Targets that were read by another definition would all be due.
+    # Targets read with another site definition would all be due.
     put_targets(db, uri, MANY, selector_digest=load_any(wrapper).selector_digest(Kind.ITEM))
-    kill_while_adopting(db, uri)
+    kill_while_activating(db, uri)
     back = (READ_AT - datetime.now(READ_AT.tzinfo)) / timedelta(hours=1)
     freshet.crawl(wrapper, hours=back)
     assert in_effect(db)[("new", SOON)] == MANY
@@ -239,7 +239,7 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
 def test_two_may_finish_a_plan_at_once(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
-    kill_while_adopting(db, uri)
+    kill_while_activating(db, uri)
 
     async def twice(db: Database) -> None:
         await asyncio.gather(plans.finish(db, READ_AT), plans.finish(db, READ_AT))
@@ -266,7 +266,7 @@ def test_what_a_crash_left_beside_a_plan_is_swept_up(stored: tuple[Db, str]) -> 
 def test_a_replan_finishes_the_one_before_it(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
-    kill_while_adopting(db, uri)
+    kill_while_activating(db, uri)
     newer = document() | {"_id": "newer", "at": READ_AT + MINUTE}
     run(uri, lambda db: plans.activate(db, newer, moved(10), LONGEST))
     assert in_effect(db) == {("newer", SOON): 10, ("new", SOON): MANY - 10}
@@ -350,7 +350,7 @@ def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> No
     put_targets(db, uri, MANY, next_visit=due)
 
     async def visit_all(adb: Database) -> int:
-        """Visits of every seventh target, as fast as the server takes them."""
+        """Visit every seventh target as fast as the server allows."""
         for i in range(0, MANY, 7):
             at = READ_AT + timedelta(seconds=i + 1)
             state = {"visited_at": at, "next_visit": at + timedelta(days=9)}
@@ -358,8 +358,8 @@ def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> No
         return -(-MANY // 7)
 
     async def both(adb: Database) -> tuple[int, int]:
-        adopting = plans.activate(adb, document(), moved(MANY), LONGEST)
-        return await asyncio.gather(adopting, visit_all(adb))
+        activation = plans.activate(adb, document(), moved(MANY), LONGEST)
+        return await asyncio.gather(activation, visit_all(adb))
 
     _, visited = run(uri, both)
     assert db.targets.count_documents({"plan.id": "new"}) == MANY

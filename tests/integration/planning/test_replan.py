@@ -1,4 +1,4 @@
-"""`scrapy replan`: from what is known in the database to a plan on each target."""
+"""`scrapy replan`: from stored histories to a plan for each target."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 
 def replan(freshet: Freshet, *args: object, **env: object) -> Result:
-    """Replan at NOW."""
+    """Run `scrapy replan` at NOW."""
     return run(freshet, "replan", *args, hours=clock(), **env)
 
 
 def planned(freshet: Freshet, *args: object, **env: object) -> Row:
-    """The document of a replan that ends well."""
+    """Run a replan, check that it succeeds, and return its JSON."""
     return in_json(freshet, "replan", *args, hours=clock(), **env)
 
 
 def groups(db: Db) -> dict[str, tuple[str, list[str]]]:
-    """Group and windows of each page."""
+    """Return the frequency class and windows of each page."""
     return {
         row["url"].rpartition("/")[2]: (row["plan"]["frequency_class"], row["plan"]["windows"])
         for row in db.targets.find({"plan": {"$exists": True}})
@@ -47,7 +47,7 @@ def groups(db: Db) -> dict[str, tuple[str, list[str]]]:
 
 
 def some_pages(n: int, **own: Any) -> list[Row]:
-    """Pages of one site, some of which changed."""
+    """Build pages of one site, some of which changed."""
     return [page(f"{SHOP}/item/{i}", spread(i % 7, 8 + i % 9), **own) for i in range(n)]
 
 
@@ -80,8 +80,8 @@ def test_the_first_plan_spends_what_the_fixed_intervals_do_and_the_second_moves_
 def test_the_pages_of_the_paper_have_its_groups_and_times(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, of_the_paper())
-    found = planned(freshet, "--policy", "groups", "--budget", "1")
-    assert (found["budget_per_day"], found["daily_cap"]) == (None, 0)
+    plan = planned(freshet, "--policy", "groups", "--budget", "1")
+    assert (plan["budget_per_day"], plan["daily_cap"]) == (None, 0)
     assert groups(db) == {
         "u1": ("G5", ["Mon-Wed,Fri,Sat 00:00"]),
         "u2": ("G3", ["Mon,Wed,Fri 00:00"]), "u3": ("G3", ["Mon,Wed,Fri 00:00"]),
@@ -138,10 +138,10 @@ MISTAKES = {
 def test_settings_are_taken_and_options_go_before_them(stored: Stored, freshet: Freshet) -> None:
     put(*stored, some_pages(5))
     env = {"FRESHET_BUDGET": "3/day", "FRESHET_POLICY": "sqrt", "FRESHET_DAILY_CAP": "4"}
-    found = planned(freshet, "--dry-run", **env)
-    assert (found["policy"], found["budget_per_day"], found["daily_cap"]) == ("sqrt", 3, 4)
-    found = planned(freshet, "--dry-run", "--budget", "2", "--policy", "optimal", **env)
-    assert (found["policy"], found["budget_per_day"], found["daily_cap"]) == ("optimal", 2, 4)
+    plan = planned(freshet, "--dry-run", **env)
+    assert (plan["policy"], plan["budget_per_day"], plan["daily_cap"]) == ("sqrt", 3, 4)
+    plan = planned(freshet, "--dry-run", "--budget", "2", "--policy", "optimal", **env)
+    assert (plan["policy"], plan["budget_per_day"], plan["daily_cap"]) == ("optimal", 2, 4)
 
 
 def test_no_targets_is_one_line(stored: Stored, freshet: Freshet) -> None:
@@ -168,9 +168,9 @@ def test_visits_in_the_future_are_ignored_and_counted(stored: Stored, freshet: F
     ahead = page(f"{SHOP}/ahead", spread(5, 10))
     ahead["history"]["until"] = NOW + 30 * HOUR
     put(db, uri, [ahead, *some_pages(3)])
-    found = planned(freshet)
-    assert found["ignored"] == {"future": 1}
-    assert "ignored visits dated in the future of 1 target" in found["warnings"]
+    plan = planned(freshet)
+    assert plan["ignored"] == {"future": 1}
+    assert "ignored visits dated in the future of 1 target" in plan["warnings"]
 
 
 def test_two_replans_exclude_each_other(stored: Stored, freshet: Freshet) -> None:
@@ -180,8 +180,8 @@ def test_two_replans_exclude_each_other(stored: Stored, freshet: Freshet) -> Non
     with holding(uri, "replan", elsewhere=True):
         second = freshet("replan", hours=clock())
         assert (second.code, second.out) == (0, "")
-        said = "scrapy replan: another replan is running on far (process 7) since "
-        assert second.complaint.startswith(said)
+        message = "scrapy replan: another replan is running on far (process 7) since "
+        assert second.complaint.startswith(message)
         assert second.complaint.endswith("; nothing to do")
         assert planned(freshet, "--dry-run")["updated"] == 0, "a dry run disturbs nobody"
     assert db.plans.count_documents({}) == 1
@@ -190,8 +190,8 @@ def test_two_replans_exclude_each_other(stored: Stored, freshet: Freshet) -> Non
 def test_a_spider_may_be_planned_alone(stored: Stored, freshet: Freshet) -> None:
     db, uri = stored
     put(db, uri, [*some_pages(4), *some_pages(4, spider="blog")])
-    found = planned(freshet, "--spider", "blog", "--budget", "2")
-    assert (found["spiders"], found["targets"]) == (["blog"], 4)
+    plan = planned(freshet, "--spider", "blog", "--budget", "2")
+    assert (plan["spiders"], plan["targets"]) == (["blog"], 4)
     with_plan = {row["spider"] for row in db.targets.find({"plan": {"$exists": True}})}
     assert with_plan == {"blog"}
     everything = planned(freshet)
@@ -205,8 +205,12 @@ def test_without_options_all_stays_as_it_is(stored: Stored, freshet: Freshet) ->
     same = planned(freshet)
     assert (same["policy"], same["budget_per_day"], same["daily_cap"]) == ("sqrt", 2, 2)
     assert same["updated"] == 0
-    asked = planned(freshet, "--budget", "3")
-    assert (asked["policy"], asked["budget_per_day"], asked["daily_cap"]) == ("optimal", 3, 5)
+    requested = planned(freshet, "--budget", "3")
+    assert (requested["policy"], requested["budget_per_day"], requested["daily_cap"]) == (
+        "optimal",
+        3,
+        5,
+    )
 
 
 def test_what_does_not_move_is_not_written(stored: Stored, freshet: Freshet) -> None:
@@ -236,7 +240,7 @@ def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(
     )  # fmt: skip
     with wrapper.open("a", encoding="utf-8") as file:
         file.write('\n[weights]\n"/sale-" = 7.5\n"category:toys" = 3.0\n')
-    freshet.crawl(wrapper, hours=clock() + 4)  # Monday 09:35 there
+    freshet.crawl(wrapper, hours=clock() + 4)  # Monday 09:35 in the site's timezone
     (site,) = db.sites.find()
     assert (site["_id"], site["timezone"], site["requests_per_day"]) == (
         "pages", "Asia/Kolkata", 50,
@@ -264,8 +268,8 @@ def test_a_plan_that_follows_the_pages_says_between_which_intervals(
 ) -> None:
     db, uri = stored
     put(db, uri, some_pages(3))
-    found = planned(freshet, "--policy", "adaptive", FRESHET_MAX_INTERVAL_HOURS=100)
-    assert found["limits"] == [{"spider": "shop", "min_hours": 1, "max_hours": 100}]
+    plan = planned(freshet, "--policy", "adaptive", FRESHET_MAX_INTERVAL_HOURS=100)
+    assert plan["limits"] == [{"spider": "shop", "min_hours": 1, "max_hours": 100}]
     for row in db.targets.find():
         part = row["plan"]
         assert (part["every_hours"], part["min_hours"], part["max_hours"]) == (24, 1, 100)

@@ -1,4 +1,4 @@
-"""`scrapy replan` of feeds: their own policies and budget, or one budget with the pages."""
+"""`scrapy replan` of feeds: separate policies and budget, or a budget shared with pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("warm")]
 
 
 def feed(name: str, posts: list[datetime], *, window: int = 10, **own: object) -> Row:
-    """A feed that was read at NOW, with posts of the last three weeks."""
+    """Build a feed that was read at NOW, with posts from the last three weeks."""
     last = in_minutes(NOW - HOUR)
     records = [(in_minutes(at) - 60, in_minutes(at), in_minutes(at) - 30) for at in sorted(posts)]
     past = History.begin(in_minutes(BEGIN)).extended(last, records)
@@ -29,7 +29,7 @@ def feed(name: str, posts: list[datetime], *, window: int = 10, **own: object) -
 
 
 def some_feeds() -> list[Row]:
-    """A busy one, one of office hours, one that posts now and then, a silent one, a new one."""
+    """Build five feeds: busy, office hours only, rare, silent, and new."""
     rng = np.random.default_rng(3)
     hours = [BEGIN + DAY * day + HOUR * hour for day in range(21) for hour in range(24)]
     office = [at for at in hours if at.weekday() < 5 and 9 <= at.hour < 12]
@@ -44,7 +44,7 @@ def some_feeds() -> list[Row]:
 
 
 def plans(db: Db) -> dict[str, Row]:
-    """The plan of each feed."""
+    """Return the plan of each feed."""
     return {row["url"].rpartition("/")[2]: row["plan"] for row in db.targets.find({"kind": "feed"})}
 
 
@@ -59,11 +59,11 @@ def test_fetches_go_where_posts_would_be_lost_and_at_the_hours_at_which_they_com
     assert totals["requests_per_day"] <= 6
     assert 0 < totals["missed_share"] < 0.2
 
-    found = plans(db)
-    often = {name: plan["visits_per_week"] for name, plan in found.items()}
+    by_feed = plans(db)
+    often = {name: plan["visits_per_week"] for name, plan in by_feed.items()}
     assert often["busy"] > often["office"] > often["rare"] >= often["silent"] >= 0.25
-    assert found["busy"]["missed_per_week"] > found["rare"]["missed_per_week"]
-    slots = np.array(found["office"]["slots"])
+    assert by_feed["busy"]["missed_per_week"] > by_feed["rare"]["missed_per_week"]
+    slots = np.array(by_feed["office"]["slots"])
     assert (slots // 24 < 5).all(), "nothing comes on Saturdays and Sundays"
     again = in_json(freshet, "replan", hours=clock())
     assert (again["updated"], again["budget_kept"]) == (0, True)
@@ -77,11 +77,11 @@ def test_the_papers_policies_are_even_and_keep_to_the_budget(
     put(db, uri, some_feeds())
     done = in_json(freshet, "replan", "--policy", policy, "--budget", "6", hours=clock())
     assert done["totals"]["requests_per_day"] <= 6
-    found = plans(db)
-    assert all(plan["every_hours"] > 0 and not plan["slots"] for plan in found.values())
-    often = [found[name]["visits_per_week"] for name in ("busy", "office", "rare", "silent")]
+    by_feed = plans(db)
+    assert all(plan["every_hours"] > 0 and not plan["slots"] for plan in by_feed.values())
+    often = [by_feed[name]["visits_per_week"] for name in ("busy", "office", "rare", "silent")]
     assert often == sorted(often, reverse=True)
-    # Whole fetches in four weeks leave a rest.
+    # Rounding to whole fetches per four weeks leaves a remainder.
     assert (max(often) - min(often) <= 0.25) == (policy == "uniform")
 
 
@@ -91,20 +91,20 @@ def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
     db, uri = stored
     pages = [page(f"https://shop.example/{i}", spread(i, 9)) for i in range(12)]
     put(db, uri, [*pages, *some_feeds()])
-    asked = run(freshet, "replan", "--budget", "9", hours=clock())
-    assert asked.code == 1
-    assert "--kind pages, --kind feeds" in asked.complaint
+    refused = run(freshet, "replan", "--budget", "9", hours=clock())
+    assert refused.code == 1
+    assert "--kind pages, --kind feeds" in refused.complaint
 
     both = in_json(freshet, "replan", hours=clock())
     assert (both["kind"], both["feeds"]["kind"]) == ("pages", "feeds")
     assert (both["spiders"], both["feeds"]["spiders"]) == (["shop"], ["feeds"])
 
-    one = in_json(freshet, "replan", "--budget", "9", "--shared-budget", hours=clock())
-    budgets = one["budget_per_day"], one["feeds"]["budget_per_day"]
+    shared = in_json(freshet, "replan", "--budget", "9", "--shared-budget", hours=clock())
+    budgets = shared["budget_per_day"], shared["feeds"]["budget_per_day"]
     assert sum(budgets) == pytest.approx(9)
     assert all(budget > 0.5 for budget in budgets)
-    exchanged = one["feeds"]["shadow_price"] * 24
-    assert exchanged == pytest.approx(one["shadow_price"], rel=0.6), (
+    exchanged = shared["feeds"]["shadow_price"] * 24
+    assert exchanged == pytest.approx(shared["shadow_price"], rel=0.6), (
         "the last request is worth the same"
     )
 
@@ -144,13 +144,13 @@ def test_a_feed_is_explained_in_its_own_words(stored: Stored, freshet: Freshet) 
         }
     )  # fmt: skip
     run(freshet, "replan", "--budget", "6", hours=clock())
-    told = in_json(freshet, "explain", "https://feeds.test/busy", hours=clock())
-    text = " ".join(told["reasons"])
+    explanation = in_json(freshet, "explain", "https://feeds.test/busy", hours=clock())
+    text = " ".join(explanation["reasons"])
     assert "The last planned fetch saves" in text
     assert "The feed holds 10 posts; older posts drop out and are missed." in text
     assert "At 2 visits, all posts of the previous visit were gone: about 12 posts were" in text
     assert "The feed asks not to be fetched on Sun." in text
-    assert told["feed"]["missed_posts"] == 12.3
+    assert explanation["feed"]["missed_posts"] == 12.3
     shown = run(freshet, "explain", "https://feeds.test/busy", hours=clock())
     assert "400 posts, about 12 missed" in shown.out
     table = run(freshet, "plan", "feeds", hours=clock())

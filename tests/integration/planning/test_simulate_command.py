@@ -1,4 +1,4 @@
-"""`scrapy simulate`: what it prints, writes and refuses, and how well the policies do."""
+"""`scrapy simulate`: output, files, rejected input, and the quality of the policies."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.integration.harness import Db, Freshet, Result
 from tests.integration.inside import run
 from tests.integration.known_pages import clock, page, put, spread
 
-# A folder with pages/changes.csv.gz and pages/pages.csv, the trace of a real population.
+# Path of a folder with pages/changes.csv.gz and pages/pages.csv, the trace of real pages.
 EVAL_DATA = os.environ.get("EVAL_DATA")
 needs_eval = pytest.mark.skipif(
-    not EVAL_DATA, reason="EVAL_DATA names no folder with the trace of real pages"
+    not EVAL_DATA, reason="EVAL_DATA is not set to a folder with the trace of real pages"
 )
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SPLIT, STOP = START + timedelta(weeks=3), START + timedelta(weeks=6)
 SPAN = ("--from", "2024-01-01", "--split", "2024-01-22T00:00:00Z", "--to", "2024-02-12")
 B, HALF = 265, 132.5
-# Of the polls' changes and the paper's rules, less what ended pages leave unspent.
+# Range of requests per day of the paper's rules on polled changes, without those of ended pages.
 GROUPS_SPEND = (250, 273)
 
 
@@ -42,7 +42,7 @@ def hours(moment: datetime) -> float:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A small trace: 24 pages of three sources that change at nine, from seldom to daily."""
+    """Write a small trace: 24 pages of three sources, changed around 09:00, rarely to daily."""
     chance = random.Random(7)
     changes, pages = [], []
     for i in range(24):
@@ -64,33 +64,33 @@ def write(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> N
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Freshet]:
-    """Commands where no server is: a trace needs no database."""
+    """Return commands without a server: simulating a trace needs no database."""
     with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
         yield runner
 
 
 def simulated(freshet: Freshet, folder: Path, *args: object) -> dict[str, Any]:
-    """What it finds, as JSON."""
+    """Simulate a trace and return the results."""
     files = ("--changes", folder / "changes.csv", "--pages", folder / "pages.csv")
     result = run(freshet, "simulate", "pages", *files, *SPAN, "--json", *args)
     assert (result.code, result.err) == (0, "")
-    found: dict[str, Any] = json.loads(result.out)
-    return found
+    results: dict[str, Any] = json.loads(result.out)
+    return results
 
 
 def visits_in(path: Path, ids: tuple[str, ...]) -> Times:
-    """The visits of a file."""
+    """Read the visits from a file."""
     at: dict[str, list[float]] = {name: [] for name in ids}
     with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             assert row["at"].endswith("Z")
             at[row["target"]].append(hours(datetime.fromisoformat(row["at"])))
     first = np.cumsum([0, *map(len, at.values())])
-    return Times(first, np.array([one for times in at.values() for one in times]))
+    return Times(first, np.array([time for times in at.values() for time in times]))
 
 
 def same_figures(folder: Path, changes: Path, split: datetime, stop: datetime, row: Any) -> None:
-    """Check that a row's figures are those of the visits it wrote."""
+    """Check a row's figures against the visits it wrote."""
     trace = read_trace(changes)
     visits = visits_in(folder / f"{row['policy']}_{row['budget']:.12g}.csv.gz", trace.ids)
     scored = score(trace.changes, visits, trace.source, trace.ends, hours(split), hours(stop))
@@ -106,11 +106,11 @@ def test_each_pair_of_policy_and_budget_is_tried_and_its_visits_are_written(
     bare: Freshet, trace: Path
 ) -> None:
     out = trace / "new" / "visits"
-    found = simulated(
+    simulation = simulated(
         bare, trace, "--policy", "optimal", "--policy", "age", "--policy", "adaptive",
         "--budget", "12", "--budget", "6.5/day", "--visits-out", out,
     )  # fmt: skip
-    rows = found["results"]
+    rows = simulation["results"]
     pairs = [(row["policy"], row["budget"]) for row in rows]
     assert pairs == [(p, b) for p in ("optimal", "age", "adaptive") for b in (12, 6.5)]
     assert sorted(path.name for path in out.iterdir()) == sorted(
@@ -120,30 +120,32 @@ def test_each_pair_of_policy_and_budget_is_tried_and_its_visits_are_written(
         same_figures(out, trace / "changes.csv", SPLIT, STOP, row)
         assert sum(row["visits_by_week"]) == row["visits"]
     assert rows[4] | {"budget": 6.5} == rows[5]
-    assert (found["pages"], found["sources"], found["closed_loop"]) == (24, 3, False)
-    assert found["from"] == "2024-01-01T00:00:00Z"
+    assert (simulation["pages"], simulation["sources"], simulation["closed_loop"]) == (24, 3, False)
+    assert simulation["from"] == "2024-01-01T00:00:00Z"
 
 
 def test_policies_spend_their_budget_and_optimal_is_worth_it(bare: Freshet, trace: Path) -> None:
-    found = simulated(bare, trace, "--policy", "optimal", "--policy", "uniform", "--budget", "12")
-    optimal, uniform = found["results"]
+    simulation = simulated(
+        bare, trace, "--policy", "optimal", "--policy", "uniform", "--budget", "12"
+    )
+    optimal, uniform = simulation["results"]
     assert 11 < uniform["requests_per_day"] <= 12.1
     assert 11 < optimal["requests_per_day"] <= 12.1
     assert optimal["freshness"] > uniform["freshness"] + 0.1
-    (daily,) = found["references"]
+    (daily,) = simulation["references"]
     assert daily["policy"] == "daily"
     assert daily["budget"] is None
     assert 23 < daily["requests_per_day"] <= 24
 
 
 def test_a_closed_loop_begins_with_a_week_of_daily_visits(bare: Freshet, trace: Path) -> None:
-    found = simulated(
+    simulation = simulated(
         bare, trace, "--closed-loop", "--budget", "12", "--visits-out", trace / "v",
         "--replan-every", "3.5",
     )  # fmt: skip
-    (row,) = found["results"]
-    assert found["closed_loop"]
-    assert found["replan_every_days"] == 3.5
+    (row,) = simulation["results"]
+    assert simulation["closed_loop"]
+    assert simulation["replan_every_days"] == 3.5
     assert row["visits_by_week"][0] == 24 * 7
     assert max(row["visits_by_week"][1:]) < 12 * 7 * 1.05
     same_figures(trace / "v", trace / "changes.csv", SPLIT, STOP, row)
@@ -152,11 +154,11 @@ def test_a_closed_loop_begins_with_a_week_of_daily_visits(bare: Freshet, trace: 
 
 
 def test_a_daily_cap_holds(bare: Freshet, trace: Path) -> None:
-    found = simulated(
+    simulation = simulated(
         bare, trace, "--policy", "optimal", "--policy", "adaptive", "--budget", "12",
         "--daily-cap", "13",
     )  # fmt: skip
-    assert [row["busiest_day"] for row in found["results"]] == [13, 13]
+    assert [row["busiest_day"] for row in simulation["results"]] == [13, 13]
 
 
 def test_what_is_printed_has_a_line_for_each_pair(bare: Freshet, trace: Path) -> None:
@@ -177,10 +179,10 @@ def test_what_is_printed_has_a_line_for_each_pair(bare: Freshet, trace: Path) ->
 @pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("new/p.svg", b"<?xml")])
 def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes) -> None:
     args = ("--policy", "uniform", "--budget", 12, "--budget", 6, "--plot", trace / name)
-    found = simulated(bare, trace, *args)
+    simulation = simulated(bare, trace, *args)
     drawn = (trace / name).read_bytes()
     assert drawn.startswith(begins)
-    assert [row["policy"] for row in found["references"]] == ["daily", "groups"]
+    assert [row["policy"] for row in simulation["references"]] == ["daily", "groups"]
     assert sorted(path.name for path in (trace / name).parent.glob(".p*")) == []
     simulated(bare, trace, *args)
     assert (trace / name).read_bytes() == drawn
@@ -189,22 +191,22 @@ def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes
 def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
     files = ("--changes", trace / "changes.csv")
     result = run(bare, "simulate", "pages", *files, "--budget", 12, "--json")
-    found = json.loads(result.out)
-    assert found["from"] == "2023-12-31T23:00:00Z"
-    assert found["to"] == "2024-02-12T00:00:00Z"
-    assert found["split"] == "2024-01-14T23:20:00Z"
+    simulation = json.loads(result.out)
+    assert simulation["from"] == "2023-12-31T23:00:00Z"
+    assert simulation["to"] == "2024-02-12T00:00:00Z"
+    assert simulation["split"] == "2024-01-14T23:20:00Z"
 
 
 def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
     write(trace / "changes.csv", ("page_id", "commit_time_utc"), [("p0", START.isoformat())])
-    found = simulated(bare, trace, "--budget", "12")
-    (row,) = found["results"]
+    simulation = simulated(bare, trace, "--budget", "12")
+    (row,) = simulation["results"]
     assert row["freshness"] == 1
     assert (row["delay_h"], row["lost_share"], row["by_source"]["delay_h"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["--budget", "0.5"],
          "budget 0.5/day is too small: 24 targets visited every 28 days need 0.86/day. "
@@ -243,7 +245,7 @@ def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_line_and_nothing_is_written(
-    bare: Freshet, trace: Path, args: list[str], said: str
+    bare: Freshet, trace: Path, args: list[str], message: str
 ) -> None:
     before = {path.name for path in trace.iterdir()}
     files = ("--changes", trace / "changes.csv", "--visits-out", trace / "visits")
@@ -251,7 +253,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
     result = run(bare, "simulate", "pages", *files, *SPAN, *args)
     complaint = result.complaint.replace(f"{trace}/", "")
     assert (result.code, result.out) == (1, "")
-    assert complaint.startswith(f"scrapy simulate: {said}")
+    assert complaint.startswith(f"scrapy simulate: {message}")
     assert {path.name for path in trace.iterdir()} == before
 
 
@@ -272,7 +274,7 @@ def test_pages_that_have_all_ended_have_no_figures(bare: Freshet, trace: Path) -
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["pages", "--budget", "12"], "--changes FILE or --history is missing"),
         (["pages", "--changes", "c.csv"], "--budget N (requests a day) is missing"),
@@ -286,13 +288,13 @@ def test_pages_that_have_all_ended_have_no_figures(bare: Freshet, trace: Path) -
         ),
     ],
 )
-def test_wrong_usage_is_said(bare: Freshet, args: list[str], said: str) -> None:
+def test_wrong_usage_is_said(bare: Freshet, args: list[str], message: str) -> None:
     result = run(bare, "simulate", *args)
     assert result.code == 2
-    assert said in result.out + result.err
+    assert message in result.out + result.err
 
 
-# The own past.
+# Your own history.
 
 
 def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
@@ -300,14 +302,14 @@ def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> 
     assert "no observations to simulate" in nothing.complaint
     changes = (0, 0, 0, 2, 14)
     put(*stored, [page(f"https://shop.example/{i}", spread(n, 9)) for i, n in enumerate(changes)])
-    found = json.loads(simulated_past(freshet, "--policy", "uniform", "--json").out)
-    assert found["pages"] == 5
-    assert found["changes"] == 10, "of the two weeks that are judged, after one to learn from"
-    (row,) = found["results"]
+    simulation = json.loads(simulated_past(freshet, "--policy", "uniform", "--json").out)
+    assert simulation["pages"] == 5
+    assert simulation["changes"] == 10, "of the two weeks that are judged, after one to learn from"
+    (row,) = simulation["results"]
     assert row["requests_per_day"] == pytest.approx(5, abs=0.5)
     assert 0.7 < row["freshness"] < 1
     of_one = json.loads(simulated_past(freshet, "shop", "--policy", "uniform", "--json").out)
-    assert of_one == found
+    assert of_one == simulation
     assert "no targets of 'shoe'" in simulated_past(freshet, "shoe", code=1).complaint
 
 
@@ -322,15 +324,15 @@ def test_the_own_past_is_simulated_with_the_budget_of_the_plan(
     assert planned.code == 0, planned.err
     shown = simulated_past(freshet, budget=None)
     assert "The budget is the current one, 3 requests a day. Set it with --budget." in shown.out
-    found = json.loads(simulated_past(freshet, "shop", "--json", budget=None).out)
-    assert [row["budget"] for row in found["results"]] == [3]
+    simulation = json.loads(simulated_past(freshet, "shop", "--json", budget=None).out)
+    assert [row["budget"] for row in simulation["results"]] == [3]
 
 
 def simulated_past(
     freshet: Freshet, *args: object, code: int = 0, budget: float | None = 5
 ) -> Result:
-    asked = () if budget is None else ("--budget", budget)
-    words = ("simulate", "pages", *asked, "--history", *args)
+    options = () if budget is None else ("--budget", budget)
+    words = ("simulate", "pages", *options, "--history", *args)
     result = run(freshet, *words, hours=clock())
     assert result.code == code, result.err
     return result
@@ -341,7 +343,7 @@ def simulated_past(
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Simulates real pages: learned from three weeks, judged by six more."""
+    """Return a function that simulates real pages: three weeks of training, six of evaluation."""
     folder = tmp_path_factory.mktemp("real")
     changes = Path(str(EVAL_DATA)) / "pages" / "changes.csv.gz"
 
@@ -364,15 +366,15 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.soak
 def test_real_pages_are_as_fresh_as_they_should_be(real: Any) -> None:
     budgets = [word for budget in (HALF, B, 2 * B) for word in ("--budget", budget)]
-    half, one, two = real("--policy", "optimal", *budgets)
-    assert one["freshness"] >= 0.855
-    assert one["by_source"]["freshness"] >= 0.70
-    assert one["age_days"] <= 0.20
-    assert one["delay_all_h"] <= 27
+    half, single, two = real("--policy", "optimal", *budgets)
+    assert single["freshness"] >= 0.855
+    assert single["by_source"]["freshness"] >= 0.70
+    assert single["age_days"] <= 0.20
+    assert single["delay_all_h"] <= 27
     assert half["freshness"] >= 0.76
     assert two["freshness"] >= 0.91
-    assert [row["never_visited"] for row in (half, one, two)] == [0, 0, 0]
-    assert [row["requests_per_day"] <= row["budget"] for row in (half, one, two)] == [True] * 3
+    assert [row["never_visited"] for row in (half, single, two)] == [0, 0, 0]
+    assert [row["requests_per_day"] <= row["budget"] for row in (half, single, two)] == [True] * 3
 
 
 @needs_eval
@@ -389,7 +391,7 @@ def test_what_others_reach_on_real_pages(real: Any) -> None:
     (groups,) = real("--policy", "groups", "--budget", B)
     assert GROUPS_SPEND[0] <= groups["requests_per_day"] <= GROUPS_SPEND[1]
     assert groups["freshness"] == pytest.approx(0.777, abs=0.004)
-    # The freshness of the paper's groups for 57 % of their requests.
+    # The same freshness as the paper's groups for 57 % of their requests.
     (less,) = real("--budget", 0.57 * groups["requests_per_day"])
     assert less["freshness"] >= groups["freshness"]
 

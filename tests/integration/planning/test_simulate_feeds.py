@@ -1,4 +1,4 @@
-"""`scrapy simulate feeds`: what it prints, writes and refuses, and how well the policies do."""
+"""`scrapy simulate feeds`: output, files, rejected input, and the quality of the policies."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, page, put, spread
 
-# A folder with feeds/busy/posts.csv.gz and feeds.csv, the trace of real feeds, and beside it the
-# program that scores files of visits against it, if there is one.
+# EVAL_DATA: a folder with feeds/busy/posts.csv.gz and feeds.csv, the trace of real feeds;
+# REFEREE: an optional program that scores files of visits against this trace.
 EVAL_DATA, REFEREE = os.environ.get("EVAL_DATA"), os.environ.get("REFEREE")
 needs_eval = pytest.mark.skipif(
-    not EVAL_DATA, reason="EVAL_DATA names no folder with the trace of real feeds"
+    not EVAL_DATA, reason="EVAL_DATA is not set to a folder with the trace of real feeds"
 )
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -43,7 +43,7 @@ Moments = dict[str, list[float]]
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A small trace: 20 feeds of five posts each, that post from never to ten times a day."""
+    """Write a small trace: 20 feeds of size five, with zero to ten posts a day."""
     chance, posts = random.Random(7), []
     for i in range(20):
         for day in range(6 * 7):
@@ -67,36 +67,36 @@ def append(path: Path, *lines: str) -> None:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Freshet]:
-    """Commands where no server is: a trace needs no database."""
+    """Return commands without a server: simulating a trace needs no database."""
     with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
         yield runner
 
 
 def words(folder: Path, *args: object) -> tuple[object, ...]:
-    """The command on the trace in a folder."""
+    """Return the command for the trace in a folder."""
     return ("simulate", "feeds", "--posts", folder / "posts.csv", *SPAN, *args)
 
 
 def simulated(freshet: Freshet, folder: Path, *args: object) -> dict[str, Any]:
-    """What it finds, as JSON."""
+    """Simulate a trace and return the results."""
     return in_json(freshet, *words(folder, *args))
 
 
 def option(name: str, *values: object) -> list[object]:
-    """An option that is repeated for each value."""
+    """Repeat an option for each value."""
     return [word for value in values for word in (name, value)]
 
 
-# What a file of visits collects, counted post by post.
+# Independent post-by-post scoring of a file of visits.
 
 
 def moments_in(path: Path, name: str, at: str) -> Moments:
-    """Times in seconds since 1970, by target, ascending."""
-    found: Moments = defaultdict(list)
+    """Read sorted times in seconds since 1970, by target."""
+    moments: Moments = defaultdict(list)
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            found[row[name]].append(datetime.fromisoformat(row[at]).timestamp())
-    return {target: sorted(times) for target, times in found.items()}
+            moments[row[name]].append(datetime.fromisoformat(row[at]).timestamp())
+    return {target: sorted(times) for target, times in moments.items()}
 
 
 def until(moments: Moments, end: float) -> Moments:
@@ -110,41 +110,43 @@ def windows_in(path: Path) -> dict[str, int]:
 
 
 def counted(posts: Moments, visits: Moments, windows: dict[str, int]) -> dict[str, Any]:
-    """The figures of visits."""
+    """Score visits."""
     start, stop = SPLIT.timestamp(), STOP.timestamp()
-    fates: dict[str, int] = {"missed": 0, "uncollected": 0, "collected": 0}
+    counts: dict[str, int] = {"missed": 0, "uncollected": 0, "collected": 0}
     waited = never = spent = 0.0
     for feed, window in windows.items():
         inside = [at for at in posts.get(feed, ()) if start < at <= stop]
-        looks = [at for at in visits.get(feed, ()) if start <= at <= stop]
-        never, spent = never + (not looks), spent + len(looks)
+        fetches = [at for at in visits.get(feed, ()) if start <= at <= stop]
+        never, spent = never + (not fetches), spent + len(fetches)
         for place, at in enumerate(inside):
-            look = bisect_left(looks, at)
-            until = looks[look] if look < len(looks) else stop
+            index = bisect_left(fetches, at)
+            until = fetches[index] if index < len(fetches) else stop
             if bisect_right(inside, until) - 1 - place >= window:
-                fates["missed"] += 1
-            elif look < len(looks):
-                fates["collected"] += 1
+                counts["missed"] += 1
+            elif index < len(fetches):
+                counts["collected"] += 1
                 waited += until - at
             else:
-                fates["uncollected"] += 1
-    total = sum(fates.values())
-    shares = {f"{fate}_pct": 100 * fates[fate] / total for fate in ("missed", "uncollected")}
+                counts["uncollected"] += 1
+    total = sum(counts.values())
+    shares = {f"{fate}_pct": 100 * counts[fate] / total for fate in ("missed", "uncollected")}
     return shares | {
         "lost_pct": sum(shares.values()),
-        "delay_h": waited / fates["collected"] / 3600 if fates["collected"] else None,
+        "delay_h": waited / counts["collected"] / 3600 if counts["collected"] else None,
         "never_visited": never,
         "spent": spent,
         "posts": total,
-        "collected": fates["collected"],
+        "collected": counts["collected"],
     }
 
 
-def same_figures(trace: Path, out: Path, found: dict[str, Any], posts: str = "posts.csv") -> None:
-    """Check that the figures of all rows are those of the visits they wrote."""
+def same_figures(
+    trace: Path, out: Path, simulation: dict[str, Any], posts: str = "posts.csv"
+) -> None:
+    """Check the figures of all rows against the visits they wrote."""
     posted = moments_in(trace / posts, "feed_id", "posted_at_utc")
     windows = windows_in(trace / "feeds.csv")
-    for row in found["results"]:
+    for row in simulation["results"]:
         path = out / f"{row['policy']}_{row['visits']}.csv.gz"
         truth = counted(posted, moments_in(path, "target", "at"), windows)
         assert {name: row[name] for name in truth} == pytest.approx(truth, abs=1e-6)
@@ -154,59 +156,59 @@ def test_each_policy_is_tried_with_each_number_and_its_visits_are_written(
     bare: Freshet, trace: Path
 ) -> None:
     out = trace / "new" / "visits"
-    asked = [*option("--policy", *POLICIES), *option("--visits", 40, 7, "5x", "5N", 100)]
-    found = simulated(bare, trace, *asked, "--visits-out", out)
-    pairs = [(row["policy"], row["visits"]) for row in found["results"]]
+    options = [*option("--policy", *POLICIES), *option("--visits", 40, 7, "5x", "5N", 100)]
+    simulation = simulated(bare, trace, *options, "--visits-out", out)
+    pairs = [(row["policy"], row["visits"]) for row in simulation["results"]]
     assert pairs == [(policy, visits) for policy in POLICIES for visits in (40, 7, 100)]
     assert {path.name for path in out.iterdir()} == {f"{p}_{v}.csv.gz" for p, v in pairs}
-    same_figures(trace, out, found)
-    assert all(row["spent"] <= row["visits"] for row in found["results"])
-    assert [row["policy"] for row in found["means"]] == list(POLICIES)
-    assert (found["kind"], found["feeds"]) == ("feeds", 20)
-    assert [found[name] for name in ("from", "split", "to")] == [
+    same_figures(trace, out, simulation)
+    assert all(row["spent"] <= row["visits"] for row in simulation["results"])
+    assert [row["policy"] for row in simulation["means"]] == list(POLICIES)
+    assert (simulation["kind"], simulation["feeds"]) == ("feeds", 20)
+    assert [simulation[name] for name in ("from", "split", "to")] == [
         "2024-01-01T00:00:00Z", "2024-01-22T00:00:00Z", "2024-02-12T00:00:00Z",
     ]  # fmt: skip
 
 
 def test_means_are_those_over_all_numbers_of_visits(bare: Freshet, trace: Path) -> None:
-    found = simulated(bare, trace, *option("--visits", 20, 100, 400), "--policy", "uniform")
-    (mean,) = found["means"]
+    simulation = simulated(bare, trace, *option("--visits", 20, 100, 400), "--policy", "uniform")
+    (mean,) = simulation["means"]
     for name in FIGURES:
-        values = [row[name] for row in found["results"]]
+        values = [row[name] for row in simulation["results"]]
         assert mean[name] == pytest.approx(sum(values) / 3)
 
 
 def test_fewer_posts_are_missed_by_who_knows_how_many_come(bare: Freshet, trace: Path) -> None:
-    found = simulated(bare, trace, *option("--policy", *POLICIES), "--visits", 120)
-    optimal, uniform, *others = (row["missed_pct"] for row in found["results"])
+    simulation = simulated(bare, trace, *option("--policy", *POLICIES), "--visits", 120)
+    optimal, uniform, *others = (row["missed_pct"] for row in simulation["results"])
     assert max(optimal, *others) < uniform
 
 
 def test_a_policy_does_not_know_what_comes(bare: Freshet, trace: Path) -> None:
-    asked = [*option("--policy", *POLICIES), "--visits", 200, "--visits-out"]
-    simulated(bare, trace, *asked, trace / "one")
+    options = [*option("--policy", *POLICIES), "--visits", 200, "--visits-out"]
+    simulated(bare, trace, *options, trace / "one")
     append(trace / "posts.csv", *(f"f3,2024-02-0{day}T{hour:02}:10:00Z"
                                   for day in (2, 3, 4) for hour in range(24)))  # fmt: skip
-    simulated(bare, trace, *asked, trace / "other")
+    simulated(bare, trace, *options, trace / "other")
     surprise = datetime(2024, 2, 2, tzinfo=UTC).timestamp()
     for policy in POLICIES:
-        one, other = (
+        visits, other = (
             moments_in(trace / out / f"{policy}_200.csv.gz", "target", "at")
             for out in ("one", "other")
         )
-        assert until(one, surprise) == until(other, surprise)
-        assert one == other or policy == "optimal", "it alone learns from its visits"
+        assert until(visits, surprise) == until(other, surprise)
+        assert visits == other or policy == "optimal", "it alone learns from its visits"
 
 
 def test_what_is_left_out_is_said(bare: Freshet, trace: Path) -> None:
     before = simulated(bare, trace, "--visits", 40)
     append(trace / "feeds.csv", "silent,3", "unknown,")
     append(trace / "posts.csv", "unknown,2024-01-25T00:00:00Z", "other,2024-01-25T00:00:00Z")
-    found = simulated(bare, trace, "--visits", 40)
-    assert found["feeds"] == before["feeds"] + 1
-    assert found["posts"] == before["posts"]
+    after = simulated(bare, trace, "--visits", 40)
+    assert after["feeds"] == before["feeds"] + 1
+    assert after["posts"] == before["posts"]
     assert before["left_out"] == {"feeds": 0, "posts": 0}
-    assert found["left_out"] == {"feeds": 1, "posts": 1}
+    assert after["left_out"] == {"feeds": 1, "posts": 1}
     shown = run(bare, *words(trace, "--visits", 40)).out.splitlines()
     assert shown[-2:] == [
         "left out: 1 post of unlisted feeds",
@@ -215,8 +217,8 @@ def test_what_is_left_out_is_said(bare: Freshet, trace: Path) -> None:
 
 
 def test_what_is_printed_has_a_line_for_each_and_the_means(bare: Freshet, trace: Path) -> None:
-    asked = [*option("--policy", "min-missing", "uniform"), *option("--visits", "2x", 100)]
-    result = run(bare, *words(trace, *asked))
+    options = [*option("--policy", "min-missing", "uniform"), *option("--visits", "2x", 100)]
+    result = run(bare, *words(trace, *options))
     assert (result.code, result.err) == (0, "")
     lines = [line.rstrip() for line in result.out.splitlines()]
     assert lines[0].startswith("20 feeds, ")
@@ -232,19 +234,19 @@ def test_what_is_printed_has_a_line_for_each_and_the_means(bare: Freshet, trace:
 
 @pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("new/p.svg", b"<?xml")])
 def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes) -> None:
-    asked = [*option("--policy", *POLICIES), *option("--visits", 20, 60, 200)]
-    simulated(bare, trace, *asked, "--plot", trace / name)
+    options = [*option("--policy", *POLICIES), *option("--visits", 20, 60, 200)]
+    simulated(bare, trace, *options, "--plot", trace / name)
     drawn = (trace / name).read_bytes()
     assert drawn.startswith(begins)
     assert sorted(path.name for path in (trace / name).parent.glob(".p*")) == []
-    simulated(bare, trace, *asked, "--plot", trace / name)
+    simulated(bare, trace, *options, "--plot", trace / name)
     assert (trace / name).read_bytes() == drawn
 
 
 def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
     write(trace / "posts.csv", ("feed_id", "posted_at_utc"), [("f0", "2024-01-03T00:00:00Z")])
-    found = simulated(bare, trace, "--visits", 20, "--plot", trace / "p.svg")
-    (row,), (mean,) = found["results"], found["means"]
+    simulation = simulated(bare, trace, "--visits", 20, "--plot", trace / "p.svg")
+    (row,), (mean,) = simulation["results"], simulation["means"]
     assert (row["posts"], row["collected"]) == (0, 0)
     assert {row[name] for name in FIGURES} == {mean[name] for name in FIGURES} == {None}
 
@@ -252,18 +254,18 @@ def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
 def test_a_closed_loop_knows_no_more_than_its_own_visits_saw(bare: Freshet, trace: Path) -> None:
     loop = simulated(bare, trace, "--closed-loop", "--replan-every", 2, "--visits", "6x")
     assert (loop["closed_loop"], loop["replan_every_days"]) == (True, 2)
-    known = simulated(bare, trace, "--visits", "6x")
-    assert (known["closed_loop"], known["replan_every_days"]) == (False, 1)
-    (one,), (other,) = loop["results"], known["results"]
-    assert 0 < one["spent"] <= 120
-    assert one["posts"] == other["posts"]
-    assert one["lost_pct"] > other["lost_pct"]
+    informed = simulated(bare, trace, "--visits", "6x")
+    assert (informed["closed_loop"], informed["replan_every_days"]) == (False, 1)
+    (row,), (other,) = loop["results"], informed["results"]
+    assert 0 < row["spent"] <= 120
+    assert row["posts"] == other["posts"]
+    assert row["lost_pct"] > other["lost_pct"]
 
 
 def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: Path) -> None:
     with (trace / "posts.csv").open(encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    # The busiest feeds fall silent as soon as the first plan is made.
+    # The busiest feeds fall silent immediately after the first plan.
     silent = {"f17", "f18", "f19"}
     rows = [row for row in rows if row[0] not in silent or datetime.fromisoformat(row[1]) <= SPLIT]
     write(trace / "posts.csv", (header[0], header[1]), [(row[0], row[1]) for row in rows])
@@ -277,7 +279,7 @@ def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: P
     visits = [moments_in(trace / out / "optimal_120.csv.gz", "target", "at")
               for out in ("often", "once")]  # fmt: skip
     assert visits[0] != visits[1], "a replan learns from the visits since the one before"
-    # One plan stands for all of the time: a week is like another, but for rare visits.
+    # A single plan covers the whole period: all weeks are alike, except for rare visits.
     weekly = [at for at in visits[1].values() if len(at) >= 6]
     assert weekly
     for at in weekly:
@@ -295,14 +297,14 @@ def test_fewer_visits_than_the_longest_interval_takes_are_noted(bare: Freshet, t
 def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
     write(trace / "posts.csv", ("feed_id", "posted_at_utc"),
           [("f0", f"2024-01-0{day}T00:00:00Z") for day in (4, 1, 8)])  # fmt: skip
-    found = in_json(bare, "simulate", "feeds", "--posts", trace / "posts.csv", "--visits", 20)
-    assert found["from"] == "2024-01-01T00:00:00Z"
-    assert found["split"] == "2024-01-03T08:00:00Z"
-    assert found["to"] == "2024-01-08T00:00:00Z"
+    simulation = in_json(bare, "simulate", "feeds", "--posts", trace / "posts.csv", "--visits", 20)
+    assert simulation["from"] == "2024-01-01T00:00:00Z"
+    assert simulation["split"] == "2024-01-03T08:00:00Z"
+    assert simulation["to"] == "2024-01-08T00:00:00Z"
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["--visits", "0"], "--visits 0: must be greater than 0"),
         (["--visits", "40", "--visits", "0x"], "--visits 0x: must be greater than 0"),
@@ -337,13 +339,13 @@ def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> N
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_line_and_nothing_is_written(
-    bare: Freshet, trace: Path, args: list[str], said: str
+    bare: Freshet, trace: Path, args: list[str], message: str
 ) -> None:
     before = {path.name for path in trace.iterdir()}
     args = [str(trace / arg) if "csv" in arg else arg for arg in args]
     result = run(bare, *words(trace, "--visits-out", trace / "visits", *args))
     assert (result.code, result.out) == (1, "")
-    assert result.complaint.replace(f"{trace}/", "").startswith(f"scrapy simulate: {said}")
+    assert result.complaint.replace(f"{trace}/", "").startswith(f"scrapy simulate: {message}")
     assert {path.name for path in trace.iterdir()} == before
 
 
@@ -356,7 +358,7 @@ def test_a_trace_without_posts_of_its_feeds_is_one_line(bare: Freshet, trace: Pa
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["feeds", "--visits", "12"], "--posts FILE or --history is missing"),
         (["feeds", "--posts", "p.csv"], "--visits N (fetches in all) is missing"),
@@ -375,10 +377,10 @@ def test_a_trace_without_posts_of_its_feeds_is_one_line(bare: Freshet, trace: Pa
         ),
     ],
 )  # fmt: skip
-def test_wrong_usage_is_said(bare: Freshet, args: list[str], said: str) -> None:
+def test_wrong_usage_is_said(bare: Freshet, args: list[str], message: str) -> None:
     result = run(bare, "simulate", *args)
     assert result.code == 2
-    assert said in result.out + result.err
+    assert message in result.out + result.err
 
 
 def test_the_help_has_the_options_of_each_kind_and_an_example(bare: Freshet) -> None:
@@ -401,11 +403,11 @@ def test_a_policy_that_spends_too_much_is_a_mistake_of_ours() -> None:
         check("uniform", 2, Times(np.array([0, 2]), np.array([9.0, 12.0])), span)
 
 
-# The own past.
+# Your own history.
 
 
 def feed(url: str, posts: Iterable[datetime], feed_size: int = 5, **own: object) -> Row:
-    """A feed that was polled every 20 minutes for three weeks."""
+    """Build a feed that was polled every 20 minutes for three weeks."""
     return page(url, posts, spider="feeds", kind=Kind.FEED, feed_size=feed_size, **own)
 
 
@@ -418,16 +420,16 @@ def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> 
     daily = [feed(f"https://feeds.example/{n}", spread(n, 9)) for n in (0, 3, 21)]
     unread = feed("https://feeds.example/new", (), feed_size=0)
     put(*stored, [*daily, unread, page("https://shop.example/1", spread(14, 9))])
-    found = in_json(freshet, *command, "--visits-out", freshet.folder, hours=clock())
-    assert (found["feeds"], found["left_out"]) == (3, {"feeds": 1, "posts": 0})
-    assert found["posts"] == 16, "of the two weeks that are judged, after one to learn from"
-    (row,) = found["results"]
+    simulation = in_json(freshet, *command, "--visits-out", freshet.folder, hours=clock())
+    assert (simulation["feeds"], simulation["left_out"]) == (3, {"feeds": 1, "posts": 0})
+    assert simulation["posts"] == 16, "of the two weeks that are judged, after one to learn from"
+    (row,) = simulation["results"]
     assert (row["spent"], row["missed_pct"], row["collected"]) == (21, 0, 16)
     assert 15 < row["delay_h"] < 40
     assert set(moments_in(freshet.folder / "uniform_21.csv.gz", "target", "at")) == {
-        one["_id"] for one in daily
+        row["_id"] for row in daily
     }
-    assert in_json(freshet, *command, "feeds", hours=clock()) == found
+    assert in_json(freshet, *command, "feeds", hours=clock()) == simulation
     assert "no targets of 'feed'" in run(freshet, *command, "feed", hours=clock()).complaint
     planned = run(freshet, "replan", "--kind", "feeds", "--budget", "2/day", hours=clock())
     assert planned.code == 0, planned.err
@@ -437,8 +439,8 @@ def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> 
 
 def test_a_post_appeared_when_it_says_so(stored: tuple[Db, str], freshet: Freshet) -> None:
     began, seen = in_minutes(BEGIN), in_minutes(BEGIN + 14 * DAY)
-    saying = [seen - 6 * 60, 0, seen + 60]
-    past = History.begin(began).extended(seen, [(began, seen, said) for said in saying])
+    dates = [seen - 6 * 60, 0, seen + 60]
+    past = History.begin(began).extended(seen, [(began, seen, date) for date in dates])
     past = past.seen(in_minutes(NOW - HOUR), changed=False)
     put(*stored, [feed("https://feeds.example/", (), history=history_document(past))])
     split = BEGIN + 14 * DAY - 7 * HOUR
@@ -451,48 +453,50 @@ def test_a_post_appeared_when_it_says_so(stored: tuple[Db, str], freshet: Freshe
 
 def test_feeds_are_no_pages(stored: tuple[Db, str], freshet: Freshet) -> None:
     put(*stored, [feed("https://feeds.example/", spread(21, 9)), page("https://shop.example/1")])
-    found = in_json(freshet, "simulate", "pages", "--history", "--budget", 1, hours=clock())
-    assert (found["pages"], found["changes"]) == (1, 0)
+    simulation = in_json(freshet, "simulate", "pages", "--history", "--budget", 1, hours=clock())
+    assert (simulation["pages"], simulation["changes"]) == (1, 0)
 
 
 # Real feeds.
 
 NUMBERS = (1_000, 2_000, 3_000, 5_000, 10_000, 20_000)
-# Missed % and delay in hours, as means over all numbers of visits.
+# Missed share in percent and delay in hours, averaged over all numbers of visits.
 KNOWN = {"uniform": (48.8, 79), "min-delay": (23.9, 48), "min-missing": (15.9, 43.1)}
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """All policies on real feeds: learned from three weeks, judged by three more."""
+    """Simulate all policies on real feeds: three weeks of training, three of evaluation."""
     out, busy = tmp_path_factory.mktemp("real"), Path(str(EVAL_DATA)) / "feeds" / "busy"
     files = "--posts", busy / "posts.csv.gz", "--feeds", busy / "feeds.csv"
-    asked = [*option("--policy", *POLICIES), *option("--visits", *NUMBERS)]
+    options = [*option("--policy", *POLICIES), *option("--visits", *NUMBERS)]
     with Freshet(out) as freshet:
-        found = in_json(freshet, "simulate", "feeds", *files, *SPAN, *asked, "--visits-out", out)
-    return found, out
+        simulation = in_json(
+            freshet, "simulate", "feeds", *files, *SPAN, *options, "--visits-out", out
+        )
+    return simulation, out
 
 
 @needs_eval
 @pytest.mark.soak
 def test_figures_of_real_feeds_are_those_of_their_visits(real: tuple[dict[str, Any], Path]) -> None:
-    found, out = real
-    same_figures(Path(str(EVAL_DATA)) / "feeds" / "busy", out, found, "posts.csv.gz")
-    assert (found["feeds"], found["posts"]) == (1_000, 23_607)
+    simulation, out = real
+    same_figures(Path(str(EVAL_DATA)) / "feeds" / "busy", out, simulation, "posts.csv.gz")
+    assert (simulation["feeds"], simulation["posts"]) == (1_000, 23_607)
 
 
 @needs_eval
 @pytest.mark.soak
-@pytest.mark.skipif(not REFEREE, reason="REFEREE names no program that scores visits")
+@pytest.mark.skipif(not REFEREE, reason="REFEREE is not set to a program that scores visits")
 def test_the_referee_gives_real_feeds_the_same_figures(real: tuple[dict[str, Any], Path]) -> None:
-    (found, out), referee = real, runpy.run_path(str(REFEREE))
+    (simulation, out), scorer = real, runpy.run_path(str(REFEREE))
     busy = Path(str(EVAL_DATA)) / "feeds" / "busy"
-    posts = referee["grouped"](busy / "posts.csv.gz", "feed_id", "posted_at_utc")
-    for row in found["results"]:
+    posts = scorer["grouped"](busy / "posts.csv.gz", "feed_id", "posted_at_utc")
+    for row in simulation["results"]:
         path = out / f"{row['policy']}_{row['visits']}.csv.gz"
-        visits = referee["grouped"](path, "target", "at")
+        visits = scorer["grouped"](path, "target", "at")
         moments = SPLIT.timestamp(), STOP.timestamp()
-        truth = referee["score_feeds"](posts, visits, windows_in(busy / "feeds.csv"), *moments)
+        truth = scorer["score_feeds"](posts, visits, windows_in(busy / "feeds.csv"), *moments)
         for name in (*FIGURES, "never_visited", "posts"):
             assert row[name] == pytest.approx(truth[name], abs=1e-6)
 
@@ -509,8 +513,8 @@ def test_real_feeds_lose_as_few_posts_as_they_should(real: tuple[dict[str, Any],
     assert optimal["delay_h"] <= 26.5
     assert optimal["lost_pct"] <= 23.5
     rows = {(row["policy"], row["visits"]): row for row in real[0]["results"]}
-    # With one fetch a feed both miss about as many.
+    # With one fetch per feed, both policies miss about the same number of posts.
     for number in NUMBERS[1:]:
-        found, paper = rows["optimal", number], rows["min-missing", number]
-        assert found["missed_pct"] < paper["missed_pct"]
-        assert found["delay_h"] < paper["delay_h"]
+        optimal_row, paper = rows["optimal", number], rows["min-missing", number]
+        assert optimal_row["missed_pct"] < paper["missed_pct"]
+        assert optimal_row["delay_h"] < paper["delay_h"]

@@ -1,4 +1,4 @@
-"""`scrapy simulate overload`: what it prints, draws and refuses."""
+"""`scrapy simulate overload`: output, charts and rejected input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ changes_every = 86400
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Freshet]:
-    """Commands where no server is: cells in a file need no database."""
+    """Return commands without a server: cells in a file need no database."""
     with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
         yield runner
 
@@ -48,59 +48,66 @@ def mix(tmp_path: Path) -> Path:
 def simulated(freshet: Freshet, *args: object) -> dict[str, Any]:
     done = run(freshet, "simulate", "overload", "--json", *args)
     assert (done.code, done.err) == (0, "")
-    found: dict[str, Any] = json.loads(done.out)
-    return found
+    results: dict[str, Any] = json.loads(done.out)
+    return results
 
 
 def test_without_a_file_it_is_the_paper_s_mix_at_load_two(bare: Freshet) -> None:
-    found = simulated(bare)
-    assert (found["load"], found["hours"], found["cells"]) == (2.0, 24.0, 100)
-    assert list(found["policies"]) == list(POLICIES)
-    for policy in found["policies"].values():
+    simulation = simulated(bare)
+    assert (simulation["load"], simulation["hours"], simulation["cells"]) == (2.0, 24.0, 100)
+    assert list(simulation["policies"]) == list(POLICIES)
+    for policy in simulation["policies"].values():
         groups = policy["groups"]
-        assert {name: one["cells"] for name, one in groups.items()} == {
+        assert {name: group["cells"] for name, group in groups.items()} == {
             "dynamic": 17, "semi-dynamic": 33, "static": 50,
         }  # fmt: skip
-        assert {len(one["by_hour"]) for one in groups.values()} == {24}
-        assert policy["worst_ratio"] == min(one["worst_ratio"] for one in groups.values())
-        freshness = sum(one["cells"] * one["freshness"] for one in groups.values()) / 100
+        assert {len(group["by_hour"]) for group in groups.values()} == {24}
+        assert policy["worst_ratio"] == min(group["worst_ratio"] for group in groups.values())
+        freshness = sum(group["cells"] * group["freshness"] for group in groups.values()) / 100
         assert policy["freshness"] == pytest.approx(freshness)
-    value, paper = found["policies"]["value"], found["policies"]["expected-ratio"]
-    assert value["worst_ratio"] >= found["floor"] - 0.05
+    value, paper = simulation["policies"]["value"], simulation["policies"]["expected-ratio"]
+    assert value["worst_ratio"] >= simulation["floor"] - 0.05
     assert value["freshness"] > paper["freshness"] + 0.1
 
 
 def test_load_and_equal_costs(bare: Freshet) -> None:
-    found = simulated(bare, "--load", "1.05", "--equal-costs")
-    assert found["load"] == pytest.approx(1.05)
-    groups = found["policies"]["expected-ratio"]["groups"]
-    assert {round(one["expected"], 6) for one in groups.values()} == {round(1 / 1.05, 6)}
-    starved = found["policies"]["starved-first"]["groups"]
+    simulation = simulated(bare, "--load", "1.05", "--equal-costs")
+    assert simulation["load"] == pytest.approx(1.05)
+    groups = simulation["policies"]["expected-ratio"]["groups"]
+    assert {round(group["expected"], 6) for group in groups.values()} == {round(1 / 1.05, 6)}
+    starved = simulation["policies"]["starved-first"]["groups"]
     assert starved["static"]["ratio"] < 0.8
     assert starved["dynamic"]["ratio"] > 0.95
 
 
 def test_a_file_says_its_own_mix(bare: Freshet, mix: Path) -> None:
-    found = simulated(bare, mix, "--policy", "value")
-    assert found["load"] == pytest.approx(2 * 4 / 300 + 600 / 3600)
-    assert (found["hours"], found["seed"], list(found["policies"])) == (6, 3, ["value"])
-    groups = found["policies"]["value"]["groups"]
-    assert {name: len(one["by_hour"]) for name, one in groups.items()} == {"news": 6, "films": 6}
+    simulation = simulated(bare, mix, "--policy", "value")
+    assert simulation["load"] == pytest.approx(2 * 4 / 300 + 600 / 3600)
+    assert (simulation["hours"], simulation["seed"], list(simulation["policies"])) == (
+        6,
+        3,
+        ["value"],
+    )
+    groups = simulation["policies"]["value"]["groups"]
+    assert {name: len(group["by_hour"]) for name, group in groups.items()} == {
+        "news": 6,
+        "films": 6,
+    }
     assert groups["news"]["requested"] == 2 * 6 * 12
     assert simulated(bare, mix, "--load", "3")["load"] == pytest.approx(3)
-    assert simulated(bare, mix, "--equal-costs")["load"] == found["load"]
-    assert simulated(bare, mix, "--policy", "value") == found
+    assert simulated(bare, mix, "--equal-costs")["load"] == simulation["load"]
+    assert simulated(bare, mix, "--policy", "value") == simulation
 
 
 def test_tables_and_a_picture(bare: Freshet, mix: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "new" / "overload.svg"
-    done = run(bare, "simulate", "overload", mix, "--load", "2", "--plot", picture)
+    chart = tmp_path / "new" / "overload.svg"
+    done = run(bare, "simulate", "overload", mix, "--load", "2", "--plot", chart)
     assert (done.code, done.err) == (0, "")
     assert "3 cells for 6 hours at load 2 (seed 3); minimum ratio of `value`: 0.400" in done.out
     for text in ("worst", "Jain", "expected", "starved-first: refresh ratio by hour"):
         assert text in done.out
     assert max(map(len, done.out.splitlines())) <= 80
-    drawn = picture.read_text()
+    drawn = chart.read_text()
     assert all(policy in drawn for policy in POLICIES)
 
 

@@ -1,4 +1,4 @@
-"""Cells that are parts of pages: one fetch for all of a page, one mechanism with pages."""
+"""Page cells: one fetch per page for all of its cells, scheduled like pages."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_cell_whose_selector_finds_nothing_fails_alone(freshet: Freshet, datab
     cells = base(database)
     assert cells["heading"]["error"] == "no match for 'h1'"
     assert cells["heading"]["content"] == {"value": "Today"}
-    # After a quarter of an hour three periods of five minutes are over.
+    # After a quarter of an hour, three periods of five minutes are over.
     assert (cells["heading"]["requested"], cells["heading"]["refreshed"]) == (4, 1)
     assert cells["words"]["error"] is None
 

@@ -1,4 +1,4 @@
-"""`scrapy dashboards`: pages are built from the cell base, and served while it changes."""
+"""`scrapy dashboards`: dashboards are built from the cell store, and served while it changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW = datetime.now(UTC)
 
 
 def put(db: Db, name: str, content: Row | None, spider: str = "market", **more: Any) -> None:
-    """A cell as a crawl leaves it."""
+    """Store a cell as a crawl does."""
     seen = NOW if content else None
     key = {"_id": f"{spider} cell:{name}", "spider": spider, "name": name, "group": "dynamic"}
     state = {
@@ -39,7 +39,7 @@ def put(db: Db, name: str, content: Row | None, spider: str = "market", **more: 
 
 @pytest.fixture
 def cells(freshet: Freshet, database: Db) -> Db:
-    """A database with some cells."""
+    """Return a database with some cells."""
     assert run(freshet, "feeds", "list").code == 0
     put(database, "rate", {"value": {"amount": 1.25, "currency": "EUR"}})
     put(database, "table", {"columns": ["a"], "rows": [{"a": "<script>x</script>"}]})
@@ -59,7 +59,7 @@ def templates(tmp_path: Path) -> Path:
 
 
 class Serve:
-    """`scrapy dashboards serve` at work."""
+    """Run `scrapy dashboards serve`."""
 
     def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
         args = ("dashboards", "serve", "--port", 0, *words, "--json")
@@ -70,9 +70,9 @@ class Serve:
     def __enter__(self) -> Self:
         stderr = self.process.stderr
         assert stderr
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+/", line := stderr.readline())):
+        while not (match := re.search(r"http://127\.0\.0\.1:\d+/", line := stderr.readline())):
             assert line, "it ended before it served"
-        self.url = found[0]
+        self.url = match[0]
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -167,7 +167,7 @@ def test_a_taken_port_is_one_line(serving: Serve, freshet: Freshet, tmp_path: Pa
 
 
 def test_the_body_of_a_request_is_thrown_away(serving: Serve) -> None:
-    """It is answered, and Twisted opens no file for it."""
+    """Reject the request without opening a temporary file for its body."""
     port = int(serving.url.rsplit(":", 1)[1].strip("/"))
     size = 3_000_000
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -180,7 +180,7 @@ def test_the_body_of_a_request_is_thrown_away(serving: Serve) -> None:
 
 
 def opened(pid: int) -> list[str]:
-    """Names of the files that a process has open."""
+    """Return the names of the files that a process has open."""
     names = []
     for place in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -233,7 +233,7 @@ def test_it_ends_after_its_time_and_at_ctrl_c(freshet: Freshet, cells: Db) -> No
 
 @pytest.fixture
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """A MongoDB of the test's own, to be stopped and started."""
+    """Start a separate MongoDB server that the test can stop and restart."""
     folder = tmp_path_factory.mktemp("m")
     config = Config.load(data_dir=folder, mongo_cache_gb=0.25, mongo_uri=None)
     server = EmbeddedServer.of(config)
@@ -254,7 +254,7 @@ def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: Embe
         with MongoClient[Row](own_server.uri, tz_aware=True) as client:
             put(client.get_default_database(), "rate", {"value": "back"})
         wait_for(lambda: "back" in serve.get()[1])
-    told = serve.err.splitlines()
-    assert len(told) == 2, told
-    assert "updates paused until MongoDB is available" in told[0]
-    assert told[1] == "scrapy dashboards: recovered, updates resumed"
+    lines = serve.err.splitlines()
+    assert len(lines) == 2, lines
+    assert "updates paused until MongoDB is available" in lines[0]
+    assert lines[1] == "scrapy dashboards: recovered, updates resumed"

@@ -1,4 +1,4 @@
-"""How the targets of each host have fared, as the dispatcher's floor asks."""
+"""Share of planned visits per host, as input for the dispatcher's minimum ratio."""
 
 from __future__ import annotations
 

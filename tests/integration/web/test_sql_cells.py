@@ -1,4 +1,4 @@
-"""Cells that are results of queries on real databases, and what goes wrong with them."""
+"""Cells from queries on real databases, and their failures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_results_of_both_databases_become_cells(
     assert cells["of_pg"]["content"] == {"columns": columns, "rows": rows}
     assert cells["of_lite"]["content"] == {"columns": columns, "rows": rows}
     assert cells["few"]["content"] == {"columns": ["n"], "rows": [{"n": 1}]}
-    assert all(one["execution_seconds"] > 0 for one in cells.values())
+    assert all(row["execution_seconds"] > 0 for row in cells.values())
 
 
 def test_a_change_of_a_base_table_is_logged_as_of_any_target(
@@ -153,13 +153,13 @@ def test_a_database_that_hangs_is_left_alone_and_the_others_go_on(
         read_cells(freshet, text, hours=0.25)
         assert time.monotonic() - began < 20
     cells = base(database)
-    failed = [name for name, one in cells.items() if one["error"]]
+    failed = [name for name, row in cells.items() if row["error"]]
     assert len(failed) == 1
     assert "timeout" in cells[failed[0]]["error"]
     assert cells[failed[0]]["content"]["rows"] == [{"rate": 1}, {"rate": 1.0832}]
     assert cells["free"]["requested"] == cells["free"]["refreshed"] + 2
     read_cells(freshet, text, hours=0.5)
-    assert not any(one["error"] for one in base(database).values())
+    assert not any(row["error"] for row in base(database).values())
 
 
 def test_a_server_that_takes_the_connection_and_says_nothing(
@@ -181,7 +181,7 @@ def test_a_server_that_takes_the_connection_and_says_nothing(
 
 @contextmanager
 def cutting(server: Postgres) -> Iterator[None]:
-    """Ends every query of Freshet's as soon as it runs."""
+    """Terminate each of Freshet's queries as soon as it runs."""
     done = threading.Event()
 
     def cut() -> None:
@@ -205,7 +205,7 @@ def test_queries_of_a_database_are_asked_one_after_the_other(
 ) -> None:
     slow = [cell(f"slow{i}", "pg", "SELECT 1 AS n FROM pg_sleep(0.3)") for i in range(4)]
     read_cells(freshet, database_of("pg", rates.url) + "".join(slow))
-    took = sorted(one["execution_seconds"] for one in base(database).values())
+    took = sorted(row["execution_seconds"] for row in base(database).values())
     assert took[0] >= 0.3
     assert took[2] < 0.6
 
@@ -216,9 +216,9 @@ def test_a_pass_that_has_ended_asks_for_nothing_more(
     slow = [cell(f"slow{i}", "pg", "SELECT 1 AS n FROM pg_sleep(1)") for i in range(8)]
     text = database_of("pg", rates.url) + "".join(slow)
     read_cells(freshet, text, "-s", "CLOSESPIDER_TIMEOUT=1.5")
-    read = [one for one in base(database).values() if one["requested"]]
+    read = [row for row in base(database).values() if row["requested"]]
     assert 1 <= len(read) <= 3
-    assert all(one["error"] is None for one in base(database).values())
+    assert all(row["error"] is None for row in base(database).values())
 
 
 def test_a_dropped_connection_costs_its_cell_and_is_made_anew(
@@ -312,24 +312,24 @@ def test_a_password_is_neither_printed_nor_stored(
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("postgresql://me:hunter2@h/db", "keep the password in the environment"),
         ("postgresql://me:${UNSET_VARIABLE}@h/db", "UNSET_VARIABLE is not set"),
         ("postgresql://h/db?password=hunter2", "keep the password in the environment"),
     ],
 )
-def test_a_url_with_a_secret_is_refused(freshet: Freshet, url: str, said: str) -> None:
+def test_a_url_with_a_secret_is_refused(freshet: Freshet, url: str, message: str) -> None:
     path = freshet.folder / "cells.toml"
     path.write_text(database_of("pg", url) + cell("one", "pg", "SELECT 1"))
     result = freshet("crawl", "cells", "-a", f"file={path}")
     assert result.code == 1
-    assert said in result.complaint
+    assert message in result.complaint
     assert "hunter2" not in result.complaint
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("oracle://h/db", "unsupported kind of database: 'oracle'"),
         ("nonsense", "invalid URL"),
@@ -338,10 +338,10 @@ def test_a_url_with_a_secret_is_refused(freshet: Freshet, url: str, said: str) -
     ],
 )
 def test_a_database_that_cannot_be_opened_costs_its_cells(
-    freshet: Freshet, database: Db, url: str, said: str, file_url: str
+    freshet: Freshet, database: Db, url: str, message: str, file_url: str
 ) -> None:
     text = database_of("odd", url) + database_of("lite", file_url)
     read_cells(freshet, text + cell("odd", "odd", "SELECT 1") + cell("ok", "lite", "SELECT 1 AS n"))
     cells = base(database)
-    assert said in cells["odd"]["error"]
+    assert message in cells["odd"]["error"]
     assert cells["ok"]["error"] is None

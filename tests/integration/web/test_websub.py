@@ -1,4 +1,4 @@
-"""`scrapy feeds push`: hubs are asked for subscriptions and confirm them."""
+"""`scrapy feeds push`: subscriptions are requested from hubs and confirmed by them."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from tests.integration.pushing import (
 def test_a_hub_is_asked_confirms_and_delivers(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/hub")
     with Push(freshet, "--lease-days", 5) as push:
-        known = until_state(database, "active")
+        subscription = until_state(database, "active")
         assert hub.publish("<rss>one</rss>") == [202]
     (row,) = database.pushes.find()
     assert (row["spider"], row["url"], row["body"]) == ("feeds", FEED, b"<rss>one</rss>")
     assert row["content_type"] == "application/rss+xml; charset=utf-8"
-    assert known["lease_until"] - known["leased_at"] == 5 * DAY
-    assert 3 * DAY <= known["next_ask"] - known["leased_at"] <= 10 / 3 * DAY
+    assert subscription["lease_until"] - subscription["leased_at"] == 5 * DAY
+    assert 3 * DAY <= subscription["next_ask"] - subscription["leased_at"] <= 10 / 3 * DAY
     after = push_of(database)
     assert (after["deliveries"], after["attempts"]) == (1, 0)
     assert row["at"] <= after["delivered_at"] <= datetime.now(UTC)
     assert push.counts == {"asked": 1, "confirmed": 1, "stored": 1}
     assert push.done["subscriptions"] == {"active": 1}, "a lease lives on without the server"
     (subscribed,) = [
-        one for one in hub.subscriptions() if one["callback"].startswith(push.callback)
+        request for request in hub.subscriptions() if request["callback"].startswith(push.callback)
     ]
-    assert subscribed["callback"] == f"{push.callback}/{known['token']}"
+    assert subscribed["callback"] == f"{push.callback}/{subscription['token']}"
     assert (subscribed["topic"], subscribed["lease_seconds"]) == (FEED, "432000")
-    assert len(known["secret"]) < 200
+    assert len(subscription["secret"]) < 200
 
 
 def test_a_hub_may_confirm_before_it_answers(freshet: Freshet, database: Db, hub: Hub) -> None:
@@ -130,10 +130,10 @@ def test_another_hub_gets_other_secrets(freshet: Freshet, database: Db, hub: Hub
 def test_a_refusing_hub_is_left_alone_for_a_week(freshet: Freshet, database: Db, hub: Hub) -> None:
     put(database, f"{hub.url}/refuse")
     with Push(freshet) as push:
-        known = until_state(database, "refused")
+        subscription = until_state(database, "refused")
         time.sleep(2.5)
-    assert known["reason"] == "400 said the hub"
-    assert known["next_ask"] - known["asked_at"] > 6 * DAY
+    assert subscription["reason"] == "400 said the hub"
+    assert subscription["next_ask"] - subscription["asked_at"] > 6 * DAY
     assert push.counts == {"asked": 1, "refused": 1}
     assert hub.asked("/refuse") == 1
 
@@ -161,11 +161,11 @@ def test_a_failing_hub_is_asked_ever_more_rarely(freshet: Freshet, database: Db,
         with Push(freshet, hours=hours):
             wait_for(lambda n=attempt: push_of(database).get("attempts") == n)
             wait_for(lambda: "reason" in push_of(database))
-        known = push_of(database)
-        pauses.append((known["next_ask"] - known["asked_at"]) / timedelta(minutes=1))
-        hours = (known["next_ask"] - datetime.now(UTC)) / HOUR + 0.01
-    assert known["reason"] == "500 said the hub"
-    assert known["state"] == "asked"
+        subscription = push_of(database)
+        pauses.append((subscription["next_ask"] - subscription["asked_at"]) / timedelta(minutes=1))
+        hours = (subscription["next_ask"] - datetime.now(UTC)) / HOUR + 0.01
+    assert subscription["reason"] == "500 said the hub"
+    assert subscription["state"] == "asked"
     for pause, minutes in zip(pauses, (10, 20, 40), strict=True):
         assert 0.9 * minutes <= pause <= 1.1 * minutes
 
@@ -193,7 +193,7 @@ def test_a_hub_that_is_away_is_one_line(freshet: Freshet, database: Db) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "listed", "asked"),
+    ("url", "listed", "requests"),
     [
         ("http://93.184.216.34/feed", "", 0),
         (FEED, "", 0),
@@ -203,25 +203,25 @@ def test_a_hub_that_is_away_is_one_line(freshet: Freshet, database: Db) -> None:
     ids=["a public feed", "a private feed at another port", "at the same port", "a listed hub"],
 )
 def test_a_feed_sends_nobody_into_a_private_network(
-    freshet: Freshet, database: Db, hub: Hub, url: str, listed: str, asked: int
+    freshet: Freshet, database: Db, hub: Hub, url: str, listed: str, requests: int
 ) -> None:
     url = url.format(hub=hub.url)
     put(database, f"{hub.url}/hub", url=url)
     place = hub.url.removeprefix("http://")
     with Push(freshet, FRESHET_PRIVATE_HOSTS=listed.format(hub=place)):
-        known = until_state(database, "active" if asked else "refused", url)
-    if not asked:
-        assert known["reason"].startswith(f"{place} is not on the public Internet")
-        assert "FRESHET_PRIVATE_HOSTS" in known["reason"]
-    assert hub.asked("/hub") == asked
+        subscription = until_state(database, "active" if requests else "refused", url)
+    if not requests:
+        assert subscription["reason"].startswith(f"{place} is not on the public Internet")
+        assert "FRESHET_PRIVATE_HOSTS" in subscription["reason"]
+    assert hub.asked("/hub") == requests
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "http://user:pw@127.0.0.1/", "http://[x/", ""])
 def test_a_hub_that_cannot_be_asked_is_told(freshet: Freshet, database: Db, url: str) -> None:
     put(database, url)
     with Push(freshet):
-        known = until_state(database, "refused")
-    assert known["reason"] == "not a valid http or https URL, or it has a password"
+        subscription = until_state(database, "refused")
+    assert subscription["reason"] == "not a valid http or https URL, or it has a password"
 
 
 def test_all_is_given_up_where_that_is_asked_for(freshet: Freshet, database: Db, hub: Hub) -> None:
@@ -232,15 +232,17 @@ def test_all_is_given_up_where_that_is_asked_for(freshet: Freshet, database: Db,
         until_state(database, "active", FEED + "2")
     assert push.done["unsubscribed"] == 2
     assert push.done["subscriptions"] == {"ended": 2}
-    mine = [one for one in hub.subscriptions() if one["callback"].startswith(push.callback)]
-    assert [one["active"] for one in mine] == [False, False]
+    mine = [
+        request for request in hub.subscriptions() if request["callback"].startswith(push.callback)
+    ]
+    assert [request["active"] for request in mine] == [False, False]
     with Push(freshet):
         until_state(database, "active")
 
 
 def test_a_second_one_says_so_and_ends_well(freshet: Freshet, database: Db, tmp_path: Path) -> None:
     with Push(freshet):
-        # As on another machine: of its own is the data folder too.
+        # Simulate another machine, which has a separate data folder too.
         words = ("feeds", "push", "--callback", CALLBACK, "--port", free_port())
         done = freshet(*words, FRESHET_DATA_DIR=tmp_path / "other")
     assert (done.code, done.out) == (0, "")
@@ -278,11 +280,14 @@ def test_what_is_accepted_survives_a_kill(freshet: Freshet, database: Db, hub: H
     put(database, f"{hub.url}/hub")
     push = Push(freshet)
     wait_for(lambda: answers(push.callback))
-    known = until_state(database, "active")
+    subscription = until_state(database, "active")
     stored = 0
     for n in range(10):
         body = f"<rss>{n}</rss>".encode()
-        stored += ask(f"{push.callback}/{known['token']}", body, signed(known, body))[0] == 202
+        stored += (
+            ask(f"{push.callback}/{subscription['token']}", body, signed(subscription, body))[0]
+            == 202
+        )
     push.process.kill()
     push.process.communicate()
     assert database.pushes.count_documents({}) == stored == 10

@@ -1,4 +1,4 @@
-"""`scrapy feeds push`: the certificate of a hub."""
+"""`scrapy feeds push`: certificate checks of a hub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_hub_s_certificate_has_to_be_good(
 
 
 class Accepting(BaseHTTPRequestHandler):
-    """Answers 202 to everything."""
+    """Answer 202 to all requests."""
 
     def do_POST(self) -> None:
         self.send_response(202)
@@ -47,7 +47,7 @@ class Accepting(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def secure_hub(cert: Path, key: Path) -> Iterator[int]:
-    """The port of a server that speaks TLS."""
+    """Run a TLS server and yield its port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Accepting)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""`scrapy feeds push`: what hubs confirm and deliver, and what others send."""
+"""`scrapy feeds push`: confirmations and deliveries of hubs, and requests of other senders."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from tests.integration.pushing import (
 
 
 def test_only_what_was_asked_for_is_confirmed(active: tuple[Push, Row], database: Db) -> None:
-    push, known = active
-    place = f"{push.callback}/{known['token']}"
+    push, subscription = active
+    place = f"{push.callback}/{subscription['token']}"
 
-    def told(**query: str) -> tuple[int, str]:
+    def verified(**query: str) -> tuple[int, str]:
         names = {f"hub.{name}": value for name, value in query.items()}
         return ask(f"{place}?{urlencode(names)}")
 
-    assert told(mode="subscribe", topic=FEED, challenge="x" * 99) == (200, "x" * 99)
+    assert verified(mode="subscribe", topic=FEED, challenge="x" * 99) == (200, "x" * 99)
     for status, _ in (
-        told(mode="subscribe", topic=FEED + "2", challenge="x"),
-        told(mode="subscribe", topic=FEED),
-        told(mode="unsubscribe", topic=FEED, challenge="x"),
-        told(mode="publish", topic=FEED, challenge="x"),
-        told(mode="denied", topic=FEED + "2", reason="x"),
-        told(mode="subscribe", challenge="x"),
-        told(mode="subscribe", topic=FEED, challenge="x" * 3000),
+        verified(mode="subscribe", topic=FEED + "2", challenge="x"),
+        verified(mode="subscribe", topic=FEED),
+        verified(mode="unsubscribe", topic=FEED, challenge="x"),
+        verified(mode="publish", topic=FEED, challenge="x"),
+        verified(mode="denied", topic=FEED + "2", reason="x"),
+        verified(mode="subscribe", challenge="x"),
+        verified(mode="subscribe", topic=FEED, challenge="x" * 3000),
         ask(f"{place}?hub.mode=subscribe&hub.topic={quote(FEED)}&hub.topic=x&hub.challenge=y"),
         ask(f"{place}?hub.mode=subscribe&hub.topic=%ff&hub.challenge=y"),
         ask(place),
@@ -55,9 +55,9 @@ def test_only_what_was_asked_for_is_confirmed(active: tuple[Push, Row], database
 
 
 def test_a_challenge_cannot_become_a_page(active: tuple[Push, Row]) -> None:
-    push, known = active
+    push, subscription = active
     query = urlencode({"hub.mode": "subscribe", "hub.topic": FEED, "hub.challenge": "<b>"})
-    with OPEN.open(f"{push.callback}/{known['token']}?{query}", timeout=10) as response:
+    with OPEN.open(f"{push.callback}/{subscription['token']}?{query}", timeout=10) as response:
         assert response.headers["Content-Type"].startswith("text/plain")
         assert response.headers["X-Content-Type-Options"] == "nosniff"
 
@@ -73,12 +73,12 @@ def test_each_method_of_the_standard_counts(
 def test_what_is_not_signed_is_thanked_for_and_thrown_away(
     active: tuple[Push, Row], database: Db, hub: Hub
 ) -> None:
-    push, known = active
-    place = f"{push.callback}/{known['token']}"
+    push, subscription = active
+    place = f"{push.callback}/{subscription['token']}"
     assert hub.publish("<rss/>", "")[-1] == 202
     assert hub.publish("<rss/>", "sha256", signature="0" * 64)[-1] == 202
     assert hub.publish("<rss/>", "sha256", signature="")[-1] == 202
-    headers = signed(known, b"<rss/>") | {"X-Hub-Signature": "md5=" + "0" * 32}
+    headers = signed(subscription, b"<rss/>") | {"X-Hub-Signature": "md5=" + "0" * 32}
     assert ask(place, b"<rss/>", headers)[0] == 202
     assert database.pushes.count_documents({}) == 0
     after = push_of(database)
@@ -88,7 +88,7 @@ def test_what_is_not_signed_is_thanked_for_and_thrown_away(
 def test_the_same_document_is_stored_once(active: tuple[Push, Row], database: Db, hub: Hub) -> None:
     hub.publish("<rss>a</rss>"), hub.publish("<rss>a</rss>")
     assert database.pushes.count_documents({}) == 1
-    database.pushes.delete_many({})  # As a crawl does when it is done with them.
+    database.pushes.delete_many({})  # A crawl deletes deliveries after it has processed them.
     hub.publish("<rss>a</rss>")
     assert database.pushes.count_documents({}) == 0, "it came late once more"
     hub.publish("<rss>b</rss>"), hub.publish("<rss>a</rss>")
@@ -113,11 +113,11 @@ def test_of_many_the_newest_are_kept_and_the_feed_is_due(
 def test_what_is_too_long_is_refused_and_the_feed_is_due(
     active: tuple[Push, Row], database: Db
 ) -> None:
-    push, known = active
-    place, body = f"{push.callback}/{known['token']}", b"x" * (1024 * 1024)
-    assert ask(place, body, signed(known, body))[0] == 202
+    push, subscription = active
+    place, body = f"{push.callback}/{subscription['token']}", b"x" * (1024 * 1024)
+    assert ask(place, body, signed(subscription, body))[0] == 202
     assert next_visit(database) > DAY
-    assert ask(place, body + b"x", signed(known, body + b"x"))[0] == 413
+    assert ask(place, body + b"x", signed(subscription, body + b"x"))[0] == 413
     assert next_visit(database) < timedelta(0)
     assert database.pushes.count_documents({}) == 1
 
@@ -125,43 +125,46 @@ def test_what_is_too_long_is_refused_and_the_feed_is_due(
 def test_a_ping_without_a_document_makes_the_feed_due(
     active: tuple[Push, Row], database: Db
 ) -> None:
-    push, known = active
-    assert ask(f"{push.callback}/{known['token']}", b" \n", signed(known, b" \n"))[0] == 202
+    push, subscription = active
+    assert (
+        ask(f"{push.callback}/{subscription['token']}", b" \n", signed(subscription, b" \n"))[0]
+        == 202
+    )
     assert database.pushes.count_documents({}) == 0
     assert next_visit(database) < timedelta(0)
 
 
 def test_forms_are_documents_like_others(active: tuple[Push, Row], database: Db) -> None:
-    push, known = active
+    push, subscription = active
     body = b"hub.mode=x&a=1"
-    headers = signed(known, body) | {"Content-Type": "application/x-www-form-urlencoded"}
-    assert ask(f"{push.callback}/{known['token']}", body, headers)[0] == 202
+    headers = signed(subscription, body) | {"Content-Type": "application/x-www-form-urlencoded"}
+    assert ask(f"{push.callback}/{subscription['token']}", body, headers)[0] == 202
     assert [row["body"] for row in database.pushes.find()] == [body]
 
 
 def test_unknown_tokens_and_removed_feeds(active: tuple[Push, Row], database: Db) -> None:
-    push, known = active
-    place, body = f"{push.callback}/{known['token']}", b"<rss/>"
-    assert ask(f"{push.callback}/{'A' * 48}", body, signed(known, body))[0] == 404
+    push, subscription = active
+    place, body = f"{push.callback}/{subscription['token']}", b"<rss/>"
+    assert ask(f"{push.callback}/{'A' * 48}", body, signed(subscription, body))[0] == 404
     assert ask(push.callback, body)[0] == 404
     assert ask(place, method="PUT", body=b"")[0] == 405
     assert ask(place, method="HEAD")[0] == 405
     database.targets.update_many({}, {"$set": {"gone": True}})
-    assert ask(place, body, signed(known, body))[0] == 410
+    assert ask(place, body, signed(subscription, body))[0] == 410
     database.feeds.delete_many({}), database.targets.delete_many({})
-    assert ask(place, body, signed(known, body))[0] == 410
+    assert ask(place, body, signed(subscription, body))[0] == 410
     query = urlencode({"hub.mode": "subscribe", "hub.topic": FEED, "hub.challenge": "x"})
     assert ask(f"{place}?{query}")[0] == 404
     assert database.pushes.count_documents({}) == 0
 
 
 def test_bodies_in_chunks_are_bounded_as_well(active: tuple[Push, Row], database: Db) -> None:
-    push, known = active
+    push, subscription = active
     for chunks, status in ((16, 202), (17, 413)):
         connection = HTTPConnection("127.0.0.1", push.port, timeout=10)
         body = [b"x" * 65_536] * chunks
-        headers = signed(known, b"".join(body))
-        path = f"/push/{known['token']}"
+        headers = signed(subscription, b"".join(body))
+        path = f"/push/{subscription['token']}"
         connection.request("POST", path, iter(body), headers, encode_chunked=True)
         assert connection.getresponse().status == status
         connection.close()
@@ -174,7 +177,7 @@ def test_a_request_has_to_come_in_in_time(freshet: Freshet, database: Db, hub: H
     ):
         slow.sendall(b"POST /push/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n")
         began = time.monotonic()
-        with contextlib.suppress(OSError):  # However often a byte comes.
+        with contextlib.suppress(OSError):  # The limit applies no matter how often a byte arrives.
             while time.monotonic() < began + 10:
                 slow.sendall(b"x")
                 time.sleep(0.2)
@@ -184,16 +187,16 @@ def test_a_request_has_to_come_in_in_time(freshet: Freshet, database: Db, hub: H
 def test_the_path_before_the_token_is_the_proxy_s_business(
     active: tuple[Push, Row], database: Db
 ) -> None:
-    push, known = active
-    place = f"http://127.0.0.1:{push.port}/somewhere/else/{known['token']}"
-    assert ask(place, b"<rss/>", signed(known, b"<rss/>"))[0] == 202
+    push, subscription = active
+    place = f"http://127.0.0.1:{push.port}/somewhere/else/{subscription['token']}"
+    assert ask(place, b"<rss/>", signed(subscription, b"<rss/>"))[0] == 202
     assert database.pushes.count_documents({}) == 1
 
 
 def test_slow_header_lines_do_not_keep_a_hub_out(
     active: tuple[Push, Row], database: Db, hub: Hub
 ) -> None:
-    """As many as there are places, of two addresses; each byte would put an idle limit off."""
+    """Close slow requests that fill all places; each of their bytes would reset an idle limit."""
     push, _ = active
     with contextlib.ExitStack() as stack:
         drips = [
@@ -217,20 +220,20 @@ def test_slow_header_lines_do_not_keep_a_hub_out(
 
 
 def test_an_address_has_half_of_the_places(active: tuple[Push, Row]) -> None:
-    """Its own oldest request that is not whole goes for the next, those of others stay."""
+    """Close the address's own oldest incomplete request for a new one; keep those of others."""
     push, _ = active
     with contextlib.ExitStack() as stack:
 
         def begun(source: str) -> socket.socket:
             place = ("127.0.0.1", push.port)
-            one = socket.create_connection(place, timeout=10, source_address=(source, 0))
-            stack.enter_context(one).sendall(b"GET /push/x HTTP/1.1\r\n")
-            return one
+            connection = socket.create_connection(place, timeout=10, source_address=(source, 0))
+            stack.enter_context(connection).sendall(b"GET /push/x HTTP/1.1\r\n")
+            return connection
 
         other = begun("127.0.0.2")
         own = [begun("127.0.0.3") for _ in range(MAX_PER_ADDRESS + 1)]
         with contextlib.suppress(ConnectionResetError):
             assert own[0].recv(100) == b"", "the oldest is closed"
-        for one in (other, own[1], own[-1]):
-            one.sendall(b"Host: a\r\n\r\n")
-            assert one.recv(100).startswith(b"HTTP/1.1 404")
+        for connection in (other, own[1], own[-1]):
+            connection.sendall(b"Host: a\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 404")

@@ -1,4 +1,4 @@
-"""What is stored of deliveries, and taken by crawls."""
+"""Deliveries: stored by `scrapy feeds push` and processed by crawls."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.integration.pushing import CALLBACK, DAY, FEED, HOUR, next_visit, pus
 
 def test_there_is_an_end_to_what_is_kept_of_all_feeds(stored: tuple[Db, str]) -> None:
     async def run(db: Database) -> list[DeliveryResult]:
-        found = await db.feeds.find_one({"url": FEED})
-        assert found is not None
-        feed, now = websub.Feed.of(found), datetime.now(UTC)
+        row = await db.feeds.find_one({"url": FEED})
+        assert row is not None
+        feed, now = websub.Feed.of(row), datetime.now(UTC)
         bodies = (b"a" * 5000, b"b" * 5000, b"c" * 5000)
         return [await pushes.store(db, feed, "", body, now, 9000) for body in bodies]
 
@@ -75,9 +75,9 @@ def test_a_feed_that_was_asked_meanwhile_is_not_asked_again(stored: tuple[Db, st
 
     async def run(db: Database) -> list[bool]:
         new = websub.HubRequest("http://hub", FEED, CALLBACK, "token", "secret")
-        found = await db.feeds.find_one({"url": FEED})
-        assert found is not None
-        feed = websub.Feed.of(found)
+        row = await db.feeds.find_one({"url": FEED})
+        assert row is not None
+        feed = websub.Feed.of(row)
         times = (first, first, first + HOUR)
         return [await websub.record_request(db, feed, new, now, now + DAY) for now in times]
 
@@ -88,6 +88,6 @@ def test_a_feed_that_was_asked_meanwhile_is_not_asked_again(stored: tuple[Db, st
 
 
 async def in_database(uri: str, work: Callable[[Database], Awaitable[Any]]) -> Any:
-    """What `work` gives on the prepared database."""
+    """Run `work` on the prepared database and return its result."""
     async with opened(Config.load(mongo_uri=uri)) as db:
         return await work(db)

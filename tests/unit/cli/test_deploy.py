@@ -17,7 +17,7 @@ import yaml
 
 from crawler.config import PREFIX, UNPREFIXED, Config
 from crawler.errors import ConfigError
-from crawler.ops import options
+from crawler.ops import schedule as options
 from crawler.ops.doctor_sites import SETTINGS
 from crawler.ops.jobs import with_files
 from crawler.ops.schedule import SERVICE, WORKER, periodic_jobs, unit

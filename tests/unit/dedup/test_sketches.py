@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from crawler.dedup import kernels
-from crawler.dedup.arrays import Keys
+from crawler.dedup.kernels import Keys
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.scheme import NAMES, SUPERSHINGLES_THRESHOLD, scheme_of
 from crawler.dedup.signature import by_characters, by_supershingles, by_words, exactly, jaccard

@@ -31,8 +31,14 @@ from crawler.ops.metrics import (
     result_of,
     samples_to_carry,
 )
-from crawler.ops.metrics_catalog import Described, of_database, of_processes
-from crawler.ops.metrics_database import Fixed, estimated, text_of
+from crawler.ops.metrics_database import (
+    Described,
+    Fixed,
+    estimated,
+    of_database,
+    of_processes,
+    text_of,
+)
 from crawler.storage.redis import QueueState
 from crawler.storage.stats import NUMBERS, Sample
 from crawler.web.address import Address, address_of
@@ -214,7 +220,7 @@ def test_names_of_other_machines_are_no_addresses_of_this_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "needs_attention", "status"),
+    ("method", "path", "trouble", "status"),
     [
         ("GET", "/metrics", None, 200),
         ("HEAD", "/metrics", "away", 200),

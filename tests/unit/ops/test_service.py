@@ -24,7 +24,6 @@ from crawler.ops.jobs import (
     jobs_of,
     needs_database,
 )
-from crawler.ops.options import ServiceOptions, add_options, options_of
 from crawler.ops.schedule import (
     DUE_SECONDS,
     FIRST_PRUNE_SECONDS,
@@ -32,9 +31,12 @@ from crawler.ops.schedule import (
     MAX_PAUSE_SECONDS,
     PeriodicJob,
     RunEnd,
+    ServiceOptions,
     SpiderState,
+    add_options,
     command_line_settings,
     decide,
+    options_of,
     pause_seconds,
     periodic_jobs,
     unit,

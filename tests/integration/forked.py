@@ -16,7 +16,7 @@ from typing import IO, TextIO
 
 from tests.site import running
 
-# On other systems, libraries do not support a fork.
+# On other platforms, the system libraries do not support forks.
 CAN_FORK = sys.platform == "linux"
 
 

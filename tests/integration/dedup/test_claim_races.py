@@ -51,7 +51,7 @@ def originals_of(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
     }
 
 
-def wrong_ones(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
+def wrong_groups(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
     """Return the groups that have no original or several."""
     return {
         name: originals
@@ -76,7 +76,7 @@ def test_four_processes_find_one_original_in_every_group(
     groups = groups_of(db)
     assert len(groups) == TURNS * claimers.GROUPS
     assert {len(group) for group in groups.values()} == {claimers.PROCESSES}
-    assert wrong_ones(db, groups) == {}
+    assert wrong_groups(db, groups) == {}
     earliest = {
         name: [min(group, key=lambda row: row["created"])["post"]] for name, group in groups.items()
     }
@@ -96,11 +96,11 @@ def test_a_process_that_is_killed_leaves_one_original_in_every_group(
     assert started.codes() == [-signal.SIGKILL, 0, 0, 0]
     groups = groups_of(db)
     assert len(groups) == claimers.GROUPS
-    assert wrong_ones(db, groups) == {}
+    assert wrong_groups(db, groups) == {}
 
 
-# Similarity of the copies to the original: 0.88 and 0.85, to each other: 0.75. The copy's next
-# text has similarity 0.88 to the original and 0.68 to the stray.
+# Similarities to the original's first text (OLD): COPY 0.88, STRAY 0.85; to its next text (NEXT):
+# COPY 0.88, STRAY 0.68; COPY and STRAY to each other: 0.75.
 OLD = text(1, 200)
 COPY, STRAY = edited(OLD, 8, seed=3), edited(OLD, 8, seed=2)
 NEXT, OTHER = edited(COPY, 8, seed=4), text(2, 200)

@@ -121,8 +121,8 @@ class Workers(RuleBasedStateMachine):
         if (queue := self.shared.queues.get(worker)) is not None:
             names = (f"shop {n}" for n in range(first, first + count))
             entries = [name for name in names if name not in self.done]
-            standing, _, _ = self.shared.ask(queue.feed(100, [(name, "") for name in entries]))
-            if standing.feeds:
+            status, _, _ = self.shared.ask(queue.feed(100, [(name, "") for name in entries]))
+            if status.feeds:
                 self.fed |= set(entries)
 
     @rule(worker=SOME, want=st.integers(0, 6), finished=st.integers(0, 6))
@@ -175,10 +175,10 @@ class Workers(RuleBasedStateMachine):
         queue, done = self.shared.enter("zoe"), list[str]()
         while True:
             completed = [(entry, VISIT) for entry in done]
-            standing, leases = self.shared.ask(queue.work(completed, 100, MANY_LEASES))
+            status, leases = self.shared.ask(queue.work(completed, 100, MANY_LEASES))
             done = [lease.entry for lease in leases]
             self.done |= set(done)
-            if standing.is_empty:
+            if status.is_empty:
                 break
         assert self.done == self.fed
         sums, _, _, _ = self.shared.ask(queue.sums())
@@ -215,11 +215,11 @@ def test_a_message_that_arrives_late_leases_nothing_that_is_done(redis: str) -> 
         shared.ask(ann.feed(9, [("shop 0", "")]))
         shared.ask(ann.work([], 1, MANY_LEASES))
         late, ann._messages = ann._messages, count(100)
-        standing, _ = shared.ask(ann.work([("shop 0", VISIT)], 0, MANY_LEASES))
-        assert standing.is_empty
+        status, _ = shared.ask(ann.work([("shop 0", VISIT)], 0, MANY_LEASES))
+        assert status.is_empty
         ann._messages = late
-        standing, lost = shared.ask(ann.renew(["shop 0"], {}, sure=lambda: True, back=False))
-        assert (standing.is_empty, lost) == (True, set())
+        status, lost = shared.ask(ann.renew(["shop 0"], {}, sure=lambda: True, back=False))
+        assert (status.is_empty, lost) == (True, set())
 
 
 def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: str) -> None:

@@ -1,4 +1,4 @@
-"""Crashes: after any kill, the next run repairs the database, verified by the server's log."""
+"""Crashes: after any kill, the next run repairs the database; compared with the site's log."""
 
 from __future__ import annotations
 

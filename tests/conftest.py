@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a real MongoDB, a database each, Freshet as a process, the demo site."""
+"""Fixtures for all tests: a MongoDB server, a database per test, Freshet, the demo site."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
 
 
 def pytest_configure() -> None:
-    """Servers start as commands do."""
+    """Start the servers of tests/site the same way as commands."""
     running.launch = forked.python
 
 
 def pytest_unconfigure() -> None:
-    """Nothing is started any more."""
+    """Stop the process that forks commands."""
     forked.end()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are processors: tests wait for servers and clocks as a rule."""
+    """Return twice the number of processors, because tests mostly wait for servers and clocks."""
     return (os.cpu_count() or 2) * 2
 
 
@@ -51,17 +51,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def mongo() -> Iterator[EmbeddedServer]:
-    """One embedded server for all tests of a process; skips where none can run."""
+    """Run one embedded server for all tests of a process; skip the test if no server can run."""
     folder = _folder()
     server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_cache_gb=0.25, mongo_uri=None))
     try:
         server.start()
     except ServerError as error:
-        said = server.log.read_text()[-2000:] if server.log.exists() else ""
+        log = server.log.read_text()[-2000:] if server.log.exists() else ""
         shutil.rmtree(folder)
         if "mongod not found" in str(error) or "libcurl" in str(error):
             pytest.skip(str(error))
-        pytest.fail(f"{error}\n{said}")
+        pytest.fail(f"{error}\n{log}")
     try:
         yield server
     finally:
@@ -70,18 +70,18 @@ def mongo() -> Iterator[EmbeddedServer]:
 
 
 def _folder() -> Path:
-    """Where the server keeps its data; in memory, if that is ample.
+    """Create the server's data folder, in memory if there is enough space.
 
-    A database is a hundred files, and on a disk a test would wait half its time for them.
+    A database consists of a hundred files; on a disk, a test would spend half its time waiting.
     """
     ample = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > AMPLE_BYTES
-    # A socket's path may have 107 bytes, so not in pytest's folder.
+    # pytest's folder is too long: a socket path can have at most 107 bytes.
     return Path(tempfile.mkdtemp(prefix="fm-", dir=MEMORY if ample else None))
 
 
 @pytest.fixture(scope="session")
 def databases(mongo: EmbeddedServer) -> Databases:
-    """A maker of databases with their URIs, each dropped at the end of its `with` block."""
+    """Return a factory of databases and their URIs; each is dropped when its `with` block ends."""
 
     @contextmanager
     def make() -> Iterator[tuple[Db, str]]:
@@ -99,14 +99,14 @@ def databases(mongo: EmbeddedServer) -> Databases:
 
 @pytest.fixture
 def stored(databases: Databases) -> Iterator[tuple[Db, str]]:
-    """A database of the test's own, and its URI."""
+    """Yield a database for one test, and its URI."""
     with databases() as made:
         yield made
 
 
 @pytest.fixture
 def database(stored: tuple[Db, str]) -> Db:
-    """A database of the test's own, empty at first."""
+    """Return an empty database for one test."""
     return stored[0]
 
 
@@ -114,7 +114,7 @@ def database(stored: tuple[Db, str]) -> Db:
 def freshet(
     request: pytest.FixtureRequest, stored: tuple[Db, str], tmp_path: Path
 ) -> Iterator[Freshet]:
-    """Runs Freshet's commands on the test's database; a module's DUPLICATES has posts compared."""
+    """Run Freshet's commands on the test's database; DUPLICATES in a module turns comparison on."""
     compared = getattr(request.module, "DUPLICATES", "off")
     env = {
         "MONGO_URI": stored[1],
@@ -127,13 +127,13 @@ def freshet(
 
 @pytest.fixture
 def site() -> Iterator[RunningSite]:
-    """The demo site; its clock stands at the start of its history."""
+    """Run the demo site with its clock at the start of its history."""
     with RunningSite("--log-big") as running:
         yield running
 
 
 @pytest.fixture
 def pages() -> Iterator[Pages]:
-    """A site of files that the test writes; with ETags."""
+    """Serve files that the test writes, with ETags."""
     with Pages() as running:
         yield running

@@ -1,4 +1,4 @@
-"""Certificates, good and bad, each with its key."""
+"""Valid and invalid certificates, each with its key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Authority:
-    """Who signs certificates."""
+    """A certificate authority."""
 
     name: x509.Name
     key: Any
@@ -29,9 +29,9 @@ def certificate(
     days: tuple[int, int] = (-1, 1),
     signed_by: Authority | None = None,
 ) -> tuple[Path, Path]:
-    """A certificate for a host and its key, as files; signed by itself unless by an authority.
+    """Write a certificate for a host and its key; self-signed unless an authority is given.
 
-    days: since when and until when it is valid, from today
+    days: validity relative to today (first day, last day)
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(host)
@@ -48,13 +48,13 @@ def certificate(
 
 
 def authority(folder: Path) -> tuple[Authority, Path]:
-    """An authority, and its own certificate as a file."""
-    made = Authority(_name("authority"), ec.generate_private_key(ec.SECP256R1()))
-    builder = _builder(made.name, made.name, made.key, (-30, 30))
+    """Create an authority; return it and the path of its own certificate."""
+    created = Authority(_name("authority"), ec.generate_private_key(ec.SECP256R1()))
+    builder = _builder(created.name, created.name, created.key, (-30, 30))
     builder = builder.add_extension(x509.BasicConstraints(True, None), critical=True)
     path = folder / "authority.pem"
-    _write(path, builder.sign(made.key, hashes.SHA256()))
-    return made, path
+    _write(path, builder.sign(created.key, hashes.SHA256()))
+    return created, path
 
 
 def _builder(

@@ -1,4 +1,4 @@
-"""Processes that claim near-duplicates of one another at the same moment."""
+"""Processes that claim near-duplicates of each other concurrently."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def key_of(turn: int, group: int, process: int) -> str:
-    """The post of a process in a group of near-duplicates."""
+    """Return the key of a process's post in a group of near-duplicates."""
     return f"{turn}:{group}:{process}"
 
 
 def group_of(turn: int, process: int) -> list[Candidate]:
-    """The posts of one process: one of each group, in the same order as all processes'."""
+    """Return the posts of one process, one per group, in the same order of groups for all."""
     random = Random(turn * 100 + process)
     posts = []
     for group in range(GROUPS):
@@ -35,10 +35,10 @@ def group_of(turn: int, process: int) -> list[Candidate]:
 
 
 class Claimers:
-    """Processes that claim their posts, each turn of all at the same moment."""
+    """Processes that claim their posts in rounds; all start each round together."""
 
     def __init__(self, uri: str, turns: int, redis: str | None = None) -> None:
-        # Kept as long as they run: its semaphores end with it.
+        # The barrier's semaphores must live as long as the processes.
         self._barrier = SPAWN.Barrier(PROCESSES)
         self.processes = [
             SPAWN.Process(target=_work, args=(uri, redis, turns, process, self._barrier))
@@ -48,16 +48,16 @@ class Claimers:
             process.start()
 
     def kill(self, process: int) -> None:
-        """`kill -9` of one."""
+        """Send SIGKILL to one process."""
         self.processes[process].kill()
 
     @property
     def running(self) -> bool:
-        """Whether all are at work."""
+        """Return true while all processes are running."""
         return all(process.is_alive() for process in self.processes)
 
     def codes(self) -> list[int | None]:
-        """How each ended, once all have."""
+        """Wait for all processes and return their exit codes."""
         for process in self.processes:
             process.join(300)
         return [process.exitcode for process in self.processes]

@@ -1,4 +1,4 @@
-"""Posts that are claimed: an index of its own, and texts that are near or far."""
+"""Posts to claim: an index of near-duplicates, and similar and different texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u", 
 
 
 def text(seed: int, words: int = 120) -> str:
-    """A text that is like no other seed's."""
+    """Return a text that differs from the text of any other seed."""
     random = Random(seed)
     return " ".join(
         "".join(random.choices(SYLLABLES, k=random.randint(1, 3))) for _ in range(words)
@@ -37,7 +37,7 @@ def text(seed: int, words: int = 120) -> str:
 
 
 def edited(words: str, edits: int, seed: int = 1) -> str:
-    """A text with so many of its words replaced."""
+    """Return the text with `edits` of its words replaced."""
     random, parts = Random(seed), words.split()
     for at in random.sample(range(len(parts)), edits):
         parts[at] = "".join(random.choices(SYLLABLES, k=3))
@@ -54,7 +54,7 @@ def candidate(
     edit: bool = False,
     item: int | None = None,
 ) -> Candidate:
-    """A post with this text; item: number of the item that it is a source of."""
+    """Return a post with this text; item: number of the item that the post is a source of."""
     sketch = SCHEME.sketch(words)
     assert sketch is not None
     return Candidate(key, created, sketch, edit, item, seen=seen, source=source)
@@ -62,13 +62,13 @@ def candidate(
 
 @dataclass
 class Posts:
-    """An index with its posts, as a crawl keeps them; each call is a connection of its own."""
+    """An index and its posts, as a crawl stores them; each call opens its own connection."""
 
     uri: str
     redis: str | None = None
 
     def claim(self, *posts: Candidate) -> dict[str, Verdict]:
-        """Claim posts and store them, in the writer's order."""
+        """Claim posts and store them, in the same order as the writer."""
         return self.on(lambda db, registry: stored(db, registry, posts))
 
     def remove(self, *keys: str) -> None:
@@ -82,7 +82,7 @@ class Posts:
         self.on(removed)
 
     def originals(self) -> set[str]:
-        """Posts that a search may find."""
+        """Return the keys of the posts that a search can find."""
 
         async def found(db: Database, registry: Registry) -> Any:
             return await db.posts.distinct("_id", {"original": True})
@@ -90,27 +90,27 @@ class Posts:
         return set(self.on(found))
 
     def post(self, key: str) -> Row:
-        """A post as it is stored."""
+        """Return a post as stored."""
         row: Row = self.on(lambda db, registry: db.posts.find_one({"_id": key}))
         return row
 
     def all(self) -> dict[str, Row]:
-        """All posts by their keys."""
+        """Return all posts by key."""
         rows: list[Row] = self.on(lambda db, registry: db.posts.find().to_list(None))
         return {row["_id"]: row for row in rows}
 
     def signature(self, key: str) -> Row:
-        """A signature as it is stored."""
+        """Return a signature as stored."""
         row: Row = self.on(lambda db, registry: registry.signatures.find_one({"_id": id_of(key)}))
         return row
 
     def clusters(self) -> list[Row]:
-        """All clusters."""
+        """Return all clusters."""
         rows: list[Row] = self.on(lambda db, registry: registry.clusters.find().to_list(None))
         return rows
 
     def on(self, call: Callable[[Database, Registry], Awaitable[Any]]) -> Any:
-        """The result of a coroutine on the database and the index."""
+        """Run a coroutine on the database and the index, and return its result."""
 
         async def there() -> Any:
             async with index(self.uri, self.redis) as (db, registry):
@@ -121,7 +121,7 @@ class Posts:
 
 @asynccontextmanager
 async def index(uri: str, redis: str | None) -> AsyncIterator[tuple[Database, Registry]]:
-    """The index of a database, with claims in Redis where its URL is given."""
+    """Open the index of a database, with claims in Redis if a URL is given."""
     config = Config.load(mongo_uri=uri, redis_url=redis)
     client: AsyncMongoClient[Row]
     async with AsyncMongoClient(uri, tz_aware=True, w="majority", journal=True) as client:
@@ -135,7 +135,7 @@ async def index(uri: str, redis: str | None) -> AsyncIterator[tuple[Database, Re
 async def stored(
     db: Database, registry: Registry, posts: Iterable[Candidate]
 ) -> dict[str, Verdict]:
-    """Claim posts and store them, as the writer does; their verdicts."""
+    """Claim posts and store them like the writer; return their verdicts."""
     verdicts = await claims.claim(registry, posts, NOW)
     updates = []
     for post in posts:

@@ -19,20 +19,20 @@ from tests.integration.redis_server import private_server, url_of
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[ValkeyServer]:
-    """One server for all tests of a process; skips where none can run."""
+    """Run one server for all tests of a process; skip the test if no server can run."""
     with private_server() as server:
         yield server
 
 
 @pytest.fixture
 def redis(redis_server: ValkeyServer) -> str:
-    """URL of a Redis; what is kept there carries the name of the test's own database."""
+    """Return the URL of a Redis; the test's keys contain the name of its database."""
     return url_of(redis_server)
 
 
 @pytest.fixture(scope="session")
 def warm(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The planner's kernels are compiled: at their first use that takes longer than any test."""
+    """Compile the planner's kernels, because the first use takes longer than any test."""
     folder: Path = tmp_path_factory.mktemp("warm")
     with databases() as (db, uri):
         put(db, uri, of_the_paper())
@@ -49,7 +49,7 @@ def hub_server() -> Iterator[Hub]:
 
 @pytest.fixture
 def hub(hub_server: Hub, freshet: Freshet) -> Hub:
-    # It is at another port than the feeds.
+    # The hub has another port than the feeds.
     freshet.env["FRESHET_PRIVATE_HOSTS"] = hub_server.url.removeprefix("http://")
     ask(f"{hub_server.url}/-/forget")
     hub_server.clear_log()
@@ -58,7 +58,7 @@ def hub(hub_server: Hub, freshet: Freshet) -> Hub:
 
 @pytest.fixture
 def active(freshet: Freshet, database: Db, hub: Hub) -> Iterator[tuple[Push, Row]]:
-    """A server with one feed, whose hub has confirmed."""
+    """Run a server with one feed whose hub has confirmed the subscription."""
     put_feed(database, f"{hub.url}/hub")
     with Push(freshet, FRESHET_RESPONSE_MB=1) as push:
         yield push, until_state(database, "active")

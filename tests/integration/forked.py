@@ -1,4 +1,4 @@
-"""Modules run as `python -m` runs them, in processes that `starter` forks."""
+"""Modules run as with `python -m`, in processes that `starter` forks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import IO, TextIO
 
 from tests.site import running
 
-# Elsewhere the system's libraries do not bear a fork.
+# On other platforms, the system libraries do not support forks.
 CAN_FORK = sys.platform == "linux"
 
 
 class Forked:
-    """A module at work, with as much of `subprocess.Popen` as the tests use; its output is text."""
+    """A running module, with the methods of `subprocess.Popen` that the tests use, in text mode."""
 
     def __init__(
         self, module: str, args: Sequence[str], env: Mapping[str, str], stderr: IO[str] | int
@@ -35,33 +35,33 @@ class Forked:
         else:
             err = os.dup(stderr.fileno())
         self._reply, reply = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        asked = {"module": module, "args": list(args), "env": dict(env)}
-        socket.send_fds(_starter()[0], [json.dumps(asked).encode()], [out, err, reply.fileno()])
+        request = {"module": module, "args": list(args), "env": dict(env)}
+        socket.send_fds(_starter()[0], [json.dumps(request).encode()], [out, err, reply.fileno()])
         os.close(out)
         os.close(err)
         reply.close()
-        self.pid = self._told()
+        self.pid = self._receive()
         self._drains: list[_Drain] = []
 
     def poll(self) -> int | None:
-        """The exit code, if the process has ended."""
+        """Return the exit code, or None while the process is running."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once the process has ended."""
+        """Wait for the process to end and return its exit code."""
         if self.returncode is None:
             self._reply.settimeout(timeout)
             try:
-                self.returncode = self._told()
+                self.returncode = self._receive()
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
             self._reply.close()
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What is still to come from the pipes, once the process has ended."""
+        """Wait for the process to end and return the rest of its output."""
         streams = [stream for stream in (self.stdout, self.stderr) if stream]
         self._drains = self._drains or [_Drain(stream) for stream in streams]
         for drain in self._drains:
@@ -75,27 +75,27 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            # It may have ended just now, and its code is on the way.
+            # The process may have just ended, before its exit code arrived.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
-    def _told(self) -> int:
-        """The pid at first, then the exit code."""
-        told = self._reply.recv(32)
-        assert told, "no process can be started; why stands on stderr"
-        return int(told)
+    def _receive(self) -> int:
+        """Receive the pid (first call) or the exit code (second call)."""
+        reply = self._reply.recv(32)
+        assert reply, "cannot start a process; see stderr"
+        return int(reply)
 
 
 class _Drain(threading.Thread):
-    """Reads a pipe to its end."""
+    """Read a pipe to its end."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(daemon=True)
@@ -117,14 +117,14 @@ def python(
     env: Mapping[str, str],
     stderr: IO[str] | int = subprocess.PIPE,
 ) -> Process:
-    """A module at work in the project folder; its stdout, and stderr if not given, are pipes."""
-    # What is preloaded has no effect on a fork.
+    """Run a module in the project folder; its stdout is a pipe, and its stderr unless given."""
+    # LD_PRELOAD has no effect on a fork.
     start = Forked if CAN_FORK and "LD_PRELOAD" not in env else running.python
     return start(module, args, env, stderr)
 
 
 def end() -> None:
-    """Nobody wants a process any more."""
+    """Stop the starter, after all processes have been started."""
     if _starter.cache_info().currsize:
         control, process = _starter()
         control.close()
@@ -134,7 +134,7 @@ def end() -> None:
 
 @cache
 def _starter() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Who is asked for processes, started when the first is wanted."""
+    """Start the process that forks the others, at first use."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "tests.integration.starter", str(theirs.fileno())]
@@ -149,6 +149,6 @@ def _starter() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 
 
 def _pipe() -> tuple[TextIO, int]:
-    """Where to read, and where to write."""
+    """Open a pipe; return its read end and its write end."""
     read, write = os.pipe()
     return os.fdopen(read, encoding="utf-8"), write

@@ -1,4 +1,4 @@
-"""What the integration tests share: Freshet as a user runs it, wrappers, pages to edit."""
+"""Helpers of the integration tests: Freshet as a user runs it, site definitions, editable pages."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 60
 Row = dict[str, Any]
 Db = Database[Row]
-# Whatever the machine has set, a test sees only what it sets itself.
+# Hide these variables of the machine: a test sees only the settings that it sets.
 HIDDEN = ("FRESHET_", "MONGO_URI", "REDIS_URL", "SCRAPY_")
-# Whoever compares posts loads machine code first: half a second for each of a thousand crawls.
+# Comparing posts loads machine code first: 0.5 s for each of a thousand crawls.
 USUAL = {"FRESHET_THROTTLE_START_SECONDS": "0", "FRESHET_DUPLICATES": "off"}
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -38,17 +38,17 @@ class Result:
 
     @property
     def complaint(self) -> str:
-        """What stands on stderr, which has to be one line."""
+        """Return the text on stderr, which must be a single line."""
         lines = self.err.splitlines()
         assert len(lines) == 1, self.err
         return lines[0]
 
 
 class Freshet:
-    """`scrapy …` in the project folder, with a database and a data folder of its own.
+    """Run `scrapy …` in the project folder, with its own database and data folder.
 
-    Words with `=` in the environment are given by keyword: `freshet("crawl", "books",
-    FRESHET_COMMIT_SIZE=3)`; `hours` moves Freshet's clock. Posts are not compared unless asked for.
+    Pass environment variables as keyword arguments: `freshet("crawl", "books",
+    FRESHET_COMMIT_SIZE=3)`. `hours` moves Freshet's clock. Posts are not compared by default.
     """
 
     def __init__(self, folder: Path, **env: object) -> None:
@@ -60,7 +60,7 @@ class Freshet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what is still at work, as after a test that failed."""
+        """Kill commands that are still running, for example after a failed test."""
         for process in self._started:
             if process.returncode is None:
                 process.kill()
@@ -73,7 +73,7 @@ class Freshet:
         return Result(process.returncode, out, err)
 
     def start(self, *args: object, hours: float = 0, **env: object) -> Process:
-        """Start a command and return while it is at work; `communicate` ends it."""
+        """Start a command and return while it is running; `communicate` waits for its end."""
         own = self.env | {"FRESHET_CLOCK_OFFSET_HOURS": str(hours)} | _texts(env)
         process = python("scrapy", list(map(str, args)), _clean() | own)
         self._started.append(process)
@@ -82,25 +82,25 @@ class Freshet:
     def crawl(
         self, wrapper: Path, *args: object, hours: float = 0, code: int = 0, **env: object
     ) -> Result:
-        """One pass by a TOML wrapper that ends with this code: 1 where the site has no items."""
+        """Crawl once with a site definition in TOML; code: expected exit code, 1 without items."""
         words = ("crawl", "site", "-a", f"wrapper={wrapper}", *args)
         result = self(*words, hours=hours, **env)
         assert result.code == code, result.err
         return result
 
     def crawl_spider(self, code: str, name: str, *args: object, **env: object) -> Result:
-        """One pass of a spider class that `code` defines."""
+        """Run a crawl with the spider class that `code` defines."""
         module = f"spiders_of_{self.folder.name.replace('-', '_')}"
         (self.folder / f"{module}.py").write_text(code, encoding="utf-8")
         words = ("crawl", name, "-s", f"SPIDER_MODULES={module}", *args)
-        # Bytecode of an edit within the same second and of the same length would pass for current.
+        # Python would reuse the bytecode after an edit of the same length within the same second.
         shutil.rmtree(self.folder / "__pycache__", ignore_errors=True)
         result = self(*words, PYTHONPATH=str(self.folder), **env)
         assert result.code == 0, result.err
         return result
 
     def wrapper(self, name: str, **keys: object) -> Path:
-        """A TOML wrapper in the folder; it asks as fast as it can unless `throttle` is given."""
+        """Write a site definition in TOML, without delays unless `throttle` is given."""
         path = self.folder / f"{name}.toml"
         lines = [f"{key} = {_toml(value)}" for key, value in wrapper_keys(name, keys).items()]
         path.write_text("\n".join(lines), encoding="utf-8")
@@ -108,12 +108,12 @@ class Freshet:
 
 
 def wrapper_keys(name: str, keys: dict[str, object]) -> dict[str, object]:
-    """The keys of a wrapper as the tests want it."""
+    """Return the keys of a site definition with the defaults of the tests."""
     return {"name": name, "throttle": False, "concurrency": 16} | keys
 
 
 class Pages(RunningFolder):
-    """A site of HTML files which a test writes and removes; each has an ETag if `validators`."""
+    """A site of HTML files that a test writes and removes, with ETags if `validators` is true."""
 
     def __init__(self, validators: bool = True) -> None:
         self._home = tempfile.TemporaryDirectory(prefix="pages-")
@@ -128,7 +128,7 @@ class Pages(RunningFolder):
         self._home.cleanup()
 
     def item(self, path: str, text: str, links: Iterable[str] = ()) -> None:
-        """Write an item page: its heading is `text`."""
+        """Write an item page with `text` as heading."""
         self._write(path, f"<h1>{text}</h1>{_anchors(links)}")
 
     def list(self, path: str, links: Iterable[str], category: str = "") -> None:
@@ -136,13 +136,13 @@ class Pages(RunningFolder):
         self._write(path, f"<h2>{category}</h2>{_anchors(links)}")
 
     def file(self, path: str, text: str) -> None:
-        """Write a file as it is."""
+        """Write a file without changes."""
         place = self.home / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
 
     def remove(self, path: str) -> None:
-        """The page answers 404 from now on."""
+        """Remove a page, which then answers 404."""
         (self.home / path.lstrip("/")).unlink()
 
     def _write(self, path: str, body: str) -> None:
@@ -150,32 +150,32 @@ class Pages(RunningFolder):
 
 
 def asked(server: RunningServer) -> Counter[str]:
-    """How often each path was asked for, robots.txt apart."""
+    """Count the requests of each path, without robots.txt."""
     paths = Counter(request["path"] for request in server.requests())
     del paths["/robots.txt"]
     return paths
 
 
 def visits(db: Db, **query: object) -> list[Row]:
-    """Rows of the change log, oldest first."""
+    """Return rows of the change log, oldest first."""
     return list(db.visits.find(query).sort("at"))
 
 
 def outcomes(db: Db, **query: object) -> Counter[str]:
-    """How often each outcome is in the change log."""
+    """Count the outcomes in the change log."""
     return Counter(visit["outcome"] for visit in visits(db, **query))
 
 
 def target(db: Db, url: str) -> Row:
-    """The one target with this URL."""
-    (found,) = db.targets.find({"url": url})
-    return found
+    """Return the only target with this URL."""
+    (row,) = db.targets.find({"url": url})
+    return row
 
 
 def urls(rows: Iterable[Row], key: str = "url") -> set[str]:
-    """The URLs of documents, each of which has its own."""
+    """Return the URLs of documents; fail if two documents have the same URL."""
     listed = [row[key] for row in rows]
-    assert len(listed) == len(set(listed)), "no URL stands twice"
+    assert len(listed) == len(set(listed)), "a URL occurs twice"
     return set(listed)
 
 
@@ -200,4 +200,4 @@ def _toml(value: object) -> str:
         return "{ " + ", ".join(f"{key} = {_toml(entry)}" for key, entry in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)  # strings, numbers and truth look alike in both
+    return json.dumps(value)  # TOML and JSON write strings, numbers and booleans the same way

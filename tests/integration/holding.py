@@ -1,4 +1,4 @@
-"""Leases that are held while a block lasts: by this process, or by one of another machine."""
+"""Leases held for the duration of a block, by this process or as if by another machine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ HOUR_SECONDS = 3600
 @contextmanager
 def holding(uri: str, name: str, *, elsewhere: bool = False, shared: str = "",
             seconds: float = HOUR_SECONDS) -> Iterator[None]:  # fmt: skip
-    """Hold a lease of a database as any process does; elsewhere: as if on another machine."""
+    """Hold a lease of a database like any process; elsewhere: as if on another machine."""
     asyncio.run(_take(uri, name, shared, seconds))
     client: pymongo.MongoClient[Row]
     with pymongo.MongoClient(uri) as client:
         leases = client.get_default_database().leases
         if elsewhere:
             other = {"host": "far", "pid": 7, "place": "far"}
-            moved = {f"holders.0.{key}": value for key, value in other.items()}
-            leases.update_one({"_id": name}, {"$set": moved})
+            holder = {f"holders.0.{key}": value for key, value in other.items()}
+            leases.update_one({"_id": name}, {"$set": holder})
         try:
             yield
         finally:
@@ -41,4 +41,4 @@ async def _take(uri: str, name: str, shared: str, seconds: float) -> None:
 
 
 async def _nothing() -> None:
-    """A server that the test has started is not started again."""
+    """Do nothing: the test runs the server itself."""

@@ -1,4 +1,4 @@
-"""Commands within the test's own process: most of a short command's time is Python's start."""
+"""Commands in the test's own process: Python's start takes most of a short command's time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from scrapy.cmdline import execute
 
 from tests.integration.harness import HIDDEN, PROXIES, ROOT, Freshet, Result
 
-# As wide as where no terminal is; a test may say otherwise.
+# The width without a terminal; a test can override it.
 USUAL = {"COLUMNS": "80"}
 
 
 def run(freshet: Freshet, *args: object, hours: float = 0, **env: object) -> Result:
-    """What `freshet(…)` would give, for a command that neither crawls nor stays at work.
+    """Return the result of `freshet(…)` for a command that neither crawls nor keeps running.
 
-    The same words take the same way through Scrapy; what is particular to a process (locks, that
-    nothing else stands on stderr) is for tests that start one.
+    The arguments take the same path through Scrapy. Properties of a process (its locks, nothing
+    else on stderr) need a test that starts a process.
     """
     out, err = io.StringIO(), io.StringIO()
     own = freshet.env | {"FRESHET_CLOCK_OFFSET_HOURS": hours} | env
@@ -38,7 +38,7 @@ def run(freshet: Freshet, *args: object, hours: float = 0, **env: object) -> Res
 
 
 def in_json(freshet: Freshet, *args: object, hours: float = 0, **env: object) -> dict[str, Any]:
-    """What a command that ends well prints as JSON."""
+    """Run a command with --json, require success, and return the parsed output."""
     done = run(freshet, *args, "--json", hours=hours, **env)
     assert (done.code, done.err) == (0, ""), done.err
     printed: dict[str, Any] = json.loads(done.out)
@@ -50,14 +50,14 @@ def _code(words: list[str]) -> int:
         execute(words)
     except SystemExit as end:
         if end.code:
-            # A command that failed has its locks until its process ends, or its frames do.
+            # A failed command holds its locks until its process ends or its stack frames are freed.
             gc.collect()
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     raise AssertionError("Scrapy always ends with an exit code")
 
 
 def _around() -> dict[str, str]:
-    """The machine's variables, as a command's process sees them."""
+    """Return the machine's environment as a command's process sees it."""
     return USUAL | {
         name: value
         for name, value in os.environ.items()

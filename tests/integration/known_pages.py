@@ -1,4 +1,4 @@
-"""Pages with a past, straight into the database, as weeks of crawls would have left them."""
+"""Pages with a history, written directly to the database as if by weeks of crawls."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from schedules.history import History
 from tests.integration.harness import Db, Row
 
 NOW = datetime(2026, 3, 2, 0, 5, tzinfo=UTC)  # a Monday
-BEGIN = datetime(2026, 2, 9, tzinfo=UTC)  # a Monday three weeks before
+BEGIN = datetime(2026, 2, 9, tzinfo=UTC)  # a Monday three weeks earlier
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 POLL = 20 * MINUTE
 
 
 @dataclass
 class Since:
-    """When, by the machine's clock, it was NOW."""
+    """The real time that corresponds to NOW."""
 
     real: datetime
 
@@ -34,16 +34,16 @@ _since = Since(datetime.now(UTC))
 
 
 def clock() -> float:
-    """FRESHET_CLOCK_OFFSET_HOURS for `hours=` of a command: it was NOW when pages were put.
+    """Return FRESHET_CLOCK_OFFSET_HOURS for `hours=` of a command: NOW is the time of `put`.
 
-    From then on time goes by: a command that began before the last one ended its work would take
-    that one's plan for one from the future.
+    The clock runs on between commands. If each command started at NOW, the plan of a previous
+    command would be in its future.
     """
     return (NOW - _since.real) / HOUR
 
 
 def on(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
-    """The result of a coroutine on the database."""
+    """Run a coroutine on the database and return its result."""
 
     async def there() -> Any:
         client: AsyncMongoClient[Row]
@@ -62,7 +62,7 @@ def page(
     categories: Sequence[str] = (),
     **own: object,
 ) -> Row:
-    """A target that was polled every 20 minutes for three weeks, and changed before these polls."""
+    """Return a target polled every 20 minutes for three weeks; `changes`: polls with a change."""
     past = History.begin(in_minutes(BEGIN))
     for at in sorted(changes):
         past = past.seen(in_minutes(at - POLL), changed=False)
@@ -74,19 +74,19 @@ def page(
 
 
 def never_seen(url: str, **own: object) -> Row:
-    """A target that was found a moment ago."""
+    """Return a target that was discovered a moment ago."""
     return new_document("shop", url, Kind.ITEM, NOW, NOW) | own
 
 
 def put(db: Db, uri: str, rows: Sequence[Row]) -> None:
-    """Store targets in a prepared database; it is NOW."""
+    """Store targets in a prepared database, and set the time to NOW."""
     on(uri, prepare)
     db.targets.insert_many(list(rows))
     _since.real = datetime.now(UTC)
 
 
 def spread(n: int, hour: int) -> list[datetime]:
-    """So many changes in three weeks, at this hour of days as far apart as can be."""
+    """Return n changes in three weeks at this hour, on days spread evenly."""
     return [BEGIN + (i * 21 // max(n, 1)) * DAY + hour * HOUR for i in range(n)]
 
 
@@ -96,7 +96,7 @@ BY_NIGHT = {"u6": 3, "u7": 3, "u8": 3, "u9": 3, "u12": 3, "u15": 2}
 
 
 def of_the_paper() -> list[Row]:
-    """The fifteen pages."""
+    """Return the fifteen pages of the paper's example."""
     counts = [(name, n, 12) for name, n in BY_DAY.items()]
     counts += [(name, n, 22) for name, n in BY_NIGHT.items()]
     return [page(f"https://shop.example/{name}", spread(n, hour)) for name, n, hour in counts]

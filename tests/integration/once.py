@@ -1,4 +1,4 @@
-"""What one crawl left in the database, for each of the tests that go on from there."""
+"""The database contents after one crawl, as a starting point for several tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Left = dict[str, list[Row]]
 
 @contextmanager
 def elsewhere(databases: Databases, folder: Path) -> Iterator[tuple[Freshet, Db, str]]:
-    """Freshet on a database that is no test's own, with that and its URI."""
+    """Yield Freshet on a database shared by several tests, the database and its URI."""
     with (
         databases() as (db, uri),
         Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data") as freshet,
@@ -25,13 +25,13 @@ def elsewhere(databases: Databases, folder: Path) -> Iterator[tuple[Freshet, Db,
 
 
 def left_in(db: Db) -> Left:
-    """All documents by collection, but for the version of the data, and leases of who is gone."""
+    """Return all documents by collection, without the data version and ended leases."""
     names = set(db.list_collection_names()) - {"meta", "leases"}
     return {name: rows for name in sorted(names) if (rows := list(db[name].find()))}
 
 
 def put_into(db: Db, uri: str, left: Left) -> None:
-    """Store them in a database that was empty."""
+    """Store the documents in an empty database."""
     on(uri, prepare)
     for name, rows in left.items():
         db[name].insert_many(rows)

@@ -1,4 +1,4 @@
-"""`scrapy feeds push` under test: a hub, the command at work, feeds as a crawl leaves them."""
+"""Helpers for `scrapy feeds push`: a hub, the running command, feeds as a crawl stores them."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ OPEN = build_opener(ProxyHandler({}))
 
 
 class Hub(RunningServer):
-    """A hub on this machine; each path below `url` is one with other manners."""
+    """A hub on this machine; each path below `url` behaves differently."""
 
     def __init__(self) -> None:
         super().__init__("tests.site.hub", [])
 
     def publish(self, body: str, method: str = "sha256", **more: str) -> list[int]:
-        """Deliver to whoever wants FEED; what the callbacks answered."""
-        # We have confirmed before the hub has our answer.
+        """Deliver to the subscribers of FEED and return the responses of the callbacks."""
+        # Freshet confirms before the hub has received its response.
         wait_for(self.subscriptions)
-        asked = {"topic": FEED, "body": body, "method": method} | more
-        _, text = ask(f"{self.url}/-/publish", json.dumps(asked).encode())
+        message = {"topic": FEED, "body": body, "method": method} | more
+        _, text = ask(f"{self.url}/-/publish", json.dumps(message).encode())
         replies: list[int] = json.loads(text)
         return replies
 
     def subscriptions(self) -> list[Row]:
-        found: list[Row] = json.loads(ask(f"{self.url}/-/subscriptions")[1])
-        return found
+        rows: list[Row] = json.loads(ask(f"{self.url}/-/subscriptions")[1])
+        return rows
 
     def asked(self, path: str) -> int:
         return sum(request["path"] == path for request in self.requests())
 
 
 class Push:
-    """`scrapy feeds push` at work, listening at a port of its own."""
+    """A running `scrapy feeds push` with its own port."""
 
     def __init__(
         self, freshet: Freshet, *words: object, port: int = 0, hours: float = 0, **env: object
@@ -90,7 +90,7 @@ def free_port() -> int:
 def ask(
     url: str, body: bytes | None = None, headers: dict[str, str] | None = None, method: str = ""
 ) -> tuple[int, str]:
-    """Status and text of a request's answer."""
+    """Send a request; return the status and the text of the response."""
     request = Request(url, body, headers or {}, method=method or None)
     try:
         with OPEN.open(request, timeout=10) as response:
@@ -108,15 +108,15 @@ def answers(url: str) -> bool:
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
-    """Return once it holds; fails when it takes too long."""
+    """Wait until the condition is true; fail after PATIENCE_SECONDS."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < end, "it takes too long"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.05)
 
 
 def put(db: Db, *hubs: str, url: str = FEED, **more: Any) -> None:
-    """A feed whose document names hubs, as a crawl leaves it."""
+    """Store a feed whose document names hubs, as a crawl stores it."""
     now = datetime.now(UTC)
     names = {"_id": f"feeds {url}", "spider": "feeds", "url": url}
     db.feeds.insert_one(names | {"hubs": list(hubs), "topic": url} | more)
@@ -126,8 +126,8 @@ def put(db: Db, *hubs: str, url: str = FEED, **more: Any) -> None:
 
 
 def push_of(db: Db, url: str = FEED) -> Row:
-    found = db.feeds.find_one({"url": url}) or {}
-    push: Row = found.get("push") or {}
+    feed = db.feeds.find_one({"url": url}) or {}
+    push: Row = feed.get("push") or {}
     return push
 
 
@@ -146,7 +146,7 @@ def signed(push: Row, body: bytes, method: str = "sha1") -> dict[str, str]:
 
 
 def next_visit(db: Db) -> timedelta:
-    found = db.targets.find_one({"url": FEED})
-    assert found is not None
-    left: timedelta = found["next_visit"] - datetime.now(UTC)
+    target = db.targets.find_one({"url": FEED})
+    assert target is not None
+    left: timedelta = target["next_visit"] - datetime.now(UTC)
     return left

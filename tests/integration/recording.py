@@ -1,4 +1,4 @@
-"""Servers that record the headers of each request, with answers that a test sets."""
+"""Servers that record the headers of each request and send responses set by a test."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Self
 
 
 class Recorder:
-    """An HTTP server at 127.0.0.1, and a plain proxy for every host, with a record of requests.
+    """An HTTP server at 127.0.0.1 and plain proxy for every host, which records requests.
 
-    answers: by path or by whole URL: a page's HTML, or a status and the place it redirects to
-    asked:   pairs of the request's target, as it was sent, and its headers in lower case
+    answers: by path or by full URL: the HTML of a page, or a status and a redirect target
+    asked:   pairs of the request target as sent and its headers in lower case
     """
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
@@ -53,17 +53,17 @@ class Recorder:
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Record a request and answer it."""
         self.asked.append((handler.path, {k.lower(): v for k, v in handler.headers.items()}))
-        known = self.answers.get(handler.path)
+        response = self.answers.get(handler.path)
         headers = {"Content-Type": "text/html", **self.extra.get(handler.path, {})}
         body = b""
-        if known is None:
+        if response is None:
             status = 404
-        elif isinstance(known, str):
-            status, body = 200, known.encode()
-            if known.startswith("<?xml"):
+        elif isinstance(response, str):
+            status, body = 200, response.encode()
+            if response.startswith("<?xml"):
                 headers["Content-Type"] = "application/xml"
         else:
-            status, headers["Location"] = known
+            status, headers["Location"] = response
         handler.send_response(status)
         for name, value in headers.items():
             handler.send_header(name, value)
@@ -72,6 +72,6 @@ class Recorder:
         handler.wfile.write(body)
 
     def headers(self, path: str) -> dict[str, str]:
-        """The headers of the only request for a path."""
-        (found,) = [headers for target, headers in self.asked if target == path]
-        return found
+        """Return the headers of the only request for a path."""
+        (only,) = [headers for target, headers in self.asked if target == path]
+        return only

@@ -1,4 +1,4 @@
-"""A Valkey server of the tests' own: on a socket that nobody else knows, without a port."""
+"""A private Valkey server for the tests, on a socket and without a port."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ START_SECONDS = 60
 
 @contextmanager
 def private_server(**settings: str) -> Iterator[ValkeyServer]:
-    """A running server with settings such as `maxmemory`; skips where none can run.
+    """Run a server with settings such as `maxmemory`; skip the test if no server can run.
 
-    Its `start` and `stop` make a restart; what was stored is lost then.
+    Call its `stop` and `start` to restart it; a restart deletes the stored data.
     """
-    # A socket's path may have 107 bytes, so not in pytest's folder.
+    # pytest's folder is too long: a socket path can have at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="fr-"))
     config = {name.replace("_", "-"): value for name, value in settings.items()}
     try:
@@ -37,5 +37,5 @@ def private_server(**settings: str) -> Iterator[ValkeyServer]:
 
 
 def url_of(server: ValkeyServer, password: str = "") -> str:
-    """URL of a server for `open_redis`."""
+    """Return the URL of a server for `open_redis`."""
     return f"unix://{password and f':{password}@'}{server.unix_socket_path}"

@@ -1,6 +1,6 @@
-"""A replan of one spider that takes its time, for being killed: `… URI TARGETS PAUSE_SECONDS`.
+"""Slow replan of one spider that a test can kill: `… URI TARGETS PAUSE_SECONDS`.
 
-It moves every target to the plan "new"; says `adopted` at its end.
+Moves every target to the plan "new" and prints `active` when done.
 """
 
 from __future__ import annotations

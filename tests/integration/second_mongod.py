@@ -1,4 +1,4 @@
-"""A MongoDB server beside the one of all tests: with options of its own, stopped at the end."""
+"""A second MongoDB server with its own options, stopped at the end."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Client = pymongo.MongoClient[Row]
 
 @contextmanager
 def second_mongod(*options: str) -> Iterator[tuple[Client, str]]:
-    """A running server that obeys orders to fail: a client, and its URI without a database."""
+    """Run a server with fail points enabled; yield a client and its URI without a database."""
     memory = Path("/dev/shm")
-    # A socket's path may have 107 bytes, so not in pytest's folder.
+    # pytest's folder is too long: a socket path can have at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="fm2-", dir=memory if memory.is_dir() else None))
     socket, process = folder / "mongod.sock", None
     try:
@@ -63,6 +63,6 @@ def _wait(client: Client) -> None:
         try:
             client.admin.command("ping")
         except PyMongoError:
-            assert time.monotonic() < deadline, "the server does not start"
+            assert time.monotonic() < deadline, "the server did not start"
         else:
             return

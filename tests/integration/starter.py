@@ -1,7 +1,7 @@
-"""Python with the libraries in memory, forked for every module that is to be run.
+"""Python process with the libraries loaded, which forks a process for every module to run.
 
-Loading them takes ten times as long as a short crawl. What is forked is a process of its own, with
-streams, environment and end of its own, as `python -m` gives it.
+Loading the libraries takes ten times as long as a short crawl. Each forked process has its own
+streams, environment and exit code, as with `python -m`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from numba import njit
 
 LARGEST = 1 << 18
-# What Scrapy, Twisted and numba load by name or at first use.
+# Modules that Scrapy, Twisted and numba load by name or at first use.
 BY_NAME = (
     "itemadapter.adapter",
     "scrapy.cmdline",
@@ -48,25 +48,25 @@ PACKAGES = (
     "scrapy.spidermiddlewares",
 )
 OUR_PACKAGES = ("crawler", "pipelines", "schedules", "spiders")
-# Whoever imports it reads the environment.
+# This module reads the environment when it is imported.
 NOT_YET = ("crawler.settings",)
 
 
 def load() -> None:
-    """Import what most processes need; nothing of it may be at work before the fork."""
+    """Import the modules that most processes need, without starting threads before the fork."""
     for name in [*BY_NAME, *modules(*OUR_PACKAGES)]:
         importlib.import_module(name)
     for name in modules(*PACKAGES):
-        # Of what is on its way out or wants more libraries, Freshet has nothing.
+        # Freshet uses neither deprecated modules nor those that need more libraries.
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
     njit(lambda: None)()  # the first use of numba loads the larger half of it
     assert "twisted.internet.reactor" not in sys.modules, "processes would share a reactor"
-    gc.freeze()  # else collections in the forked processes would copy all of this memory
+    gc.freeze()  # else garbage collection in the forked processes would copy all of this memory
 
 
 def modules(*packages: str) -> Iterator[str]:
-    """All modules of the packages."""
+    """Yield the names of all modules of the packages."""
     for name in packages:
         path = importlib.import_module(name).__path__
         for module in pkgutil.walk_packages(path, f"{name}."):
@@ -75,23 +75,23 @@ def modules(*packages: str) -> Iterator[str]:
 
 
 def serve(control: socket.socket) -> dict[str, Any]:
-    """Fork for what is asked until nobody can ask; returns in each process what it is to run."""
-    # Nobody waits for those who wait.
+    """Fork a process per request until the socket closes; return the request in each process."""
+    # Ignoring SIGCHLD reaps the intermediate processes.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        asked, fds, _, _ = socket.recv_fds(control, LARGEST, 3)
-        if not asked:
+        request, fds, _, _ = socket.recv_fds(control, LARGEST, 3)
+        if not request:
             sys.exit()
         if os.fork() == 0:
             control.close()
-            return forked(json.loads(asked), *fds)
+            return forked(json.loads(request), *fds)
         for fd in fds:
             os.close(fd)
 
 
-def forked(asked: dict[str, Any], out: int, err: int, reply: int) -> dict[str, Any]:
-    """Fork once more: the parent tells the pid and the exit code, the child returns."""
+def forked(request: dict[str, Any], out: int, err: int, reply: int) -> dict[str, Any]:
+    """Fork again: the parent sends the pid and the exit code, the child returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid:
@@ -106,22 +106,22 @@ def forked(asked: dict[str, Any], out: int, err: int, reply: int) -> dict[str, A
     for stream, fd in ((1, out), (2, err)):
         os.dup2(fd, stream)
         os.close(fd)
-    return asked
+    return request
 
 
-def become(asked: dict[str, Any]) -> None:
+def become(request: dict[str, Any]) -> None:
     """Run the module as the main program."""
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(request["env"])
     time.tzset()
-    os.chdir(asked["env"].get("RUN_IN", "."))
-    sys.path[1:1] = [path for path in asked["env"].get("PYTHONPATH", "").split(":") if path]
-    sys.argv[1:] = asked["args"]
-    runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+    os.chdir(request["env"].get("RUN_IN", "."))
+    sys.path[1:1] = [path for path in request["env"].get("PYTHONPATH", "").split(":") if path]
+    sys.argv[1:] = request["args"]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as control:
         load()
-        asked = serve(control)
-    become(asked)
+        request = serve(control)
+    become(request)

@@ -1,4 +1,4 @@
-"""Batches of visits as a crawl stores them, without a crawl."""
+"""Batches of visits, stored as in a crawl but without a crawl."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ WRAPPER = Wrapper.of({"name": "site", "start_urls": [SITE], "item_pages": "/item
 
 
 class Process:
-    """What a crawling process holds: the database by a way of its own, a writer, a run.
+    """The parts of a crawling process: its own database connection, a writer and a run.
 
-    Each method is what a crawl does at that place.
+    Each method does the same as a crawl at that stage.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Process:
         self.writer = Writer(store.db, store.config, started, patience, patterns, registry, lease)
 
     async def begin(self) -> None:
-        """Repair what earlier runs left, and begin a run."""
+        """Repair the data of earlier runs, and begin a run."""
         from crawler.frontier.lifecycle import prepare
 
         config = Config.load(mongo_uri="mongodb://unused")
         await prepare(self.db, self._registry, WRAPPER, config, self.started, full=False)
 
     async def due(self, *names: str) -> list[Target]:
-        """Targets as they are handed out; made where there are none."""
+        """Return targets as they are handed out; create missing targets."""
         for name in names:
             url = SITE + name
             kind = Kind.ITEM if name.startswith("item-") else Kind.LIST
@@ -72,11 +72,11 @@ class Process:
         return [found[key] for key in keys]
 
     async def store(self, visits: Iterable[Visit]) -> list[BaseException | None]:
-        """What came of each visit of a batch."""
+        """Store a batch of visits and return the result of each."""
         return await asyncio.gather(*map(self.writer.commit, visits), return_exceptions=True)
 
     async def end(self) -> None:
-        """As the last process of a run does it."""
+        """End the run like its last process."""
         ending = Ending(self.db, self._registry, "site", self.started, self.started + HOUR)
         if self.writer.is_in_doubt:
             await ending.repair()
@@ -86,9 +86,9 @@ class Process:
 async def process(
     uri: str, started: datetime, redis: str | None = None, lease_seconds: float = 0.0
 ) -> AsyncIterator[Process]:
-    """A process with connections of its own.
+    """Run a process with its own connections.
 
-    lease_seconds: of its lease of the run, renewed only when it is to store something; 0: has none
+    lease_seconds: duration of its run lease, which only storing renews; 0: no lease
     """
     config = Config.load(
         mongo_uri=uri,
@@ -104,25 +104,25 @@ async def process(
         stack.push_async_callback(store.close)
         registry = await stack.enter_async_context(opened(store.db, config))
         lease = await taken(store, lease_seconds) if lease_seconds else None
-        one = Process(store, registry, started, lease)
-        yield one
+        crawl = Process(store, registry, started, lease)
+        yield crawl
     finally:
-        # Both write once more; that a server is away then is no failure of the test.
+        # Both write again on close; an unavailable server is not an error of the test.
         with suppress(Unreachable):
-            await one.writer.close()
+            await crawl.writer.close()
         with suppress(PyMongoError):
             await stack.aclose()
 
 
 async def taken(store: Store, seconds: float) -> Lease:
-    """The lease of the site's run."""
+    """Take the lease of the site's run."""
     lease = Lease(store.db, f"{CRAWL}site", seconds, MongoRetry(0.0, store.revive))
     await lease.take("busy")
     return lease
 
 
 def visit(target: Target, text: str | None, at: datetime) -> Visit:
-    """A visit that found this text; None: an error. A list page links to the items it names."""
+    """Return a visit with this text; None: an error. A list page links to the items it names."""
     fetched = Fetched(target, at, WRAPPER.selector_digest(target.kind), 200)
     if text is None:
         fetched.outcome, fetched.reason, fetched.status = Outcome.ERROR, "status 500", 500
@@ -138,17 +138,17 @@ def visit(target: Target, text: str | None, at: datetime) -> Visit:
     return made
 
 
-def refused(said: Sequence[BaseException | None]) -> list[bool]:
-    """Which visits came too late; anything else but success fails."""
-    assert all(one is None or isinstance(one, TakenOver) for one in said), said
-    return [one is not None for one in said]
+def refused(results: Sequence[BaseException | None]) -> list[bool]:
+    """Return for each visit whether it was rejected as too late; fail on any other error."""
+    assert all(result is None or isinstance(result, TakenOver) for result in results), results
+    return [result is not None for result in results]
 
 
-def lost(said: Sequence[BaseException | None]) -> bool:
-    """Whether the server went away."""
-    return any(isinstance(one, Unreachable) for one in said)
+def lost(results: Sequence[BaseException | None]) -> bool:
+    """Return true if the server became unavailable."""
+    return any(isinstance(result, Unreachable) for result in results)
 
 
 async def interrupted(db: Any, started: datetime) -> None:
-    """Leave a run behind that never ended."""
+    """Store a run that never ended."""
     await runs.begin(db, "site", started)

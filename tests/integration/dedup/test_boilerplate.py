@@ -1,4 +1,4 @@
-"""Boilerplate of sources: learned by crawls and checks, kept in MongoDB, not compared."""
+"""Boilerplate of sources: learned by crawls and checks, stored in MongoDB, not compared."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_feed_whose_texts_come_with_their_frame(
     subscribe(db, uri, f"{pages.url}/one.xml", f"{pages.url}/two.xml")
     pages.file("two.xml", rss(post("copy", edited(framed(0), 2), ago_hours=1)))
     entries = [post(f"p{n}", framed(n), ago_hours=50 - n) for n in range(8)]
-    # One post at each run: the first ones are taken for copies until the frame is known.
+    # One post per run: the first posts are marked as copies until the boilerplate is known.
     for count in range(1, MIN_POSTS):
         pages.file("one.xml", rss(*entries[:count]))
         crawl(freshet, hours=12 * count)
@@ -78,7 +78,7 @@ def test_a_check_names_the_source_of_each_text(freshet: Freshet, tmp_path: Path)
     found = {row["id"]: row["duplicate_of"] for row in map(json.loads, done.out.splitlines())}
     assert found == dict.fromkeys(range(40)) | {"copy": 7, "elsewhere": 9}
 
-    # Without a source the same texts are one post.
+    # Without a source, the same texts are duplicates.
     bare = tmp_path / "bare.jsonl"
     bare.write_text("".join(json.dumps({k: row[k] for k in ("id", "text")}) + "\n" for row in rows))
     plain = run(freshet, "duplicates", "check", bare)
@@ -95,7 +95,7 @@ def test_what_a_kept_check_has_learned_holds_for_later_runs(
         done = run(freshet, "duplicates", "check", path, "--keep", "daily")
         found.append(json.loads(done.out)["duplicate_of"])
     assert found == [None, *[0] * (MIN_POSTS - 2), *[None] * (7 - MIN_POSTS)]
-    # The first one was compared again when the frame became known.
+    # The first post was compared again when the boilerplate became known.
     path.write_text(json.dumps({"id": "c", "text": edited(framed(0), 2), "source": "blog"}) + "\n")
     done = run(freshet, "duplicates", "check", path, "--keep", "daily")
     assert json.loads(done.out)["duplicate_of"] == 0
@@ -103,7 +103,7 @@ def test_what_a_kept_check_has_learned_holds_for_later_runs(
 
 
 def test_a_source_says_nothing_about_another_one(stored: tuple[Db, str]) -> None:
-    """Whatever somebody publishes with our text inside, ours is found by it still."""
+    """A post that copies our text into another source does not hide the text of ours."""
     _, uri = stored
     article = text(77, 150)
 
@@ -113,8 +113,8 @@ def test_a_source_says_nothing_about_another_one(stored: tuple[Db, str]) -> None
             await claims.claim(registry, spam, NOW)
             await claims.claim(registry, [candidate(100, article, "ours")], NOW)
             copy = candidate(101, edited(article, 3), "theirs")
-            found = await claims.claim(registry, [copy], NOW)
-            return found["x 101"].duplicate_of, (await boilerplate.tables_of(registry, ["ours"]))
+            verdicts = await claims.claim(registry, [copy], NOW)
+            return verdicts["x 101"].duplicate_of, (await boilerplate.tables_of(registry, ["ours"]))
 
     duplicate_of, tables = asyncio.run(story())
     assert duplicate_of == "x 100"
@@ -127,8 +127,8 @@ def test_many_workers_learn_one_source(stored: tuple[Db, str]) -> None:
     async def worker(number: int) -> None:
         async with index(uri, None) as (_, registry):
             for post_ in range(6):
-                one = candidate(number * 100 + post_, framed(number * 100 + post_))
-                await claims.claim(registry, [one], NOW)
+                entry = candidate(number * 100 + post_, framed(number * 100 + post_))
+                await claims.claim(registry, [entry], NOW)
 
     async def all_of_them() -> None:
         await asyncio.gather(*map(worker, range(4)))
@@ -140,13 +140,13 @@ def test_many_workers_learn_one_source(stored: tuple[Db, str]) -> None:
         return len(tables["feed"].posts), tables["feed"].common.size
 
     posts, common = Posts(uri).on(left)
-    # All of the first ones, whoever got them.
+    # The sample includes the first posts of all workers.
     assert posts >= EAGER_POSTS
     assert common > 50
 
 
 def test_what_a_run_has_learned_is_there_for_the_next(stored: tuple[Db, str]) -> None:
-    """A post at each run, as feeds bring them, and none of them is a copy."""
+    """Posts that arrive one per run, as from feeds, are not marked as copies."""
     db, uri = stored
 
     async def story() -> None:
@@ -164,29 +164,29 @@ def test_what_a_run_has_learned_is_there_for_the_next(stored: tuple[Db, str]) ->
 def test_a_change_of_frame_is_learned_from_the_posts_that_it_makes_copies(
     stored: tuple[Db, str],
 ) -> None:
-    """In a source that knows enough posts to learn from a sample only."""
+    """A source that has enough posts learns from a sample only."""
     _, uri = stored
     texts = [framed(n) for n in range(20)]
     texts += [f"{text(3, 60)} {text(2000 + n, 14)} {text(4, 40)}" for n in range(12)]
-    known = {f"x {n}": candidate(n, words) for n, words in enumerate(texts)}
+    candidates = {f"x {n}": candidate(n, words) for n, words in enumerate(texts)}
 
     async def read_again(keys: Sequence[str]) -> list[Candidate]:
-        return [known[key] for key in keys if key in known]
+        return [candidates[key] for key in keys if key in candidates]
 
     async def story() -> dict[str, object]:
         async with index(uri, None) as (_, opened):
             registry, shown = replace(opened, read_again=read_again), dict[str, object]()
             taken = 0
-            for n, one in enumerate(known.values()):
-                found = await claims.claim(registry, [one], NOW)
-                shown |= {key: verdict.duplicate_of for key, verdict in found.items()}
-                taken += n >= 20 and shown[one.key] is not None
+            for n, entry in enumerate(candidates.values()):
+                verdicts = await claims.claim(registry, [entry], NOW)
+                shown |= {key: verdict.duplicate_of for key, verdict in verdicts.items()}
+                taken += n >= 20 and shown[entry.key] is not None
             assert taken > 0
             return shown
 
     shown = asyncio.run(story())
     copies = [key for key, original in shown.items() if original is not None]
-    # One that came as the frame became known may be taken for a copy by chance.
+    # A post stored while the boilerplate became known may be marked as a copy by chance.
     assert len(copies) <= 1
     assert all(int(key.removeprefix("x ")) <= 20 + MIN_POSTS for key in copies)
 
@@ -201,8 +201,8 @@ def test_what_is_forgotten_is_not_known_any_more(
         entries = [post(f"{name}{n}", text(n + len(name)), ago_hours=9 - n) for n in range(3)]
         pages.file(f"{name}.xml", rss(*entries))
     crawl(freshet, hours=12)
-    known = {row["_id"] for row in db.boilerplate.find()}
-    assert known == {f"feeds {url}" for url in urls}
+    sources = {row["_id"] for row in db.boilerplate.find()}
+    assert sources == {f"feeds {url}" for url in urls}
     assert run(freshet, "forget", urls[0], "--yes").code == 0
     assert {row["_id"] for row in db.boilerplate.find()} == {f"feeds {urls[1]}"}
     assert run(freshet, "forget", "feeds", "--yes").code == 0
@@ -218,8 +218,8 @@ def test_sources_that_learned_long_ago_are_forgotten(
     async def story() -> None:
         async with index(uri, None) as (_, registry):
             for n in range(12):
-                one = candidate(n, text(n), f"s{n}")
-                await claims.claim(registry, [one], NOW + timedelta(hours=n))
+                entry = candidate(n, text(n), f"s{n}")
+                await claims.claim(registry, [entry], NOW + timedelta(hours=n))
 
     asyncio.run(story())
     assert {row["_id"] for row in db.boilerplate.find()} == {f"s{n}" for n in range(7, 12)}

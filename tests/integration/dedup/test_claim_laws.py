@@ -1,4 +1,4 @@
-"""Whatever is stored, edited and deleted in whatever order: one original of each story."""
+"""Invariant of claims: each story has one original after any inserts, edits and deletions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = "abcdef"
 
 @dataclass(frozen=True)
 class Step:
-    """A post is stored with a variant of a story, or edited to it; or it is deleted."""
+    """A step: store or edit a post as a variant of a story, or delete it (no story)."""
 
     key: str
     story: int | None
@@ -30,9 +30,9 @@ class Step:
 keys, minutes = st.sampled_from(KEYS), st.integers(0, 20)
 stored = st.builds(Step, keys, st.integers(0, len(STORIES) - 1), st.integers(0, 3), minutes)
 deleted = st.builds(Step, keys, st.none())
-# Each example has a database of its own; the server they share keeps nothing of it.
+# Each example uses its own database, and the shared server keeps no state of it.
 UNCHECKED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-# An example takes seconds: to make it smaller takes longer than to read it.
+# An example takes seconds, so shrinking takes longer than reading it.
 UNSHRUNK = [Phase.explicit, Phase.reuse, Phase.generate]
 batches = st.lists(st.one_of(deleted, st.lists(stored, min_size=1, max_size=4)), max_size=10)
 
@@ -42,10 +42,10 @@ batches = st.lists(st.one_of(deleted, st.lists(stored, min_size=1, max_size=4)),
 @settings(max_examples=6, deadline=None, phases=UNSHRUNK, suppress_health_check=UNCHECKED)
 @given(steps=batches)
 def test_each_story_has_one_original_and_posts_say_so(
-    databases: Databases, index_of: Callable[[str, str], Posts], keeper: str, steps: list[object]
+    databases: Databases, index_of: Callable[[str, str], Posts], backend: str, steps: list[object]
 ) -> None:
     with databases() as (_, uri):
-        posts, stories = index_of(keeper, uri), dict[str, int]()
+        posts, stories = index_of(backend, uri), dict[str, int]()
         for step in steps:
             if isinstance(step, Step):
                 posts.remove(step.key)
@@ -58,10 +58,10 @@ def test_each_story_has_one_original_and_posts_say_so(
 
 @pytest.fixture
 def index_of(request: pytest.FixtureRequest) -> Callable[[str, str], Posts]:
-    """Makes the index of a database, kept by MongoDB or by Redis."""
+    """Return a function that opens the index of a database, stored in MongoDB or Redis."""
 
-    def made(keeper: str, uri: str) -> Posts:
-        redis = request.getfixturevalue("redis") if keeper == "redis" else None
+    def made(backend: str, uri: str) -> Posts:
+        redis = request.getfixturevalue("redis") if backend == "redis" else None
         return Posts(uri, redis)
 
     return made
@@ -83,14 +83,14 @@ def _check(posts: Posts, stories: dict[str, int]) -> None:
     rows = posts.all()
     assert rows.keys() == stories.keys()
     for story in set(stories.values()):
-        told = [key for key, number in stories.items() if number == story]
-        (original,) = [key for key in told if rows[key]["original"]]
-        assert {rows[key].get("duplicate_of", original) for key in told} == {original}
+        members = [key for key, number in stories.items() if number == story]
+        (original,) = [key for key in members if rows[key]["original"]]
+        assert {rows[key].get("duplicate_of", original) for key in members} == {original}
         assert "duplicate_of" not in rows[original]
-        assert len({rows[key].get("cluster") for key in told}) == 1
-        _check_earliest(posts, told, original)
+        assert len({rows[key].get("cluster") for key in members}) == 1
+        _check_earliest(posts, members, original)
 
 
-def _check_earliest(posts: Posts, told: list[str], original: str) -> None:
-    created = {key: posts.signature(key)["created"] for key in told}
+def _check_earliest(posts: Posts, members: list[str], original: str) -> None:
+    created = {key: posts.signature(key)["created"] for key in members}
     assert created[original] == min(created.values())

@@ -1,4 +1,4 @@
-"""Whoever claims at the same moment, and whoever dies meanwhile: one original in every group."""
+"""Concurrent claims and crashed processes: each group has one original."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.integration.claimers import Claimers
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
 from tests.integration.harness import Db, Row
 
-# As often as somebody who doubts it wants.
+# Raise this number for a longer test.
 TURNS = int(os.environ.get("CLAIM_TURNS", "2"))
 
 
 def groups_of(db: Db) -> dict[str, list[Row]]:
-    """The stored posts of each group."""
+    """Return the stored posts of each group."""
     groups = defaultdict(list)
     for row in db.signatures.find():
         groups[row["post"].rpartition(":")[0]].append(row)
@@ -41,7 +41,7 @@ def groups_of(db: Db) -> dict[str, list[Row]]:
 
 
 def originals_of(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
-    """The posts of each group that a search would show."""
+    """Return the posts of each group that a search would show."""
     shown = {row["_id"]: row["original"] for row in db.clusters.find()}
     return {
         name: [
@@ -51,28 +51,32 @@ def originals_of(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
     }
 
 
-def wrong_ones(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
-    """Groups without an original, or with several."""
-    return {name: found for name, found in originals_of(db, groups).items() if len(found) != 1}
+def wrong_groups(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
+    """Return the groups that have no original or several."""
+    return {
+        name: originals
+        for name, originals in originals_of(db, groups).items()
+        if len(originals) != 1
+    }
 
 
 @pytest.fixture(params=["mongodb", "redis"])
-def keeper(request: pytest.FixtureRequest) -> str | None:
-    """URL of the Redis that claims are made in; None: MongoDB."""
+def backend(request: pytest.FixtureRequest) -> str | None:
+    """Return the URL of the Redis that stores the claims; None: MongoDB."""
     return request.getfixturevalue("redis") if request.param == "redis" else None
 
 
 @pytest.mark.soak
 def test_four_processes_find_one_original_in_every_group(
-    stored: tuple[Db, str], keeper: str | None
+    stored: tuple[Db, str], backend: str | None
 ) -> None:
     db, uri = stored
-    Posts(uri, keeper).clusters()
-    assert Claimers(uri, TURNS, keeper).codes() == [0] * claimers.PROCESSES
+    Posts(uri, backend).clusters()
+    assert Claimers(uri, TURNS, backend).codes() == [0] * claimers.PROCESSES
     groups = groups_of(db)
     assert len(groups) == TURNS * claimers.GROUPS
     assert {len(group) for group in groups.values()} == {claimers.PROCESSES}
-    assert wrong_ones(db, groups) == {}
+    assert wrong_groups(db, groups) == {}
     earliest = {
         name: [min(group, key=lambda row: row["created"])["post"]] for name, group in groups.items()
     }
@@ -81,22 +85,22 @@ def test_four_processes_find_one_original_in_every_group(
 
 @pytest.mark.soak
 def test_a_process_that_is_killed_leaves_one_original_in_every_group(
-    stored: tuple[Db, str], keeper: str | None
+    stored: tuple[Db, str], backend: str | None
 ) -> None:
     db, uri = stored
-    Posts(uri, keeper).clusters()
-    started = Claimers(uri, 1, keeper)
+    Posts(uri, backend).clusters()
+    started = Claimers(uri, 1, backend)
     while started.running and db.signatures.estimated_document_count() < claimers.GROUPS // 2:
         time.sleep(0.002)
     started.kill(0)
     assert started.codes() == [-signal.SIGKILL, 0, 0, 0]
     groups = groups_of(db)
     assert len(groups) == claimers.GROUPS
-    assert wrong_ones(db, groups) == {}
+    assert wrong_groups(db, groups) == {}
 
 
-# The copies resemble the original by .88 and .85, and each other by .75; the copy's next text
-# resembles the original's by .88, the stray's by .68.
+# Similarities to the original's first text (OLD): COPY 0.88, STRAY 0.85; to its next text (NEXT):
+# COPY 0.88, STRAY 0.68; COPY and STRAY to each other: 0.75.
 OLD = text(1, 200)
 COPY, STRAY = edited(OLD, 8, seed=3), edited(OLD, 8, seed=2)
 NEXT, OTHER = edited(COPY, 8, seed=4), text(2, 200)
@@ -109,33 +113,37 @@ OF_CLUSTERS = (
 )
 
 
-def numbered(one: Candidate, fence: int) -> Candidate:
-    """A post as a visit with this number brings it."""
-    return replace(one, fences={"fence": fence})
+def numbered(post: Candidate, fence: int) -> Candidate:
+    """Return a post with the fence of a visit."""
+    return replace(post, fences={"fence": fence})
 
 
 def is_deletion(command: str, collection: str, _: dict[str, Any]) -> bool:
-    """Whether a write takes signatures out of the index."""
+    """Return true if a write deletes signatures."""
     return (command, collection) == ("delete", "signatures")
 
 
 def is_of_posts(command: str, collection: str, _: dict[str, Any]) -> bool:
-    """Whether a write stores posts."""
+    """Return true if a write stores posts."""
     return (command, collection) == ("update", "posts")
 
 
 async def wrong_clusters(db: Database, _: Registry) -> dict[str, list[str]]:
-    """What does not hold of the clusters of a database."""
-    found = (await check(db)).broken
-    return {law: found[law].examples for law in OF_CLUSTERS if found[law].count}
+    """Return violations of the clusters' invariants in a database."""
+    broken = (await check(db)).broken
+    return {
+        invariant: broken[invariant].examples
+        for invariant in OF_CLUSTERS
+        if broken[invariant].count
+    }
 
 
 async def overtaken(
     uri: str, redis: str | None, holder: Holder, slow: Candidate, fast: Iterable[Candidate]
 ) -> dict[str, list[str]]:
-    """One process stands still at a write; what another one brings meanwhile is stored.
+    """Pause one process at a write, store the posts of another process, then resume the first.
 
-    Returns what does not hold of the clusters after that.
+    Returns the violated invariants of the clusters.
     """
     way = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
     async with index(way, redis) as one, index(uri, redis) as other:
@@ -151,25 +159,25 @@ async def overtaken(
 
 
 def test_an_original_that_leaves_while_it_gets_its_first_copy_has_an_heir(
-    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     db, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     posts.claim(candidate("x a", OLD))
     with Holder(mongo.socket, 1, is_deletion) as holder:
         slow = candidate("x a", OTHER, edit=True)
         copies = [candidate("x b", COPY, NOW + HOUR)]
-        assert asyncio.run(overtaken(uri, keeper, holder, slow, copies)) == {}
+        assert asyncio.run(overtaken(uri, backend, holder, slow, copies)) == {}
     assert posts.originals() == {"x a", "x b"}
     assert {row["post"] for row in posts.clusters()} <= {"x b"}
     assert db.signatures.count_documents({}) == 2
 
 
 def test_a_stray_that_has_another_cluster_by_now_stays_in_it(
-    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(numbered(candidate(key, words, NOW + hours * HOUR), 1000))
     assert posts.originals() == {"x a"}
@@ -179,23 +187,23 @@ def test_a_stray_that_has_another_cluster_by_now_stays_in_it(
             numbered(candidate("x c", OTHER, NOW + 2 * HOUR, edit=True), 2000),
             numbered(candidate("x d", edited(OTHER, 4), NOW + 3 * HOUR), 1000),
         ]
-        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
     assert posts.post("x d")["duplicate_of"] == "x c"
     assert posts.signature("x c")["fence"] == 2000
 
 
 def test_a_stray_that_was_seen_meanwhile_keeps_its_number(
-    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(numbered(candidate(key, words, NOW + hours * HOUR), 1000))
     with Holder(mongo.socket, 1, is_deletion) as holder:
         slow = numbered(candidate("x a", NEXT, edit=True), 2000)
         fast = [numbered(candidate("x c", STRAY, NOW + 2 * HOUR, edit=True), 3000)]
-        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
     assert posts.signature("x c")["fence"] == 3000
 
@@ -204,35 +212,35 @@ def test_a_stray_that_was_seen_meanwhile_keeps_its_number(
 def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is(
     mongo: EmbeddedServer,
     stored: tuple[Db, str],
-    keeper: str | None,
+    backend: str | None,
     copies: list[tuple[str, str]],
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     posts.claim(candidate("x a", OLD))
     for key, words in copies:
         posts.claim(candidate(key, words, NOW + HOUR))
     with Holder(mongo.socket, 1, is_of_posts) as holder:
         slow = candidate("x c", STRAY, NOW + 2 * HOUR)
         fast = [candidate("x a", NEXT, edit=True)]
-        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+        assert asyncio.run(overtaken(uri, backend, holder, slow, fast)) == {}
     assert posts.originals() == {"x a", "x c"}
 
 
-# The driver forgets sockets that nobody accepted.
+# PyMongo does not close sockets whose connection was never accepted.
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_an_edit_that_is_cut_at_any_write_and_repeated_leaves_clusters_whole(
-    mongo: EmbeddedServer, databases: Databases, keeper: str | None
+    mongo: EmbeddedServer, databases: Databases, backend: str | None
 ) -> None:
     for nth in range(1, MOST_WRITES):
         with databases() as (_, uri), Cutter(mongo.socket, nth, answers=True) as cutter:
-            posts = Posts(uri, keeper)
+            posts = Posts(uri, backend)
             for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
                 posts.claim(candidate(key, words, NOW + hours * HOUR))
             edit = candidate("x a", NEXT, edit=True)
-            asyncio.run(cut(uri, keeper, cutter, edit))
+            asyncio.run(cut(uri, backend, cutter, edit))
             posts.claim(edit)
             assert posts.on(wrong_clusters) == {}, (nth, cutter.seen)
             assert posts.originals() == {"x a", "x c"}, (nth, cutter.seen)
@@ -243,7 +251,7 @@ def test_an_edit_that_is_cut_at_any_write_and_repeated_leaves_clusters_whole(
 
 
 async def cut(uri: str, redis: str | None, cutter: Cutter, edit: Candidate) -> None:
-    """A process that loses MongoDB as it stores an edit."""
+    """Store an edit in a process that loses its connection to MongoDB."""
     way = f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}?timeoutMS=500"
     with suppress(PyMongoError):
         async with index(way, redis) as one:
@@ -252,21 +260,21 @@ async def cut(uri: str, redis: str | None, cutter: Cutter, edit: Candidate) -> N
 
 
 def is_update(command: str, collection: str, _: dict[str, Any]) -> bool:
-    """Whether a write changes signatures."""
+    """Return true if a write changes signatures."""
     return (command, collection) == ("update", "signatures")
 
 
 def is_insertion(command: str, collection: str, _: dict[str, Any]) -> bool:
-    """Whether a write adds signatures."""
+    """Return true if a write adds signatures."""
     return (command, collection) == ("insert", "signatures")
 
 
 @pytest.mark.parametrize("words", [STRAY, edited(STRAY, 2, seed=9)])
 def test_a_visit_of_a_stray_that_is_on_its_way_is_what_counts(
-    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None, words: str
+    mongo: EmbeddedServer, stored: tuple[Db, str], backend: str | None, words: str
 ) -> None:
     _, uri = stored
-    posts = Posts(uri, keeper)
+    posts = Posts(uri, backend)
     for key, text_of, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
         posts.claim(numbered(candidate(key, text_of, NOW + hours * HOUR), 1000))
     visited = numbered(candidate("x c", words, NOW + 2 * HOUR, edit=True), 3000)
@@ -275,7 +283,7 @@ def test_a_visit_of_a_stray_that_is_on_its_way_is_what_counts(
         Holder(mongo.socket, 1, is_insertion) as of_edit,
     ):
         edit = numbered(candidate("x a", NEXT, edit=True), 2000)
-        found = asyncio.run(crossed(uri, keeper, (of_visit, visited), (of_edit, edit)))
+        found = asyncio.run(crossed(uri, backend, (of_visit, visited), (of_edit, edit)))
     assert found == {}
     assert posts.originals() == {"x a", "x c"}
     row = posts.signature("x c")
@@ -285,9 +293,9 @@ def test_a_visit_of_a_stray_that_is_on_its_way_is_what_counts(
 async def crossed(
     uri: str, redis: str | None, first: tuple[Holder, Candidate], second: tuple[Holder, Candidate]
 ) -> dict[str, list[str]]:
-    """One process is held at a write, then another one; the first goes on first.
+    """Pause one process at a write, then another one; resume the first process first.
 
-    Returns what does not hold of the clusters after that.
+    Returns the violated invariants of the clusters.
     """
     async with AsyncExitStack() as stack:
         storing = []

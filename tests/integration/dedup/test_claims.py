@@ -1,4 +1,4 @@
-"""A near-duplicate is recognised as it is stored, and a cluster has one original at any time."""
+"""Near-duplicates are detected when stored, and a cluster always has one original."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = text(1)
 
 @pytest.fixture(params=["mongodb", "redis"])
 def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
-    """An index whose claims are kept by MongoDB, or by Redis."""
+    """Return an index whose claims are stored in MongoDB or Redis."""
     redis = request.getfixturevalue("redis") if request.param == "redis" else None
     return Posts(stored[1], redis)
 
@@ -56,10 +56,10 @@ def test_a_copy_of_a_copy_is_found_by_the_copys_own_bands(posts: Posts) -> None:
     first = edited(LONG, 8, seed=1)
     assert posts.claim(candidate("b", first))["b"].duplicate_of == "a"
     second = edited(first, 8, seed=2)
-    found = posts.claim(candidate("c", second))["c"]
-    assert found.duplicate_of == "a"
-    assert found.similarity is not None
-    assert found.similarity < posts.claim(candidate("d", first))["d"].similarity
+    verdict = posts.claim(candidate("c", second))["c"]
+    assert verdict.duplicate_of == "a"
+    assert verdict.similarity is not None
+    assert verdict.similarity < posts.claim(candidate("d", first))["d"].similarity
 
 
 def test_the_same_claim_twice_changes_nothing(posts: Posts) -> None:
@@ -94,7 +94,7 @@ def test_an_original_that_is_deleted_is_followed_by_the_next(posts: Posts) -> No
     assert posts.originals() == {"b"}
     assert posts.post("c")["duplicate_of"] == "b"
     assert posts.clusters()[0]["changes"][-1]["why"] == "the original has gone"
-    # The heir owns what the original has left, so the next copy is found.
+    # The new original takes over the bands, so the next copy is detected.
     assert posts.claim(candidate("d", LONG, NOW + 3 * HOUR))["d"].duplicate_of == "b"
 
 
@@ -171,7 +171,7 @@ def test_ten_thousand_identical_posts_have_one_original_and_few_bands(posts: Pos
 
 
 async def _holders(db: Database, registry: Registry) -> int:
-    """How many posts own a band."""
+    """Count the posts that own a band."""
     if isinstance(registry.shared, RedisBands):
         return await registry.shared.count()
     return await registry.signatures.count_documents({"bands": {"$exists": True}})
@@ -222,7 +222,7 @@ def test_sources_of_one_item_are_no_copies_of_each_other(posts: Posts) -> None:
     assert posts.originals() == {"page", "feed"}
     found = posts.claim(candidate("copy", edited(LONG, 1), NOW + HOUR, item=8))["copy"]
     assert found.duplicate_of == "feed"
-    # Whatever comes first, sources stand or hide together.
+    # In any order, the sources of an item are either all originals or all copies.
     posts.claim(candidate("first", LONG, NOW - 2 * HOUR, item=9))
     assert posts.originals() == {"first"}
     posts.claim(candidate("again", LONG, NOW, item=9))
@@ -246,7 +246,7 @@ def test_a_source_that_is_of_another_item_now_is_compared_again(posts: Posts) ->
 
 
 def test_workers_at_once_leave_each_item_one_verdict(posts: Posts) -> None:
-    """Pages, feeds' posts and copies come in any order: what is left is what one worker finds."""
+    """Concurrent workers get the same result as one worker for pages, feed posts and copies."""
     groups = 40
     made = [
         (
@@ -259,15 +259,15 @@ def test_workers_at_once_leave_each_item_one_verdict(posts: Posts) -> None:
     ]
 
     async def at_once() -> None:
-        order = [one for group in made for one in group]
+        order = [post for group in made for post in group]
         Random(1).shuffle(order)
         parts = [order[start::4] for start in range(4)]
         await asyncio.gather(*(worker(part) for part in parts))
 
-    async def worker(some: list[Candidate]) -> None:
+    async def worker(share: list[Candidate]) -> None:
         async with index(posts.uri, posts.redis) as (db, registry):
-            for start in range(0, len(some), 7):
-                await stored(db, registry, some[start : start + 7])
+            for start in range(0, len(share), 7):
+                await stored(db, registry, share[start : start + 7])
 
     asyncio.run(at_once())
     assert posts.originals() == {f"{kind} {n}" for n in range(groups) for kind in ("page", "feed")}

@@ -1,4 +1,4 @@
-"""Claims of near-duplicates move between MongoDB and Redis, and posts stay what they are."""
+"""Claims of near-duplicates move between MongoDB and Redis without changing any verdict."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World:
         self.shop.remove("left")
 
     def add(self, name: str, words: str, **env: object) -> None:
-        """One more item of the shop, and what a crawl of it makes of that."""
+        """Add an item to the shop and crawl it."""
         self.hours += 24
         self.shop.append(name)
         article(self.pages, name, words)
@@ -62,7 +62,7 @@ class World:
         self.freshet.crawl(self.wrapper, hours=self.hours, **env)
 
     def posts(self) -> dict[str, str | None]:
-        """Whose copy each post is, by title; those of one title by spider."""
+        """Return the original of each post (or None), both named by spider and title."""
         rows = {row["_id"]: row for row in self.db.posts.find()}
         for row in rows.values():
             assert row["original"] is ("duplicate_of" not in row), row
@@ -70,7 +70,7 @@ class World:
         return {names[key]: names.get(row.get("duplicate_of")) for key, row in rows.items()}
 
     def commands(self, **env: object) -> None:
-        """What shows duplicates says of the shop what its posts say."""
+        """Check that the commands report the same duplicates as the posts."""
         found = in_json(self.freshet, "duplicates", **env)
         copies = sum(of is not None for of in self.posts().values())
         assert found["copies"] == copies
@@ -99,7 +99,7 @@ def test_posts_stay_what_they_are_both_ways(world: World, redis: str) -> None:
     assert {"shop heir", "shop alone", "apart apart"} <= expected.keys() - found.keys()
     assert found.keys() >= {"shop b"} or found.keys() >= {"shop a"}
     for turn in range(2):
-        # The claims of this turn before are still in Redis the second time.
+        # In the second round, the claims of the first round are still in Redis.
         for env in ({"REDIS_URL": redis}, {}):
             if not env:
                 assert "claims in redis" in world.freshet.crawl(
@@ -108,7 +108,7 @@ def test_posts_stay_what_they_are_both_ways(world: World, redis: str) -> None:
                 world.rebuild()
                 assert world.posts() == expected
             name = f"{'to' if env else 'back'}{turn}"
-            # Copies of one that was alone, of an original with copies, of one that was deleted.
+            # Copies of a post without copies, of an original with copies, and of a deleted post.
             for kind, words in (("alone", ALONE), ("a", A), ("left", LEFT)):
                 world.add(f"{kind}{name}", edited(words, 2, turn + len(name)), **env)
             now = world.posts()
@@ -153,7 +153,7 @@ def test_claims_stay_in_mongodb_where_redis_does_not_answer(world: World) -> Non
 def test_a_move_that_was_cut_off_is_repeated_or_undone(
     world: World, redis: str, steps: str
 ) -> None:
-    """Every state that a move goes through, made by a move that stops there."""
+    """Interrupt the move in each of its states."""
     uri = world.freshet.env["MONGO_URI"]
     config = Config.load(mongo_uri=uri, redis_url=redis)
 
@@ -181,7 +181,7 @@ def test_a_move_that_was_cut_off_is_repeated_or_undone(
     expected = world.posts()
     asyncio.run(move())
     if steps != "noted":
-        # Without Redis the claims are where they were.
+        # Without Redis, the claims are still in MongoDB.
         world.add("undone", edited(ALONE, 2))
         assert world.posts() == expected | {"shop undone": "shop alone"}
         assert "index" not in meta(world.db)

@@ -1,4 +1,4 @@
-"""`scrapy duplicates check`: the duplicates of a file, line by line, beside the posts."""
+"""`scrapy duplicates check`: duplicates among the lines of a file, independent of the posts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MUSEUM, MARKET, MUSEUM_ZH = (
     "博物馆经过两年的整修之后将于星期一重新开放，欢迎各位市民前来参观。",
 )
 PATIENCE_SECONDS = 40.0
-# More than are read together.
+# More lines than one batch.
 MANY = 1100
 
 
@@ -55,7 +55,7 @@ def read(out: str) -> list[Row]:
 
 
 def duplicates(out: str) -> dict[Any, Any]:
-    """Each id with that of its original."""
+    """Return the id of the original for each id."""
     return {row["id"]: row["duplicate_of"] for row in read(out)}
 
 
@@ -99,7 +99,7 @@ def test_a_packed_file(
 ) -> None:
     plain = written(tmp_path, *GROUPS).read_bytes()
     path = tmp_path / name
-    # Packed in two parts, as appending to such a file does.
+    # Compressed in two parts, as after appending to such a file.
     path.write_bytes(pack(plain[:300]) + pack(plain[300:]))
     assert duplicates(check(freshet, path).out)["s2"] == "s1"
     path.write_bytes(pack(plain)[:-20])
@@ -203,7 +203,7 @@ def test_lines_that_say_no_time_are_in_order_over_batches_and_runs(
     done = read(check(freshet, written(tmp_path, *same), "--keep", "a").out)
     assert [row["id"] for row in done] == list(range(MANY))
     assert [row["duplicate_of"] for row in done] == [None] + [0] * (MANY - 1)
-    # The clock stands behind what the first run has counted up to.
+    # The first run assigned times that are ahead of the clock.
     (more,) = read(check(freshet, written(tmp_path, line("x", MUSEUM)), "--keep", "a").out)
     assert more["duplicate_of"] == 0
     dated = line("y", MUSEUM, "2020-01-01")
@@ -240,13 +240,13 @@ def test_bad_lines_cost_themselves_only(freshet: Freshet, tmp_path: Path) -> Non
     done = check(freshet, path)
     assert done.code == 1
     assert duplicates(done.out) == {"m1": None, "m2": "m1"}
-    said = done.err.splitlines()
-    assert said[:3] == [
+    errors = done.err.splitlines()
+    assert errors[:3] == [
         f"scrapy duplicates: {path}, line 2: not valid JSON",
         f"scrapy duplicates: {path}, line 3: id is missing",
         f"scrapy duplicates: {path}, line 4: text is not a string",
     ]
-    assert said[20:] == [f"scrapy duplicates: {path}: and 3 more invalid lines"]
+    assert errors[20:] == [f"scrapy duplicates: {path}: and 3 more invalid lines"]
     assert in_json(freshet, "duplicates")["posts"] == 0
 
 
@@ -269,7 +269,7 @@ def test_a_scheme_and_a_threshold_of_this_run(freshet: Freshet, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"\xff\xfe{\0", "UTF-16, not UTF-8. Convert it with iconv -f utf-16 -t utf-8 FILE"),
         (
@@ -282,16 +282,18 @@ def test_a_scheme_and_a_threshold_of_this_run(freshet: Freshet, tmp_path: Path) 
         ),
     ],
 )
-def test_files_that_are_no_text(freshet: Freshet, tmp_path: Path, data: bytes, said: str) -> None:
+def test_files_that_are_no_text(
+    freshet: Freshet, tmp_path: Path, data: bytes, message: str
+) -> None:
     path = tmp_path / "x"
     path.write_bytes(data)
     done = check(freshet, path)
-    assert (done.code, done.complaint) == (1, f"scrapy duplicates: {path}: {said}")
+    assert (done.code, done.complaint) == (1, f"scrapy duplicates: {path}: {message}")
 
 
 def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) -> None:
     path = written(tmp_path, *GROUPS)
-    for words, said in (
+    for words, message in (
         ((tmp_path / "none",), f"{tmp_path}/none: No such file or directory"),
         ((tmp_path,), f"{tmp_path}: Is a directory"),
         ((path, "--output", tmp_path), f"{tmp_path}: Is a directory"),
@@ -302,7 +304,7 @@ def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) 
         ),
     ):  # fmt: skip
         done = check(freshet, *words)
-        assert (done.code, done.complaint) == (1, f"scrapy duplicates: {said}")
+        assert (done.code, done.complaint) == (1, f"scrapy duplicates: {message}")
     assert len(path.read_text().splitlines()) == len(GROUPS)
 
 
@@ -315,7 +317,7 @@ def test_an_empty_file_has_no_lines(freshet: Freshet, tmp_path: Path) -> None:
 
 @contextmanager
 def piped(freshet: Freshet, folder: Path, *args: object) -> Iterator[tuple[Any, TextIO]]:
-    """A check that reads what the test writes into a pipe."""
+    """Start a check that reads lines from a pipe that the test writes."""
     path = folder / "pipe"
     os.mkfifo(path)
     process = freshet.start("duplicates", "check", path, *args)
@@ -329,7 +331,7 @@ def put(pipe: TextIO, *rows: Row) -> None:
 
 
 def answers(process: Any, count: int) -> list[Row]:
-    """So many lines of output; fails if they do not come."""
+    """Return `count` lines of output; fail if they do not arrive in time."""
     rows: list[str] = []
 
     def take() -> None:
@@ -386,7 +388,7 @@ def test_the_next_run_removes_what_a_killed_one_has_left(
         answers(process, 1)
         during = written(tmp_path, *GROUPS)
         check(freshet, during)
-        assert not nothing_is_left(database), "a run that goes on keeps its index"
+        assert not nothing_is_left(database), "a run in progress keeps its index"
         put(pipe, GROUPS[3])
         assert answers(process, 1)[0]["duplicate_of"] == "m1"
         process.kill()
@@ -398,7 +400,7 @@ def test_the_next_run_removes_what_a_killed_one_has_left(
 
 @pytest.mark.soak
 def test_memory_does_not_grow_with_the_lines(freshet: Freshet, tmp_path: Path) -> None:
-    """A process that has answered ten times as many lines is no larger, but for what it caches."""
+    """Memory after five batches is at most 30 MB above memory after two; caches may grow."""
     rows = [line(number, text(number, words=60)) for number in range(MANY)]
 
     def size_mb(process: Any) -> float:

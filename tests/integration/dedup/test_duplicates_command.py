@@ -1,4 +1,4 @@
-"""`scrapy duplicates` and `scrapy duplicates explain`: clusters, and what two posts are to them."""
+"""`scrapy duplicates` and `scrapy duplicates explain`: clusters, and comparisons of two posts."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def duplicates(freshet: Freshet, *args: object, **env: object) -> Result:
 
 
 class Shop:
-    """Posts of a spider as crawls leave them."""
+    """Posts of a spider, as crawls store them."""
 
     def __init__(self, db: Db, uri: str) -> None:
         self.db, self.posts = db, Posts(uri)
 
     def put(self, *posts: tuple[str, str, datetime], spider: str = "shop") -> None:
-        """Posts that come together: name, text, and when they were written."""
+        """Store posts in one batch: name, text, and time of publication."""
         keys = {name: f"{spider} https://{spider}.example/{name}" for name, *_ in posts}
         self.posts.claim(*(candidate(keys[name], words, at) for name, words, at in posts))
         for name, words, at in posts:
-            told = {
+            stored = {
                 "spider": spider, "url": keys[name].partition(" ")[2], "title": name.title(),
                 "text": words, "fields": {}, "first_seen": at,
             }  # fmt: skip
-            self.db.posts.update_one({"_id": keys[name]}, {"$set": told})
+            self.db.posts.update_one({"_id": keys[name]}, {"$set": stored})
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def shop(stored: tuple[Db, str]) -> Shop:
 
 @pytest.fixture
 def clusters(shop: Shop) -> Shop:
-    """A post with three copies, of two spiders; one with one; and two without any."""
+    """Store a post with three copies by two spiders, a post with one, and two without copies."""
     shop.put(("first", LONG, NOW), ("second", edited(LONG, 3), NOW + DAY), ("alone", text(3), NOW))
     shop.put(("third", edited(LONG, 5), NOW + 2 * DAY), ("fourth", LONG, NOW + HOUR), spider="blog")
     shop.put(("one", OTHER, NOW - DAY), ("two", edited(OTHER, 2), NOW), ("only", text(4), NOW))
@@ -110,8 +110,13 @@ def test_a_cluster_with_its_copies_and_its_history(freshet: Freshet, clusters: S
     (row,) = in_json(freshet, "duplicates", "--limit", "1")["shown"]
     found = in_json(freshet, "duplicates", "--cluster", row["cluster"])
     assert found["original"]["title"] == "Early"
-    assert [one["title"] for one in found["members"]] == ["First", "Fourth", "Second", "Third"]
-    assert all(0.7 < one["similarity"] < 1 for one in found["members"])
+    assert [member["title"] for member in found["members"]] == [
+        "First",
+        "Fourth",
+        "Second",
+        "Third",
+    ]
+    assert all(0.7 < member["similarity"] < 1 for member in found["members"])
     (change,) = found["changes"]
     assert (change["was"][-5:], change["post"][-5:]) == ("first", "early")
     lines = duplicates(freshet, "--cluster", row["cluster"]).out.splitlines()
@@ -160,14 +165,14 @@ def explained(freshet: Freshet, a: str, b: str, *args: object) -> Row:
 def test_a_copy_is_explained(freshet: Freshet, shop: Shop) -> None:
     shop.put(("one", LONG, NOW))
     shop.put(("two", edited(LONG, 3), NOW + HOUR))
-    # A crawl compares what it stores: the title with the text.
+    # A crawl compares the title together with the text.
     run(freshet, "duplicates", "rebuild")
     found = explained(freshet, "one", "two")
     assert found["duplicates"]
     assert found["verdict"].startswith("duplicates: B is a copy of A since ")
     assert 0.7 < found["similarity"] < 1
     assert found["exact"]["5 characters"] == pytest.approx(found["similarity"], abs=0.1)
-    # Both are of the same 128 values; a stored byte of each agrees by chance in one of 256.
+    # Both compare the same 128 values; a stored byte matches by chance with probability 1/256.
     assert found["datasketch"]["5 characters"] == pytest.approx(found["similarity"], abs=0.03)
     assert (found["scheme"], found["threshold"], found["of_bands"]) == ("characters-1", 0.7, 16)
     assert 0 < found["shared_bands"] < 16
@@ -279,7 +284,7 @@ def test_a_wrapper_chooses_what_is_compared(freshet: Freshet, shop: Shop) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("lst",), "unknown action 'lst'. Available: list, explain, check, kept, rebuild"),
         (("--clustr", "x"), "unrecognized arguments: --clustr x"),
@@ -293,10 +298,10 @@ def test_a_wrapper_chooses_what_is_compared(freshet: Freshet, shop: Shop) -> Non
         (("rebuild", "now"), "unrecognized arguments: now"),
     ],
 )
-def test_wrong_usage_is_told(freshet: Freshet, words: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_is_told(freshet: Freshet, words: tuple[str, ...], message: str) -> None:
     done = duplicates(freshet, *words)
     assert done.code == 2
-    assert said in done.out + done.err
+    assert message in done.out + done.err
 
 
 def test_help_tells_all_actions(freshet: Freshet) -> None:

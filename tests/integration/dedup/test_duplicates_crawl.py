@@ -1,4 +1,4 @@
-"""Near-duplicates in a crawl: flagged as they are stored, kept, and out of the search index."""
+"""Near-duplicates in a crawl: marked and stored, but excluded from search results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAME = "<nav>Home Shop About Contact Imprint</nav>{}<footer>All rights reserved
 
 
 def article(pages: Pages, name: str, words: str) -> None:
-    """Write an item page with a title and a main text in the site's frame."""
+    """Write an item page with a title and a main text inside the site's boilerplate."""
     body = FRAME.format(f"<article><h1>{name}</h1><p>{words}</p></article>")
     pages.file(f"item-{name}.html", f"<html><body>{body}</body></html>")
 
@@ -27,7 +27,7 @@ def article(pages: Pages, name: str, words: str) -> None:
 def site(
     freshet: Freshet, pages: Pages, *names: str, spider: str = "copies", **keys: object
 ) -> Path:
-    """The wrapper of a site that lists these items."""
+    """Write a list of items and the site definition."""
     pages.list("list.html", [f"item-{name}.html" for name in names])
     given: dict[str, object] = {
         "start_urls": [f"{pages.url}/list.html"],
@@ -37,7 +37,7 @@ def site(
 
 
 def flags(db: Db) -> dict[str, str | None]:
-    """Whose duplicate each post is; what a search finds are the others."""
+    """Return the original of each post, and check that a search shows only originals."""
     names = {row["_id"]: row["title"] for row in db.posts.find()}
     found = {row["title"]: names.get(row.get("duplicate_of")) for row in db.posts.find()}
     shown = {row["title"] for row in db.posts.find({"original": True})}

@@ -1,4 +1,4 @@
-"""The experiment: its three layouts agree, and what it prints and leaves."""
+"""The experiment with near-duplicates: its three layouts agree; its output and cleanup."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ POSTS, QUERIES = 300, 100
 FAMILY = ("B6D1", "R15D2", "R1D3", "supershingles")
 WORDS = ["".join(letters) * 2 for letters in product("bdfg", "aeiou", "klmnp")]
 LONG = 50
-# So few values that features agree often, by ones and by twos.
+# A small number of values, so that one or two features often agree.
 VALUES = 60
 
 
 def on(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
-    """The result of a coroutine on the database."""
+    """Run a coroutine on the database and return its result."""
 
     async def there() -> Any:
         client: AsyncMongoClient[Row]
@@ -71,7 +71,7 @@ async def filled(layout: Layout) -> None:
 
 @pytest.fixture
 def found(stored: tuple[Db, str]) -> dict[str, list[Found]]:
-    """What each layout finds."""
+    """Return the results of each layout."""
 
     async def all_found(db: Database, name: str) -> list[Found]:
         async with scratch(db, name) as collection:
@@ -86,7 +86,7 @@ def found(stored: tuple[Db, str]) -> dict[str, list[Found]]:
 
 
 def agreeing(features: list[int], upto: int = 6) -> set[int]:
-    """Posts of which two of the first features agree."""
+    """Return the posts that agree in two of the first features."""
     return {
         post
         for post, others in enumerate(INDEXED)
@@ -114,20 +114,20 @@ def test_the_three_layouts_are_one_rule(found: dict[str, list[Found]]) -> None:
 
 
 def test_pairs_are_tried_until_the_first_hit(found: dict[str, list[Found]]) -> None:
-    for features, one in zip(ASKED, found["R15D2"], strict=True):
+    for features, result in zip(ASKED, found["R15D2"], strict=True):
         hits = [with_pair(features, pair) for pair in PAIRS]
         first = next((number for number, posts in enumerate(hits) if posts), None)
         if first is None:
-            assert one == Found([], 15, 0)
+            assert result == Found([], 15, 0)
         else:
-            assert one == Found([hits[first][0]], first + 1, 1)
+            assert result == Found([hits[first][0]], first + 1, 1)
 
 
 def test_features_are_tried_until_a_post_comes_back_twice(found: dict[str, list[Found]]) -> None:
-    for features, one in zip(ASKED, found["B6D1"], strict=True):
+    for features, result in zip(ASKED, found["B6D1"], strict=True):
         upto = next((upto for upto in range(1, 7) if agreeing(features, upto)), 6)
         brought = sum(others[i] == features[i] for others in INDEXED for i in range(upto))
-        assert one == Found(sorted(agreeing(features, upto)), upto, brought)
+        assert result == Found(sorted(agreeing(features, upto)), upto, brought)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -149,12 +149,12 @@ def test_a_probe_reads_no_more_keys_than_it_brings(stored: tuple[Db, str], name:
     for plan in plans:
         ran = plan["executionStats"]
         assert plan["queryPlanner"]["winningPlan"]["inputStage"]["stage"] == "IXSCAN"
-        # One key more tells where to stop.
+        # Reading one more key determines the end of the range.
         assert 1 <= ran["nReturned"] <= ran["totalKeysExamined"] <= ran["nReturned"] + 1
 
 
 def test_freshets_look_up_is_verified(stored: tuple[Db, str]) -> None:
-    """A post that shares bands but is not alike is looked at, and not named."""
+    """A post that shares bands but is not similar is examined, and not returned."""
     texts = [post(seed=1), post(seed=2), f"{post(seed=1)} and more"]
     key = RULES["characters"]
     keys = [key(text) for text in texts]
@@ -208,7 +208,7 @@ def test_a_write_that_is_interrupted_does_not_bring_the_collection_back(
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.sleep(0.1)  # what the server still has to do
+            await asyncio.sleep(0.1)  # time for the server's pending operations
             assert await db.list_collection_names() == []
 
     on(stored[1], interrupted)
@@ -223,7 +223,7 @@ def post(seed: int, words: int = LONG) -> str:
 
 @pytest.fixture
 def posts(tmp_path: Path) -> Path:
-    """A file of 300 posts of 50 to 220 words."""
+    """Write a file of 300 posts of 50 to 220 words."""
     path = tmp_path / "posts.jsonl.xz"
     lines = [json.dumps({"id": f"p{i}", "text": post(i, LONG + i % 171)}) for i in range(POSTS)]
     path.write_bytes(lzma.compress("\n".join(lines).encode()))
@@ -241,7 +241,7 @@ Bench = Callable[..., Result]
 def bench(
     stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Bench:
-    """Do what `make bench ARGS="--experiment …"` does with these words."""
+    """Return a function that runs `make bench ARGS="--experiment …"` with its arguments."""
     monkeypatch.setenv("MONGO_URI", stored[1])
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -270,7 +270,7 @@ def test_the_experiment_from_end_to_end(bench: Bench, stored: tuple[Db, str], po
         assert row["index_bytes"] > 0
         assert row["wrong"] == 0
     recall = {name: row["recall"] for name, row in rows.items()}
-    # The same rule, whatever the index; it finds least, characters find most.
+    # The same rule for all indexes; its recall is lowest, the recall of characters highest.
     assert len({recall[name] for name in FAMILY}) == 1
     assert recall["R15D2"] < recall["words"] < recall["characters"]
     assert recall["datasketch-words"] < recall["characters"]

@@ -1,4 +1,4 @@
-"""`scrapy duplicates rebuild`: all posts compared anew, whatever was stored of that before."""
+"""`scrapy duplicates rebuild`: compare all posts from scratch, independent of stored results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rebuild(freshet: Freshet, *args: object, **env: object) -> Result:
 
 
 def post(name: str, words: str, **more: Any) -> Row:
-    """A post as a crawl with duplicates off leaves it."""
+    """Return a post as stored by a crawl with duplicates off."""
     return {
         "_id": f"shop https://shop.example/{name}", "spider": "shop",
         "url": f"https://shop.example/{name}", "title": "T", "text": words, "fields": {},
@@ -46,7 +46,7 @@ def post(name: str, words: str, **more: Any) -> Row:
 
 @pytest.fixture
 def posts(freshet: Freshet, database: Db) -> Db:
-    """Forty posts: ten originals with three copies each."""
+    """Store forty posts: ten originals with three copies each."""
     assert run(freshet, "duplicates").code == 0
     put(database, (post(f"{n}-{c}", edited(text(n), c), published=NOW - n * DAY + c * HOUR)
                    for n in range(10) for c in range(4)))  # fmt: skip
@@ -58,15 +58,15 @@ def put(db: Db, rows: Iterable[Row]) -> None:
 
 
 def groups(db: Db) -> dict[str, set[str]]:
-    """The copies of each original, by the ends of their URLs, as posts show them."""
-    found: dict[str, set[str]] = {}
+    """Return the copies of each original from the posts, by the last part of their URLs."""
+    copies: dict[str, set[str]] = {}
     for row in db.posts.find({"duplicate_of": {"$exists": True}}):
         assert not row["original"]
         assert 0.6 < row["similarity"] <= 1
-        found.setdefault(row["duplicate_of"].rpartition("/")[2], set()).add(
+        copies.setdefault(row["duplicate_of"].rpartition("/")[2], set()).add(
             row["_id"].rpartition("/")[2]
         )
-    return found
+    return copies
 
 
 TEN = {f"{n}-0": {f"{n}-{c}" for c in (1, 2, 3)} for n in range(10)}
@@ -141,9 +141,9 @@ def test_fields_and_pages_are_compared_as_crawls_compare_them(freshet: Freshet, 
              first_seen=NOW + 2 * HOUR),
     ])  # fmt: skip
     rebuild(freshet)
-    found = groups(posts)
-    # The title of the page, not that of the feed, and the plot that a wrapper names are alike.
-    assert {name: found[name] for name in found.keys() - TEN.keys()} == {
+    copies = groups(posts)
+    # The page's title counts, not the feed's; the plots named by the site definition are equal.
+    assert {name: copies[name] for name in copies.keys() - TEN.keys()} == {
         "page 1": {"plot 1", "plot 2", "page 2"}
     }
     assert posts.posts.find_one({"url": {"$regex": "never"}}, {"original": 1, "_id": 0}) == {
@@ -169,7 +169,7 @@ def test_a_post_that_is_deleted_meanwhile_is_in_no_cluster(posts: Db, freshet: F
 
 
 async def open_as_a_crawl(freshet: Freshet, **more: Any) -> str:
-    """What a crawl is told that opens the index; nothing if it may."""
+    """Open the index like a crawl; return the error message, or "" on success."""
 
     async def there(db: Database, config: Config) -> None:
         async with index.opened(db, config):
@@ -262,7 +262,7 @@ def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease", "said"),
+    ("lease", "message"),
     [
         ("crawl shop", "a crawl of shop is running on far (process 7) since "),
         (
@@ -271,13 +271,13 @@ def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
         ),
     ],
 )
-def test_one_at_a_time(freshet: Freshet, posts: Db, lease: str, said: str) -> None:
+def test_one_at_a_time(freshet: Freshet, posts: Db, lease: str, message: str) -> None:
     rebuild(freshet)
     before = posts.meta.find_one({"_id": "duplicates"})
     with holding(freshet.env["MONGO_URI"], lease, elsewhere=True):
         refused = rebuild(freshet)
     assert refused.code == 1
-    assert refused.complaint.startswith(f"scrapy duplicates: {said}")
+    assert refused.complaint.startswith(f"scrapy duplicates: {message}")
     assert posts.meta.find_one({"_id": "duplicates"}) == before
     assert rebuild(freshet).code == 0
 
@@ -290,7 +290,7 @@ def test_claims_go_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
         with redis.Redis(unix_socket_path=str(server.unix_socket_path)) as client:
             with holding(freshet.env["MONGO_URI"], "crawl other", elsewhere=True):
                 assert "claims in mongodb" in refusal(freshet, redis_url=url)
-            # Neither a crawl with Redis nor a run that crashed claims in MongoDB.
+            # Neither a crawl with Redis nor a crashed run claims in MongoDB.
             crashed = {"spider": "other", "started": datetime.now(UTC), "finished": None}
             posts.runs.insert_one(crashed)
             with holding(freshet.env["MONGO_URI"], "crawl shared", shared="redis"):
@@ -301,7 +301,7 @@ def test_claims_go_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
             assert client.dbsize() > 0
             assert posts.signatures.find_one({"bands": {"$exists": True}}) is None
             assert refusal(freshet, redis_url=url) == ""
-            # What is rebuilt must not be taken for what was there before it.
+            # A rebuild must not compare posts with their own previous claims.
             assert rebuild(freshet, REDIS_URL=url).code == 0
             assert groups(posts) == TEN
         server.stop()
@@ -339,8 +339,8 @@ def test_a_stored_post_is_compared_as_the_crawl_has_compared_it(
 ) -> None:
     words = text(1)
     for name, shown in (("a", words), ("b", edited(words, 3)), ("c", text(2))):
-        told = f"<h1>{name}</h1><i>Of {name}</i><time>2026-03-02</time><p>{shown}</p>"
-        pages.file(f"{name}.html", f"<html><body><main>{told}</main></body></html>")
+        body = f"<h1>{name}</h1><i>Of {name}</i><time>2026-03-02</time><p>{shown}</p>"
+        pages.file(f"{name}.html", f"<html><body><main>{body}</main></body></html>")
     pages.list("list", [f"{name}.html" for name in "abc"])
     start, urls = f"{pages.url}/list", [f"{pages.url}/{name}.html" for name in "abc"]
     freshet.crawl(freshet.wrapper("shop", start_urls=[start], item_pages=r"\.html$", **keys))

@@ -1,4 +1,4 @@
-"""Which post of a cluster is the original: who was seen first, and what dates can say of it."""
+"""Choosing the original of a cluster: the first post seen, with limits for stated dates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import run
 
-# What the settings of this file compare by.
+# The scheme that the settings of this file select.
 DUPLICATES = "characters"
 
 DAY = timedelta(days=1)
@@ -33,7 +33,7 @@ BLOG, SPAM, PLANET = 1, 2, 3
 
 @pytest.fixture(params=["mongodb", "redis"])
 def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
-    """An index whose claims are kept by MongoDB, or by Redis."""
+    """Return an index whose claims are stored in MongoDB or Redis."""
     redis = request.getfixturevalue("redis") if request.param == "redis" else None
     return Posts(stored[1], redis)
 
@@ -43,7 +43,7 @@ def test_a_copy_that_states_an_old_date_does_not_take_the_place(posts: Posts) ->
     posts.claim(candidate("honest", LONG, week_ago, seen=week_ago, source=BLOG))
     spam = candidate("spam", edited(LONG, 2), LONG_AGO, seen=NOW, source=SPAM)
     assert posts.claim(spam)["spam"].duplicate_of == "honest"
-    # An edit of it, and one that moves its date further, change nothing.
+    # Neither an edit of the copy nor an earlier stated date changes the original.
     again = candidate("spam", edited(LONG, 3), LONG_AGO - 9 * DAY, seen=NOW, source=SPAM, edit=True)
     posts.claim(again)
     assert posts.originals() == {"honest"}
@@ -63,7 +63,7 @@ def test_a_post_of_two_days_before_that_is_found_later_is_the_original(posts: Po
 def test_of_posts_with_the_same_date_the_one_that_was_seen_first_is_the_original(
     posts: Posts,
 ) -> None:
-    """A planet of blogs states the date of the blog."""
+    """A feed that aggregates blogs states the dates of the blogs."""
     posts.claim(candidate("z", LONG, NOW, seen=NOW + HOUR, source=BLOG))
     posts.claim(candidate("a", LONG, NOW, seen=NOW + 2 * HOUR, source=PLANET))
     assert posts.originals() == {"z"}
@@ -83,7 +83,7 @@ def test_within_a_source_the_stated_dates_count(posts: Posts) -> None:
 
 
 def test_a_source_that_takes_the_lead_brings_its_earliest_post(posts: Posts) -> None:
-    """What it brought before was worth nothing against the other source."""
+    """Its earlier post could not replace the original of the other source."""
     posts.claim(candidate("other", LONG, NOW, seen=NOW, source=PLANET))
     posts.claim(candidate("old", LONG, LONG_AGO, seen=NOW + 20 * DAY, source=BLOG))
     assert posts.originals() == {"other"}
@@ -91,7 +91,7 @@ def test_a_source_that_takes_the_lead_brings_its_earliest_post(posts: Posts) -> 
     assert posts.originals() == {"old"}
     (cluster,) = posts.clusters()
     assert cluster.keys().isdisjoint({"overtaken", "unsettled"})
-    # Without what it led by, the other source is first again.
+    # Without this post, the other source is first again.
     posts.remove("new")
     assert posts.originals() == {"other"}
     assert posts.post("old")["duplicate_of"] == "other"
@@ -103,7 +103,7 @@ def test_a_worker_that_was_ended_between_leaves_what_the_next_completes(posts: P
     posts.claim(candidate("new", LONG, NOW - DAY, seen=NOW + HOUR, source=BLOG))
 
     async def interrupted(db: Database, registry: Registry) -> None:
-        """The document as it is before the earliest of the new source was proposed."""
+        """Restore the document to its state before the new source's earliest post was proposed."""
         row = await registry.signatures.find_one({"post": "new"})
         assert row is not None
         order = [row["created"], row["seen"], "new"]
@@ -120,8 +120,8 @@ def test_a_worker_that_was_ended_between_leaves_what_the_next_completes(posts: P
 
 
 @dataclass(frozen=True)
-class Told:
-    """A post of one story, its times in hours from now."""
+class Dated:
+    """A post of one story, its times in hours relative to NOW."""
 
     source: int
     created: int
@@ -132,40 +132,40 @@ class Told:
         return candidate(key, LONG, created, seen=seen, source=self.source)
 
 
-def original_of(told: Sequence[Told]) -> str:
-    """The key of the original, by what the documentation says."""
-    keys = "abcdefgh"[: len(told)]
+def original_of(story: Sequence[Dated]) -> str:
+    """Return the key of the original according to the documentation."""
+    keys = "abcdefgh"[: len(story)]
 
     def lead(key: str) -> tuple[object, ...]:
         _, created, seen, _ = order(key)
         return rank_of(created, seen, DATE_DAYS), created, seen, key
 
     def order(key: str) -> tuple[int, datetime, datetime, str]:
-        one = told[keys.index(key)]
-        return one.source, NOW + one.created * HOUR, NOW + one.seen * HOUR, key
+        post = story[keys.index(key)]
+        return post.source, NOW + post.created * HOUR, NOW + post.seen * HOUR, key
 
     source = order(min(keys, key=lead))[0]
     return min((key for key in keys if order(key)[0] == source), key=lambda key: order(key)[1:])
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> list[Told]:
+def stories(draw: st.DrawFn) -> list[Dated]:
     hours = st.sampled_from([0, 1, 20, 30, 60, 120, 500])
     seen = [draw(hours) for _ in range(draw(st.integers(2, 6)))]
     before = st.sampled_from([0, 0, 1, 24, 47, 49, 80, 200, 2000])
-    return [Told(draw(st.sampled_from([1, 2, 3])), s - draw(before), s) for s in seen]
+    return [Dated(draw(st.sampled_from([1, 2, 3])), s - draw(before), s) for s in seen]
 
 
-# As with the source that takes the lead.
-OVERTAKING = [Told(3, 0, 0), Told(1, -9999, 480), Told(1, -24, 1), Told(2, 30, 30)]
+# The same case as for the source that takes the lead.
+OVERTAKING = [Dated(3, 0, 0), Dated(1, -9999, 480), Dated(1, -24, 1), Dated(2, 30, 30)]
 
 
 @pytest.fixture
 def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]:
-    """Makes the index of a database as it is in a round; `moved`: in Redis from the second on."""
+    """Return a function that opens the index in a round; `moved`: in Redis from round 1 on."""
 
-    def made(keeper: str, uri: str, round_: int) -> Posts:
-        in_redis = keeper == "redis" or (keeper == "moved" and round_ > 0)
+    def made(backend: str, uri: str, round_: int) -> Posts:
+        in_redis = backend == "redis" or (backend == "moved" and round_ > 0)
         return Posts(uri, request.getfixturevalue("redis") if in_redis else None)
 
     return made
@@ -179,37 +179,37 @@ def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-@given(told=stories(), order=st.randoms(use_true_random=False))
-@example(told=OVERTAKING, order=Random(1))
-@example(told=OVERTAKING, order=Random(2))
-@example(told=OVERTAKING, order=Random(3))
-@example(told=OVERTAKING, order=Random(5))
+@given(story=stories(), order=st.randoms(use_true_random=False))
+@example(story=OVERTAKING, order=Random(1))
+@example(story=OVERTAKING, order=Random(2))
+@example(story=OVERTAKING, order=Random(3))
+@example(story=OVERTAKING, order=Random(5))
 def test_the_order_in_which_posts_come_does_not_matter(
     databases: Databases,
     index_of: Callable[[str, str, int], Posts],
-    keeper: str,
-    told: list[Told],
+    backend: str,
+    story: list[Dated],
     order: Random,
 ) -> None:
-    """In batches, each of a process of its own; a post may be claimed again, and one leaves."""
-    posts = {key: one.candidate(key) for key, one in zip("abcdefgh", told, strict=False)}
+    """Each batch uses its own process; a post may be claimed again, and one post is deleted."""
+    posts = {key: post.candidate(key) for key, post in zip("abcdefgh", story, strict=False)}
     shuffled = order.sample(sorted(posts), len(posts))
     with databases() as (_, uri):
         round_ = 0
         while shuffled:
             batch = [shuffled.pop() for _ in range(min(len(shuffled), order.randint(1, 3)))]
             again = order.sample(batch, order.randint(0, 1))
-            kept = index_of(keeper, uri, round_)
+            kept = index_of(backend, uri, round_)
             kept.claim(*(posts[key] for key in (*batch, *again)))
             round_ += 1
-        kept = index_of(keeper, uri, round_)
-        assert kept.originals() == {original_of(told)}
+        kept = index_of(backend, uri, round_)
+        assert kept.originals() == {original_of(story)}
         assert {row.get("duplicate_of") for row in kept.all().values()} <= {
-            None, original_of(told),
+            None, original_of(story),
         }  # fmt: skip
         first = min(posts)
         kept.remove(first)
-        expected = original_of([Told(99, 10**4, 10**4), *told[1:]])
+        expected = original_of([Dated(99, 10**4, 10**4), *story[1:]])
         assert kept.originals() == {expected}
 
 
@@ -232,11 +232,11 @@ def test_a_rebuild_finds_the_same_originals(freshet: Freshet, stored: tuple[Db, 
     async def claimed(database: Database, registry: Registry) -> None:
         await database.posts.insert_many(rows)
         for row in random.sample(rows, len(rows)):
-            one = candidates.candidate_of(row, registry.scheme)
-            assert one is not None
-            verdicts = await claims.claim(registry, [one], NOW)
+            post = candidates.candidate_of(row, registry.scheme)
+            assert post is not None
+            verdicts = await claims.claim(registry, [post], NOW)
             await flags.show(database, verdicts)
-            await flags.confirm(database, registry, verdicts, {one.key})
+            await flags.confirm(database, registry, verdicts, {post.key})
 
     posts.on(claimed)
     before = posts.originals()

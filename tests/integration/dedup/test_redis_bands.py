@@ -1,4 +1,4 @@
-"""Bands in Redis: one original in every group of near-duplicates, whoever claims at once."""
+"""Bands in Redis: concurrent claims leave one original in every group of near-duplicates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.redis
 THRESHOLD = 0.7
 SCHEME = "characters-1"
 BANDS = LONG.bands
-# One bucket at first, so that some hundred posts make many splits.
+# One bucket at first, so that a few hundred posts cause many splits.
 ONE_BUCKET = 0
 WORKERS, GROUPS = 4, 300
 PROBE = -99
@@ -54,7 +54,7 @@ def server() -> Iterator[ValkeyServer]:
 
 
 def tell(server: ValkeyServer, story: Story, **options: int) -> Any:
-    """The result of a story about an index of its own."""
+    """Run a story on its own index and return its result."""
 
     async def there() -> Any:
         client = await open_redis(url_of(server))
@@ -70,33 +70,33 @@ def tell(server: ValkeyServer, story: Story, **options: int) -> Any:
 
 
 def drawn(seed: int) -> Sketch:
-    """The sketch of some text."""
+    """Return the sketch of a random text."""
     values = np.random.default_rng(seed).integers(0, 256, CHARACTERS_SHAPE.size, np.uint8)
     return Sketch({CHARACTERS_SHAPE: values}, (LONG,))
 
 
 def edited(sketch: Sketch, *values: int) -> Sketch:
-    """The sketch of a text that differs in these values; eight values make a band."""
+    """Return the sketch of a text that differs in these values; a band has eight values."""
     part = sketch.parts[CHARACTERS_SHAPE].copy()
     part[list(values)] += 1
     return Sketch({CHARACTERS_SHAPE: part}, sketch.bandings)
 
 
 def post(id_: int, sketch: Sketch) -> Claim:
-    """A post that founds the cluster of its own number."""
+    """Return a post with a new cluster named after its number."""
     return Claim(id_, id_.to_bytes(12, signed=True), sketch)
 
 
 async def claimed(
     bands: RedisBands, posts: Iterable[tuple[int, Sketch]], threshold: float = THRESHOLD
 ) -> list[int]:
-    """Who founded the clusters that these posts are in: an original its own."""
+    """Return the founder of each post's cluster; an original founds its own cluster."""
     found = await bands.claim([post(*one) for one in posts], threshold)
     return [int.from_bytes(cluster, signed=True) for cluster in found]
 
 
 async def owner_of(bands: RedisBands, sketch: Sketch, band: int) -> int | None:
-    """Whose cluster is found by one band alone."""
+    """Return the founder of the cluster that a single band leads to."""
     part = sketch.parts[CHARACTERS_SHAPE] + 99
     part[band * 8 : band * 8 + 8] -= 99
     probe = (PROBE, Sketch({CHARACTERS_SHAPE: part}, sketch.bandings))
@@ -115,12 +115,12 @@ async def everything(bands: RedisBands, client: Redis) -> dict[bytes, bytes]:
 
 def test_a_copy_of_a_copy_is_found_by_what_the_copy_claimed(server: ValkeyServer) -> None:
     text = drawn(0)
-    copy = edited(text, 0, 8, 16, 24, 32, 40)  # 6 of 16 bands are its own
+    copy = edited(text, 0, 8, 16, 24, 32, 40)  # 6 of 16 bands differ from the text
     far = edited(copy, *range(48, 128, 8))  # shares only these 6 with the copy, none with the text
 
     async def story(bands: RedisBands, _: Redis) -> None:
         assert await claimed(bands, [(1, text), (2, copy)]) == [1, 1]
-        # By the bands of the copy alone, and in its cluster.
+        # Found through the copy's own bands, and added to its cluster.
         assert await claimed(bands, [(3, far)]) == [1]
         assert await claimed(bands, [(4, drawn(1))]) == [4]
         assert await bands.count() == 4
@@ -144,7 +144,7 @@ def test_the_first_owner_that_is_similar_enough_is_joined(server: ValkeyServer) 
     near, far = edited(drawn(0), 1), edited(drawn(0), *range(64))
 
     async def story(bands: RedisBands, _: Redis) -> None:
-        # What is as good as `near` comes later, and finds all its bands taken but one.
+        # Post 3 is as similar as `near`, but comes later and finds all its bands taken but one.
         await claimed(bands, [(1, far), (2, near), (3, edited(drawn(0), 0))])
         assert await claimed(bands, [(4, drawn(0))]) == [2]
         assert await claimed(bands, [(5, drawn(0))], 0.1) == [1]
@@ -174,7 +174,7 @@ def test_ids_are_of_64_bits_with_a_sign(server: ValkeyServer) -> None:
 
 
 def test_to_claim_again_changes_nothing(server: ValkeyServer) -> None:
-    """As after an answer that was lost on its way."""
+    """Simulate a retry after a lost response."""
     base = [drawn(seed) for seed in range(40)]
     texts = base + [edited(text, seed, 50) for seed, text in enumerate(base)] + base[:20]
     batch = list(enumerate(texts))
@@ -184,7 +184,7 @@ def test_to_claim_again_changes_nothing(server: ValkeyServer) -> None:
         before = await everything(bands, client)
         assert await claimed(bands, batch) == first
         after = await everything(bands, client)
-        # A number that was drawn and given back stands in a list by another name.
+        # A number that was allocated and returned may be in a list with another name.
         assert after.keys() == before.keys()
         assert [k for k in before if b":b:" in k and before[k] != after[k]] == []
         assert await bands.count() == 80
@@ -200,7 +200,7 @@ def test_a_post_takes_what_others_have_freed_since_with_its_old_record(
     async def story(bands: RedisBands, _: Redis) -> None:
         await claimed(bands, [(1, text), (2, copy)])
         await bands.release([post(1, text)])
-        assert await claimed(bands, [(2, copy)]) == [1]  # its cluster is what it was
+        assert await claimed(bands, [(2, copy)]) == [1]  # its cluster does not change
         assert await bands.count() == 1
         assert await owner_of(bands, text, 0) is None
         assert {await owner_of(bands, copy, band) for band in range(BANDS)} == {1}
@@ -234,13 +234,13 @@ def test_what_is_released_is_free(server: ValkeyServer) -> None:
             assert await keys_of(bands, client, "b:") == []
         again = [(1000 + i, text) for i, text in enumerate(texts)]
         assert await claimed(bands, again) == list(range(1000, 1100))
-        assert await keys_of(bands, client, "r:") == chunks  # their room is used again
+        assert await keys_of(bands, client, "r:") == chunks  # their space is reused
 
     tell(server, story)
 
 
 def test_an_edited_post_is_claimed_with_its_new_sketch(server: ValkeyServer) -> None:
-    """Its own old record is no match for it."""
+    """The post's own old record does not count as a match."""
     old, new = drawn(0), edited(drawn(0), 0)
 
     async def story(bands: RedisBands, client: Redis) -> None:
@@ -304,7 +304,7 @@ SHAPE_SETS = [
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[Sketch, Sketch]:
-    """Two sketches with some of their values in common."""
+    """Draw two sketches that share some of their values."""
     bandings = draw(st.sampled_from([(SHORT,), (LONG,), (SHORT, LONG)]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     changed, both = draw(st.floats(0, 1)), []
@@ -319,7 +319,7 @@ def pairs(draw: st.DrawFn) -> tuple[Sketch, Sketch]:
     share = draw(st.integers(1, 255))
     sketches = []
     for parts, tag in zip(both, owns, strict=True):
-        # Cut from the same values, so that what is besides boilerplate is alike or not, or is none.
+        # Own texts cut from the same values are similar, different or empty.
         flipped = draw(st.sampled_from([0, 40, 128]))
         own = {s: np.where(np.arange(s.size) < flipped, 255 - p, p).astype(np.uint8)
                for s, p in parts.items() if s.value_size == 1}  # fmt: skip
@@ -352,7 +352,7 @@ def test_all_shapes_are_tried() -> None:
 
 
 def claims_of_a_worker(url: str, prefix: str, worker: int) -> list[tuple[int, bool]]:
-    """(group, original) of a near-duplicate of every group, in an order of the worker's own."""
+    """Claim a near-duplicate of each group in random order; return (group, is original) pairs."""
 
     async def there() -> list[tuple[int, bool]]:
         rng = np.random.default_rng(worker)
@@ -360,7 +360,7 @@ def claims_of_a_worker(url: str, prefix: str, worker: int) -> list[tuple[int, bo
             (group * WORKERS + worker, edited(drawn(group), *rng.integers(0, 128, 4)))
             for group in rng.permutation(GROUPS).tolist()
         ]
-        warm = [sketch.bands.size for _, sketch in posts]  # before all begin together
+        warm = [sketch.bands.size for _, sketch in posts]  # before all workers begin
         assert min(warm) == BANDS
         found: list[int] = []
         client = await open_redis(url, timeout_seconds=60)
@@ -498,7 +498,7 @@ def test_two_that_begin_an_index_at_once_do_not_remove_each_other_s_claims(
         await claimed(bands, [(seed, drawn(seed)) for seed in range(20)])
         for one in (bands, late, later):
             assert await one.scheme() == SCHEME
-        # One that is in the middle of it is overtaken.
+        # A process that is still emptying the index is overtaken.
         assert await late.change(SCHEME, EMPTYING, anew=True)
         assert await bands.empty(EMPTYING, "new")
         assert await claimed(bands, [(1, drawn(1)), (2, drawn(1))]) == [1, 1]

@@ -1,4 +1,4 @@
-"""What a pass may ask for, counted while it is at work."""
+"""The requests that a run may still make, counted while it is running."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WRAPPER = Wrapper(name="x", start_urls=["http://x.test/"], item_pages="/item")
 
 
 async def never() -> None:
-    """Nobody has to revive the server."""
+    """Do nothing: the server never needs to be restarted."""
 
 
 def test_a_visit_that_is_counted_twice_for_a_moment_does_not_end_the_pass(
     stored: tuple[Db, str],
 ) -> None:
-    """It is stored, and still in flight: of two requests a day both seem to be spent."""
+    """Count a visit as stored and as in flight: a cap of two requests a day seems to be used up."""
     clock = Clock()
 
     async def story(db: Database) -> list[bool]:

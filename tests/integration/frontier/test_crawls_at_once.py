@@ -1,4 +1,4 @@
-"""Crawls at the same time: one of a spider, any number of spiders, one server for all."""
+"""Concurrent crawls: one per spider, any number of spiders, one server for all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def big_wrapper(freshet: Freshet, site: RunningSite, name: str, **keys: object) 
 
 
 def wait_for_requests(site: RunningSite) -> None:
-    """Return when the site has been asked for something."""
+    """Wait until the site has received a request."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not (site.log.exists() and site.log.stat().st_size):
         assert time.monotonic() < deadline
@@ -38,7 +38,7 @@ def wait_for_requests(site: RunningSite) -> None:
 
 
 def ended(process: Process) -> str:
-    """The log of a crawl that ended well."""
+    """Wait for a crawl to succeed and return its log."""
     _, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, err
     return err
@@ -50,10 +50,10 @@ def test_a_second_crawl_of_a_spider_leaves_it_to_the_first(
     wrapper = big_wrapper(freshet, site, "big", delay_seconds=0.1, concurrency=1)
     first = freshet.start("crawl", "site", "-a", f"wrapper={wrapper}")
     wait_for_requests(site)
-    # As on another machine: of its own is the data folder too.
+    # Another data folder simulates another machine.
     words = ("crawl", "site", "-a", f"wrapper={wrapper}")
     second = freshet(*words, FRESHET_DATA_DIR=freshet.folder / "other")
-    assert first.poll() is None, "the first is still at work"
+    assert first.poll() is None, "the first is still running"
     assert (second.code, second.out) == (0, "")
     assert re.fullmatch(
         rf"scrapy crawl: big is already being crawled on {re.escape(socket.gethostname())} "
@@ -81,7 +81,7 @@ def test_crawls_of_one_spider_into_two_databases_do_not_hinder_each_other(
 
 @pytest.fixture
 def alone(mongo: EmbeddedServer, tmp_path: Path) -> Iterator[Freshet]:
-    """Freshet without MONGO_URI, with a data folder of its own."""
+    """Yield Freshet without MONGO_URI and with its own data folder."""
     data = Path(tempfile.mkdtemp(prefix="fa-"))
     with Freshet(tmp_path, FRESHET_DATA_DIR=data) as freshet:
         yield freshet
@@ -99,7 +99,7 @@ def test_two_spiders_at_once_share_the_server_that_the_first_started(
     ]
     for crawl in crawls:
         ended(crawl)
-    assert set(asked(site).values()) == {2}, "each spider asks for itself"
+    assert set(asked(site).values()) == {2}, "each spider sends its own requests"
     counts = alone("targets", "--json")
     assert '"targets": 42' in counts.out
     assert '"one": 21' in counts.out

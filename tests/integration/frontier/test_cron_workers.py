@@ -1,4 +1,4 @@
-"""`scrapy cron` for several workers, and for folders of wrappers."""
+"""`scrapy cron` for several workers, and for folders of site definitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.inside import run
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Freshet:
-    """Freshet without a database: cron asks none."""
+    """Return Freshet without a database, because cron needs none."""
     return Freshet(tmp_path, FRESHET_DATA_DIR=tmp_path / "data")
 
 

@@ -1,4 +1,4 @@
-"""What is due at the next run: what failed, what another site definition reads otherwise."""
+"""Targets due in the next run: failed ones, and those with a changed site definition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RSS = (
 class Moody(BaseHTTPRequestHandler):
     """A list and items with a title and a price; a test sets the status of each path.
 
-    Every page has the same ETag for good, so that a 304 would hide what was not read before.
+    Every page keeps the same ETag, so that a 304 would hide content that was not read before.
     """
 
     statuses: ClassVar[dict[str, int]] = {}
@@ -61,7 +61,7 @@ class Moody(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def moody() -> Iterator[str]:
-    """URL of the server, which answers everything with 200 at first."""
+    """Run the server and yield its URL; every request gets a 200 at first."""
     Moody.statuses.clear()
     Moody.headers_of.clear()
     Moody.asked.clear()
@@ -79,14 +79,14 @@ def shop(freshet: Freshet, url: str, **keys: object) -> Path:
 
 
 def asked() -> dict[str, int]:
-    """How often each path was asked for since this was called last."""
-    found = dict(+Moody.asked)
+    """Return the number of requests by path since the last call."""
+    counts = dict(+Moody.asked)
     Moody.asked.clear()
-    return found
+    return counts
 
 
 def closing(err: str, name: str = "shop") -> str:
-    """The closing line of a run."""
+    """Return the closing line of a run."""
     (line,) = [
         line.partition(f"{name}: ")[2]
         for line in err.splitlines()
@@ -96,14 +96,14 @@ def closing(err: str, name: str = "shop") -> str:
 
 
 def failing(count: int, status: int = 500) -> None:
-    """So many items are answered with this status from now on."""
+    """Answer the first `count` items with this status from now on."""
     Moody.statuses.update({f"/item/{i}": status for i in range(count)})
 
 
 NO_RETRY = ("-s", "RETRY_ENABLED=0")
 
 
-# What failed.
+# Failed targets.
 
 
 def test_what_failed_is_due_at_the_next_run_twice_and_then_waits(
@@ -117,15 +117,15 @@ def test_what_failed_is_due_at_the_next_run_twice_and_then_waits(
     assert "accuracy" not in first, "13 pages are too few"
     asked()
     for again in (True, True, False):
-        said = closing(freshet.crawl(wrapper, *NO_RETRY).err)
+        line = closing(freshet.crawl(wrapper, *NO_RETRY).err)
         expected = {f"/item/{i}": 1 for i in range(3)} if again else {}
         assert asked() == expected
-        assert ("3 failed and will be retried in the next run" in said) == (
+        assert ("3 failed and will be retried in the next run" in line) == (
             again and target(database, f"{moody}/item/0")["consecutive_errors"] < 3
         )
-    assert said.startswith("nothing fetched: nothing was due; 13 of 13 targets not due until ")
-    assert "; to fetch them all now, add -a full=1" in said
-    assert re.search(r"; 3 of these failed before and are retried from .* UTC \(in \d+ min\)", said)
+    assert line.startswith("nothing fetched: nothing was due; 13 of 13 targets not due until ")
+    assert "; to fetch them all now, add -a full=1" in line
+    assert re.search(r"; 3 of these failed before and are retried from .* UTC \(in \d+ min\)", line)
     Moody.statuses.clear()
     freshet.crawl(wrapper, *NO_RETRY, hours=1.1)
     assert asked() == {f"/item/{i}": 1 for i in range(3)}
@@ -137,13 +137,13 @@ def test_what_was_refused_is_not_asked_for_at_the_next_run(
 ) -> None:
     wrapper = shop(freshet, moody)
     failing(1, status)
-    said = closing(freshet.crawl(wrapper).err)
-    assert "1 blocked" in said
-    assert "due at the next run" not in said
+    line = closing(freshet.crawl(wrapper).err)
+    assert "1 blocked" in line
+    assert "due at the next run" not in line
     asked()
-    said = closing(freshet.crawl(wrapper).err)
+    line = closing(freshet.crawl(wrapper).err)
     assert asked() == {}
-    assert "1 of these failed before and are retried from" in said
+    assert "1 of these failed before and are retried from" in line
 
 
 def test_a_feed_that_failed_is_due_at_the_next_run(
@@ -174,7 +174,7 @@ def test_a_cell_that_failed_is_due_at_the_next_run(
     assert base(database)["one"]["content"] == {"value": "Item 1"}
 
 
-# Other site definitions.
+# Changed site definitions.
 
 
 def test_an_edit_of_the_fields_reads_all_items_at_the_next_run_and_no_list(
@@ -183,10 +183,10 @@ def test_an_edit_of_the_fields_reads_all_items_at_the_next_run_and_no_list(
     freshet.crawl(shop(freshet, moody))
     asked()
     edited = shop(freshet, moody, fields={"title": "h1", "price": "p.price"})
-    said = freshet.crawl(edited).err
-    assert "site definition changed since the last run" in said
+    log = freshet.crawl(edited).err
+    assert "site definition changed since the last run" in log
     assert asked() == {f"/item/{i}": 1 for i in range(ITEMS)}
-    assert database.posts.distinct("fields.price") == ["5"], "no 304 hides what is new"
+    assert database.posts.distinct("fields.price") == ["5"], "a 304 does not hide the new field"
     assert "nothing was due" in closing(freshet.crawl(edited).err)
     assert asked() == {}
 
@@ -199,9 +199,9 @@ def test_after_an_edit_what_failed_again_and_again_is_due_at_once(
         freshet.crawl(wrong, code=1)
     assert outcomes(database)["error"] == 3 * ITEMS
     assert "nothing was due" in closing(freshet.crawl(wrong).err)
-    said = freshet.crawl(shop(freshet, moody)).err
-    assert f"due again: {ITEMS} targets that failed and 0 others" in said
-    assert f"{ITEMS} fetched: {ITEMS} new" in closing(said)
+    log = freshet.crawl(shop(freshet, moody)).err
+    assert f"due again: {ITEMS} targets that failed and 0 others" in log
+    assert f"{ITEMS} fetched: {ITEMS} new" in closing(log)
 
 
 def test_an_edit_of_the_patterns_reads_the_lists(freshet: Freshet, moody: str) -> None:
@@ -240,9 +240,9 @@ def test_a_host_that_asked_to_wait_waits_whatever_was_edited(
     failing(ITEMS, 429)
     freshet.crawl(shop(freshet, moody))
     asked()
-    said = freshet.crawl(shop(freshet, moody, fields={"title": "h2"})).err
+    log = freshet.crawl(shop(freshet, moody, fields={"title": "h2"})).err
     assert asked() == {}
-    line = closing(said)
+    line = closing(log)
     held = r"nothing fetched: \d+ targets are due because 127.0.0.1 requested a pause until .* UTC"
     assert re.match(rf"{held} \(in (2|1\.9) h\)", line)
 
@@ -292,7 +292,7 @@ def test_an_edit_of_a_spider_class_is_one_of_its_definition(
         assert database.posts.distinct("fields.more") == [more]
     assert database.posts.distinct("fields.title") == ["5"]
     assert "nothing was due" in closing(freshet.crawl_spider(code, "shop").err)
-    assert outcomes(database)["changed"] == 0, "an edit is no change of a page"
+    assert outcomes(database)["changed"] == 0, "an edit is not a change of a page"
 
 
 def test_an_edit_of_a_cell_makes_this_cell_due(freshet: Freshet, database: Db, moody: str) -> None:
@@ -309,12 +309,12 @@ def test_an_edit_of_a_cell_makes_this_cell_due(freshet: Freshet, database: Db, m
 
 
 def workers(freshet: Freshet, wrapper: Path, redis: str, *args: str) -> list[str]:
-    """What two workers of one run logged."""
+    """Run two workers of one run and return their logs."""
     words = ("crawl", "site", "-a", f"wrapper={wrapper}", *NO_RETRY, *args)
     started = [freshet.start(*words, REDIS_URL=redis) for _ in range(2)]
-    said = [one.communicate(timeout=60)[1] for one in started]
-    assert [one.returncode for one in started] == [0, 0], said
-    return said
+    logs = [worker.communicate(timeout=60)[1] for worker in started]
+    assert [worker.returncode for worker in started] == [0, 0], logs
+    return logs
 
 
 def test_workers_that_share_a_run_read_again_what_failed_and_what_was_edited(
@@ -340,11 +340,11 @@ def test_a_full_run_of_several_workers_ignores_the_caps(
     plan = {"at": at, "state": "active", "spiders": ["shop"], "daily_cap": 2, "hourly_cap": 1}
     database.plans.insert_one(plan)
     asked()
-    said = "".join(workers(freshet, wrapper, redis, "-a", "full=1"))
+    log = "".join(workers(freshet, wrapper, redis, "-a", "full=1"))
     assert len(asked()) == 1 + ITEMS
     ignored = "full run: the plan's cap of 2 requests a day and 1 request an hour was ignored"
-    assert said.count(ignored) == 1
-    assert "-a full=1 is ignored" not in said
+    assert log.count(ignored) == 1
+    assert "-a full=1 is ignored" not in log
     assert database.runs.find_one(sort=[("started", -1)])["full"] is True
 
 
@@ -372,14 +372,14 @@ def test_accuracy_is_explained_and_shown_only_where_enough_was_fetched(
     starts = [f"{moody}/list", *(f"{moody}/list/{i}" for i in range(10))]
     failing(3)
     wrapper = shop(freshet, moody, start_urls=starts, item_pages=two)
-    said = freshet.crawl(wrapper, *NO_RETRY).err
+    log = freshet.crawl(wrapper, *NO_RETRY).err
     assert (
         "; accuracy 86.96% (20 of the 23 fetched could be read; the others failed, were blocked or "
         "are gone)"
-    ) in closing(said)
-    assert "'freshet/accuracy': 0.869" in said
-    said = freshet.crawl(wrapper, *NO_RETRY).err
-    assert "accuracy" not in said
+    ) in closing(log)
+    assert "'freshet/accuracy': 0.869" in log
+    log = freshet.crawl(wrapper, *NO_RETRY).err
+    assert "accuracy" not in log
 
 
 @pytest.mark.parametrize(

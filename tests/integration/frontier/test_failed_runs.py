@@ -1,4 +1,4 @@
-"""A run that failed says so: exit code 1, one line in the log, `failed` in `runs`."""
+"""Failed runs: exit code 1, one line in the log, `failed` in `runs`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Shop(WrapperSpider):
     throttle = False
     concurrency = 16
 """
-# By what fails: the code, what is said of it, and whether the work of the run is done all the same.
+# By the failing part: code, expected message, and whether the run still does all its work.
 SPIDERS: dict[str, tuple[str, str, bool]] = {
     "start": (
         """
@@ -171,7 +171,7 @@ def site(pages: Pages) -> Pages:
 def crawl(
     freshet: Freshet, site: Pages, more: str, *args: object, hours: float = 0, **env: object
 ) -> Result:
-    """A run of a spider with a fault."""
+    """Run a spider with a fault."""
     module = "shops" if not more else f"shops{abs(hash(more))}"
     code = (HEAD + more).replace("{url}", site.url).replace("MODULE", module)
     (freshet.folder / f"{module}.py").write_text(code, encoding="utf-8")
@@ -179,19 +179,19 @@ def crawl(
     return freshet(*words, hours=hours, PYTHONPATH=str(freshet.folder), **env)
 
 
-def has_failed(result: Result, db: Db, said: str) -> None:
+def has_failed(result: Result, db: Db, message: str) -> None:
     assert result.code == 1, result.err
     lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
     assert len(lines) == 1, result.err
-    assert said in lines[0], result.err
+    assert message in lines[0], result.err
     run = db.runs.find_one(sort=[("started", -1)])
     assert run is not None
     assert run["reason"] == "failed"
-    assert said in run["error"]
+    assert message in run["error"]
 
 
-def is_mended(freshet: Freshet, site: Pages, db: Db, **env: object) -> None:
-    """The next run does what is left, and is well."""
+def is_repaired(freshet: Freshet, site: Pages, db: Db, **env: object) -> None:
+    """Check that the next run does the remaining work and succeeds."""
     good = crawl(freshet, site, "", "-a", "full=1", hours=1, **env)
     assert good.code == 0, good.err
     run = db.runs.find_one(sort=[("started", -1)])
@@ -208,37 +208,35 @@ def test_what_a_spider_raises_fails_the_run(
     fault: str, workers: int, freshet: Freshet, database: Db, site: Pages,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    code, said, is_done = SPIDERS[fault]
+    code, message, is_done = SPIDERS[fault]
     env = {"REDIS_URL": request.getfixturevalue("redis")} if workers > 1 else {}
     result = crawl(freshet, site, code, **env)
-    if not said:
-        # Scrapy itself tells of it, before anything begins.
+    if not message:
+        # Scrapy itself reports the error before the run begins.
         assert result.code == 1
         assert "no opening" in result.err
         return
-    has_failed(result, database, said)
+    has_failed(result, database, message)
     if is_done:
         assert outcomes(database)["new"] == ITEMS + 1
-    is_mended(freshet, site, database, **env)
+    is_repaired(freshet, site, database, **env)
 
 
 @pytest.mark.parametrize("collection", ["runs", "sites", "meta"])
 def test_a_database_that_refuses_fails_the_run(
     collection: str, freshet: Freshet, database: Db, site: Pages
 ) -> None:
-    """Nothing of these is a page's own."""
+    """These collections belong to the run, not to a single page."""
     assert crawl(freshet, site, "").code == 0
     site.item("item-0.html", "Item 0 changed")
     if collection == "meta":
-        # A document that is not what it was written as.
-        database.meta.update_one(
-            {"_id": "duplicates"}, {"$unset": {"selector_digest": "", "backend": ""}}
-        )
+        # A document whose required fields are missing.
+        database.meta.update_one({"_id": "duplicates"}, {"$unset": {"scheme": "", "backend": ""}})
     elif collection == "sites":
         database.sites.delete_many({})
         refuse(database, "sites", never=True)
     else:
-        # The run can begin, and cannot end.
+        # The run can begin but cannot end.
         refuse(database, "runs", finished=None)
     failed = crawl(freshet, site, "", "-a", "full=1", hours=1)
     assert failed.code == 1, failed.err
@@ -276,5 +274,5 @@ def test_the_traceback_is_in_the_log_for_who_asks(freshet: Freshet, site: Pages)
     code = SPIDERS["request"][0]
     quiet = crawl(freshet, site, code)
     assert "Traceback" not in quiet.err
-    told = crawl(freshet, site, code, "--loglevel", "DEBUG", hours=1)
-    assert "Traceback" in told.err
+    verbose = crawl(freshet, site, code, "--loglevel", "DEBUG", hours=1)
+    assert "Traceback" in verbose.err

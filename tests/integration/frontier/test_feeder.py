@@ -1,4 +1,4 @@
-"""The stream of due targets, read from a real database while visits are being stored."""
+"""The stream of due targets, read from a real database while visits are stored."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PATIENCE_SECONDS = 10
 
 
 class Unbounded:
-    """An allowance without caps, always open."""
+    """An allowance without caps that is always open."""
 
     async def room(self, in_flight: int) -> None:
-        """No cap."""
+        """Apply no cap."""
 
     def is_open(self) -> bool:
         return True
@@ -39,8 +39,8 @@ class Unbounded:
         return most
 
 
-class Pass:
-    """As much of a session as the feeder sees; a visit is stored after a moment."""
+class FakeSession:
+    """The part of a session that the feeder uses; a visit is stored after a short delay."""
 
     spider = "x"
     started = NOW
@@ -103,10 +103,10 @@ def test_each_target_is_handed_out_once_however_fast_visits_are_stored(
 
 async def _hand_out(uri: str, chance: random.Random) -> Counter[str]:
     async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
-        session = Pass(client.get_default_database(), chance)
+        session = FakeSession(client.get_default_database(), chance)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await session.run()
         except TimeoutError:
-            pytest.fail(f"the stream stands still, {len(session.in_flight)} in flight")
+            pytest.fail(f"the stream has stalled, {len(session.in_flight)} in flight")
         return session.handed_out

@@ -1,4 +1,4 @@
-"""The first pass over the demo shop and blog, judged by the world it was made from."""
+"""The first crawl run of the demo shop and blog, compared with the world that generated them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LISTS = list_paths(WORLD, START)
 
 
 @dataclass(frozen=True)
-class FirstPass:
-    """What there is after it: the database, the site's log, the exported items."""
+class FirstRun:
+    """The results of the run: the database, the site's log, the exported items."""
 
     db: Db
     site: RunningSite
@@ -33,13 +33,13 @@ class FirstPass:
     log: str = field(repr=False)
 
     def url(self, path: str) -> str:
-        """A path of the site as a URL."""
+        """Return the URL of a path of the site."""
         return self.site.url + path
 
 
 @pytest.fixture(scope="module")
-def done(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirstPass]:
-    """The pass, run once for the tests of this file; they only look."""
+def done(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirstRun]:
+    """Crawl once for all tests of this file, which only read the results."""
     folder = tmp_path_factory.mktemp("first")
     with databases() as (db, uri), RunningSite() as site:
         freshet = Freshet(
@@ -50,38 +50,40 @@ def done(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iter
         )
         out = folder / "items.jsonl"
         result = freshet.crawl(demo_wrapper(freshet, site), "-O", out)
-        yield FirstPass(db, site, site.requests(), _lines(out), result.err)
+        yield FirstRun(db, site, site.requests(), _lines(out), result.err)
 
 
 def _lines(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_item_and_post_of_the_site_is_found(done: FirstPass) -> None:
+def test_every_item_and_post_of_the_site_is_found(done: FirstRun) -> None:
     assert urls(done.db.posts.find()) == {done.url(path) for path in LIVE}
 
 
-def test_every_page_is_fetched_once_and_no_other_page_at_all(done: FirstPass) -> None:
+def test_every_page_is_fetched_once_and_no_other_page_at_all(done: FirstRun) -> None:
     assert asked(done.site) == Counter(dict.fromkeys(LIVE | LISTS, 1))
 
 
-def test_about_cart_and_login_are_never_fetched(done: FirstPass) -> None:
+def test_about_cart_and_login_are_never_fetched(done: FirstRun) -> None:
     assert not {"/about/", "/cart/", "/login/"} & set(asked(done.site))
 
 
-def test_links_with_campaign_marks_are_not_targets_of_their_own(done: FirstPass) -> None:
+def test_links_with_campaign_marks_are_not_targets_of_their_own(done: FirstRun) -> None:
     assert not done.db.targets.count_documents({"url": {"$regex": "utm_"}})
     assert urls(done.db.targets.find()) == {done.url(path) for path in LIVE | LISTS}
 
 
-def test_items_have_the_categories_of_the_lists_that_show_them(done: FirstPass) -> None:
-    wanted = {item.path: sorted(item.categories) for item in WORLD.items if item.live(START)}
-    wanted |= {post.path: sorted(post.tags) for post in WORLD.posts if post.published <= START}
-    found = done.db.targets.find({"kind": "item"})
-    assert {t["url"].removeprefix(done.site.url): sorted(t["categories"]) for t in found} == wanted
+def test_items_have_the_categories_of_the_lists_that_show_them(done: FirstRun) -> None:
+    expected = {item.path: sorted(item.categories) for item in WORLD.items if item.live(START)}
+    expected |= {post.path: sorted(post.tags) for post in WORLD.posts if post.published <= START}
+    targets = done.db.targets.find({"kind": "item"})
+    assert {
+        t["url"].removeprefix(done.site.url): sorted(t["categories"]) for t in targets
+    } == expected
 
 
-def test_items_keep_the_fields_that_stand_on_their_pages(done: FirstPass) -> None:
+def test_items_keep_the_fields_that_stand_on_their_pages(done: FirstRun) -> None:
     item = next(item for item in WORLD.items if item.live(START) and item.offer(START).stock)
     (post,) = done.db.posts.find({"url": done.url(item.path)})
     assert post["fields"]["title"] == post["title"] == item.title
@@ -90,56 +92,56 @@ def test_items_keep_the_fields_that_stand_on_their_pages(done: FirstPass) -> Non
     assert post["fields"]["added"] == datetime.combine(item.appears, datetime.min.time(), UTC)
 
 
-def test_the_export_holds_exactly_the_new_items_with_their_fields(done: FirstPass) -> None:
+def test_the_export_holds_exactly_the_new_items_with_their_fields(done: FirstRun) -> None:
     assert urls(done.exported) == {done.url(path) for path in LIVE}
     assert {row["outcome"] for row in done.exported} == {"new"}
     titles = {post["url"]: post["fields"]["title"] for post in done.db.posts.find()}
     assert {row["url"]: row["title"] for row in done.exported} == titles
 
 
-def test_the_export_names_only_categories_that_are_the_items(done: FirstPass) -> None:
+def test_the_export_names_only_categories_that_are_the_items(done: FirstRun) -> None:
     named = {item.path: set(item.categories) for item in WORLD.items if item.live(START)}
-    found = {row["url"]: set(row["categories"]) for row in done.exported}
-    assert all(found[done.url(path)] <= categories for path, categories in named.items())
+    exported = {row["url"]: set(row["categories"]) for row in done.exported}
+    assert all(exported[done.url(path)] <= categories for path, categories in named.items())
 
 
 def test_stored_items_have_all_categories_even_if_the_second_list_came_later(
-    done: FirstPass,
+    done: FirstRun,
 ) -> None:
     of_targets = {t["url"]: sorted(t["categories"]) for t in done.db.targets.find({"kind": "item"})}
     of_posts = {post["url"]: sorted(post["categories"]) for post in done.db.posts.find()}
     assert of_posts == of_targets
 
 
-def test_the_change_log_has_one_new_visit_of_each_page(done: FirstPass) -> None:
+def test_the_change_log_has_one_new_visit_of_each_page(done: FirstRun) -> None:
     visits = list(done.db.visits.find())
     assert urls(visits, "target") == {done.url(path) for path in LIVE | LISTS}
     assert {(v["outcome"], v["status"], v["changed"]) for v in visits} == {("new", 200, 0)}
     assert {(v["update_size"], v["diff_size"]) for v in visits} == {(0, 0)}
 
 
-def test_get_size_is_what_the_server_sent(done: FirstPass) -> None:
+def test_get_size_is_what_the_server_sent(done: FirstRun) -> None:
     sent = {done.url(r["path"]): r["bytes"] for r in done.requests if r["path"] != "/robots.txt"}
     assert {v["target"]: v["get_size"] for v in done.db.visits.find()} == sent
 
 
-def test_each_target_knows_its_last_visit(done: FirstPass) -> None:
+def test_each_target_knows_its_last_visit(done: FirstRun) -> None:
     for visit in done.db.visits.find():
-        known = target(done.db, visit["target"])
-        assert known["last_visit"]["_id"] == visit["_id"]
-        assert known["visited_at"] == visit["at"] < known["next_visit"]
-        assert (known["requested"], known["refreshed"]) == (1, 1)
-        assert known["content_hash"] == visit["content_hash"]
+        row = target(done.db, visit["target"])
+        assert row["last_visit"]["_id"] == visit["_id"]
+        assert row["visited_at"] == visit["at"] < row["next_visit"]
+        assert (row["requested"], row["refreshed"]) == (1, 1)
+        assert row["content_hash"] == visit["content_hash"]
 
 
-def test_each_page_has_one_version_and_each_item_a_post_of_it(done: FirstPass) -> None:
+def test_each_page_has_one_version_and_each_item_a_post_of_it(done: FirstRun) -> None:
     versions = {v["target"]: v["content_hash"] for v in done.db.versions.find()}
     assert versions == {v["target"]: v["content_hash"] for v in done.db.visits.find()}
     assert done.db.versions.count_documents({}) == len(versions)
     assert all(post["content_hash"] == versions[post["url"]] for post in done.db.posts.find())
 
 
-def test_the_run_is_counted_as_the_log_has_it(done: FirstPass) -> None:
+def test_the_run_is_counted_as_the_log_has_it(done: FirstRun) -> None:
     (run,) = done.db.runs.find()
     pages = len(LIVE | LISTS)
     assert (run["spider"], run["reason"]) == ("mill", "finished")
@@ -151,12 +153,12 @@ def test_the_run_is_counted_as_the_log_has_it(done: FirstPass) -> None:
     assert counts["bytes"] == sum(visit["get_size"] for visit in done.db.visits.find())
 
 
-def test_the_summary_says_it_in_one_line(done: FirstPass) -> None:
+def test_the_summary_says_it_in_one_line(done: FirstRun) -> None:
     pages = len(LIVE | LISTS)
     assert f"mill: {pages} fetched: {pages} new, 0 changed" in done.log
 
 
-def test_the_category_map_has_an_edge_for_every_link_of_a_list(done: FirstPass) -> None:
+def test_the_category_map_has_an_edge_for_every_link_of_a_list(done: FirstRun) -> None:
     edges = {(edge["list"], edge["item"]) for edge in done.db.listings.find({"shown": True})}
     assert {item for _, item in edges} == {done.url(path) for path in LIVE}
     live = [item for item in WORLD.items if item.live(START)]

@@ -1,4 +1,4 @@
-"""Crawls follow the plan: its slots, its caps, and the hours in which a site may be asked."""
+"""Crawls follow the plan: its slots, its caps, and the visiting hours of a site."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Row, asked
 from tests.integration.once import Left, elsewhere, left_in, put_into
 
-# A Monday at noon; every crawl here is so many hours later, by its own clock.
+# A Monday at noon; each crawl sets its clock to a number of hours after it.
 MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 NAMES = [f"item-{i}.html" for i in range(12)]
 EVERYTHING = len(NAMES) + 1
 Crawl = Callable[..., str]
-Pass = dict[str, Row]
+Rows = dict[str, Row]
 
 
 def offset(hours: float) -> float:
-    """What moves the clock to so many hours after MONDAY."""
+    """Return the clock offset for a number of hours after MONDAY."""
     return (MONDAY - datetime.now(UTC)) / HOUR + hours
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Pages]:
-    """Twelve items and their list."""
+    """Serve twelve items and their list."""
     with Pages() as pages:
         pages.list("list.html", NAMES)
         for name in NAMES:
@@ -40,7 +40,7 @@ def served() -> Iterator[Pages]:
 
 @pytest.fixture(scope="module")
 def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """What the first crawl left, at MONDAY."""
+    """Return the database contents after a first crawl at MONDAY."""
     with elsewhere(databases, tmp_path_factory.mktemp("first")) as (freshet, db, _):
         freshet.crawl(wrapper(freshet, served), hours=offset(0))
         return left_in(db)
@@ -48,14 +48,14 @@ def left(served: Pages, databases: Databases, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def pages(served: Pages) -> Pages:
-    """The site, of which nothing was asked so far."""
+    """Return the site with an empty request log."""
     served.clear_log()
     return served
 
 
 @pytest.fixture
 def crawl(freshet: Freshet, pages: Pages) -> Crawl:
-    """Crawls the items so many hours after MONDAY; what the crawl said."""
+    """Return a function that crawls a number of hours after MONDAY and returns the log."""
 
     def at(hours: float, *args: str, **keys: object) -> str:
         return freshet.crawl(wrapper(freshet, pages, **keys), *args, hours=offset(hours)).err
@@ -65,7 +65,7 @@ def crawl(freshet: Freshet, pages: Pages) -> Crawl:
 
 @pytest.fixture
 def crawled(stored: tuple[Db, str], left: Left) -> Db:
-    """The test's database, after the first crawl."""
+    """Return the test's database, with the contents after the first crawl."""
     put_into(*stored, left)
     return stored[0]
 
@@ -81,21 +81,21 @@ def wrapper(freshet: Freshet, pages: Pages, name: str = "pages", **keys: object)
 
 
 def plan(db: Db, *names: str, **own: object) -> None:
-    """These pages get a plan."""
+    """Set a plan for these pages."""
     usual = {"id": "p", "policy": "freshet", "weeks": 1, "slots": [0], "visits_per_week": 1.0}
     chosen = {"url": {"$regex": f"/({'|'.join(names)})$"}}
     db.targets.update_many(chosen, {"$set": {"plan": usual | own}})
 
 
-def plan_with_three_of_worth(db: Db) -> None:
-    """All have a plan; a visit is worth much of 9, less of 7, still less of 2."""
+def plan_with_three_valuable(db: Db) -> None:
+    """Set a plan for all pages; visits of 9, 7 and 2 have the highest values, in this order."""
     plan(db, *NAMES, last_value=0.1)
     for i in (7, 2, 9):
         plan(db, NAMES[i], last_value=float(i))
 
 
 def cap(db: Db, *spiders: str, **caps: int) -> None:
-    """A plan in effect with these caps."""
+    """Store an active plan with these caps."""
     db.plans.insert_one(
         {"at": MONDAY, "state": "active", "spiders": list(spiders or ("pages",))} | caps
     )
@@ -106,7 +106,7 @@ def last_run(db: Db) -> Row:
     return counts
 
 
-# Plans: two passes over pages each of which has its own.
+# Plans: two runs over pages that each have their own plan.
 
 SLOTS, LEARNED, SELDOM, BROKEN, CALM_FIRST, CALM_LATER = NAMES[:6]
 # Tuesday 7:00 and Thursday 9:00 in Tokyo.
@@ -114,10 +114,10 @@ TOKYO_SLOTS = [24 + 7, 3 * 24 + 9]
 
 
 @pytest.fixture(scope="module")
-def passes(
+def runs(
     served: Pages, left: Left, databases: Databases, tmp_path_factory: pytest.TempPathFactory
-) -> list[Pass]:
-    """The pages by name after a pass 30 and a pass 101 hours after MONDAY."""
+) -> list[Rows]:
+    """Return the pages by name after runs 30 and 101 hours after MONDAY."""
     with elsewhere(databases, tmp_path_factory.mktemp("passes")) as (freshet, db, uri):
         put_into(db, uri, left)
         _plan_each(db)
@@ -142,44 +142,44 @@ def _plan_each(db: Db) -> None:
     plan(db, CALM_LATER, every_hours=5.0, **adaptive)
 
 
-def _after(freshet: Freshet, pages: Pages, db: Db, hours: float, *, changed: str) -> Pass:
+def _after(freshet: Freshet, pages: Pages, db: Db, hours: float, *, changed: str) -> Rows:
     pages.item(changed, "changed")
     freshet.crawl(wrapper(freshet, pages, timezone="Asia/Tokyo"), hours=offset(hours))
     return {row["url"].rpartition("/")[2]: row for row in db.targets.find()}
 
 
-def hours_to_next(found: Row) -> float:
-    return (found["next_visit"] - found["visited_at"]) / HOUR
+def hours_to_next(target: Row) -> float:
+    return (target["next_visit"] - target["visited_at"]) / HOUR
 
 
-def test_the_next_visit_is_the_next_slot_on_the_site_s_clock(passes: list[Pass]) -> None:
+def test_the_next_visit_is_the_next_slot_on_the_site_s_clock(runs: list[Rows]) -> None:
     thursday = datetime(2026, 1, 8, 9, tzinfo=ZoneInfo("Asia/Tokyo"))
-    assert passes[0][SLOTS]["next_visit"] == thursday
+    assert runs[0][SLOTS]["next_visit"] == thursday
 
 
-def test_a_learning_phase_that_is_over_no_longer_counts(passes: list[Pass]) -> None:
-    assert 0 < hours_to_next(passes[0][LEARNED]) <= 5
-    assert hours_to_next(passes[1][LEARNED]) == 24
+def test_a_learning_phase_that_is_over_no_longer_counts(runs: list[Rows]) -> None:
+    assert 0 < hours_to_next(runs[0][LEARNED]) <= 5
+    assert hours_to_next(runs[1][LEARNED]) == 24
 
 
-def test_no_plan_waits_longer_than_the_longest_interval(passes: list[Pass]) -> None:
-    assert hours_to_next(passes[0][SELDOM]) == 672
+def test_no_plan_waits_longer_than_the_longest_interval(runs: list[Rows]) -> None:
+    assert hours_to_next(runs[0][SELDOM]) == 672
 
 
-def test_an_error_is_repeated_whatever_the_plan_says(passes: list[Pass]) -> None:
-    # Due at the next run, of which there is one.
-    assert [one[BROKEN]["consecutive_errors"] for one in passes] == [1, 2]
-    assert all(0 < hours_to_next(one[BROKEN]) < 0.001 for one in passes)
+def test_an_error_is_repeated_whatever_the_plan_says(runs: list[Rows]) -> None:
+    # Due in the next run, and there is only one.
+    assert [rows[BROKEN]["consecutive_errors"] for rows in runs] == [1, 2]
+    assert all(0 < hours_to_next(rows[BROKEN]) < 0.001 for rows in runs)
 
 
-def test_an_adaptive_interval_follows_the_page(passes: list[Pass]) -> None:
-    # Half as long after a change, a fifth longer without one, within the limits.
+def test_an_adaptive_interval_follows_the_page(runs: list[Rows]) -> None:
+    # Half as long after a change, a fifth longer without a change, within the limits.
     expected = {CALM_FIRST: [11, 5.5], CALM_LATER: [4, 4.8]}
     for name, intervals in expected.items():
-        found = [one[name] for one in passes]
-        assert [row["plan"]["every_hours"] for row in found] == intervals
-        assert [hours_to_next(row) for row in found] == pytest.approx(intervals)
-    assert passes[1][CALM_LATER]["plan"]["visits_per_week"] == 168 / 4.8
+        versions = [rows[name] for rows in runs]
+        assert [row["plan"]["every_hours"] for row in versions] == intervals
+        assert [hours_to_next(row) for row in versions] == pytest.approx(intervals)
+    assert runs[1][CALM_LATER]["plan"]["visits_per_week"] == 168 / 4.8
 
 
 # Caps.
@@ -188,22 +188,22 @@ def test_an_adaptive_interval_follows_the_page(passes: list[Pass]) -> None:
 def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_first(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
-    plan_with_three_of_worth(crawled)
+    plan_with_three_valuable(crawled)
     cap(crawled, daily_cap=3)
 
-    said = crawl(25.5)
+    log = crawl(25.5)
 
     assert set(asked(pages)) == {"/item-9.html", "/item-7.html", "/item-2.html"}
-    assert "13 targets due, 3 can be fetched; chosen by value" in said
+    assert "13 targets due, 3 can be fetched; chosen by value" in log
     left = EVERYTHING - 3
     way_out = r"to raise it: scrapy replan --daily-cap N; to ignore it once: -a full=1"
     reached = rf"the plan's cap of 3 requests a day is reached \({way_out}\)"
-    assert len(re.findall(rf"{reached}; {left} targets remain due", said)) == 1
-    assert len(re.findall(rf"3 fetched: .*; {left} still due because {reached}", said)) == 1
+    assert len(re.findall(rf"{reached}; {left} targets remain due", log)) == 1
+    assert len(re.findall(rf"3 fetched: .*; {left} still due because {reached}", log)) == 1
     assert (last_run(crawled)["over_cap"], last_run(crawled)["due"]) == (left, left)
-    said = crawl(26)
-    assert len(asked(pages)) == 3, "the day's requests are spent"
-    assert re.search(rf"nothing fetched: {left} targets are due because {reached}", said)
+    log = crawl(26)
+    assert len(asked(pages)) == 3, "the day's requests are used up"
+    assert re.search(rf"nothing fetched: {left} targets are due because {reached}", log)
     crawl(37)
     assert sum(asked(pages).values()) == 6, "the next day begins at midnight UTC"
 
@@ -234,7 +234,7 @@ def test_another_policy_may_be_asked_for(crawl: Crawl, crawled: Db, pages: Pages
 def test_of_a_host_that_is_capped_the_most_valuable_go(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
-    plan_with_three_of_worth(crawled)
+    plan_with_three_valuable(crawled)
     crawl(25.5, host_requests=3)
     assert set(asked(pages)) == {"/item-9.html", "/item-7.html", "/item-2.html"}
 
@@ -253,15 +253,15 @@ def test_the_most_valuable_go_first_where_the_pass_is_to_end_before_all(
 def test_visits_that_did_not_happen_are_counted(crawl: Crawl, crawled: Db) -> None:
     plan(crawled, NAMES[0], slots=[], every_hours=24.0, visits_per_week=7.0)
     crawled.targets.update_many({}, {"$set": {"next_visit": MONDAY + 24 * HOUR}})
-    said = crawl(24 * 4.5)
-    assert "; 3 planned visits missed" in said
+    log = crawl(24 * 4.5)
+    assert "; 3 planned visits missed" in log
     assert last_run(crawled)["missed_visits"] == 3
     assert [
         row["missed_visits"] for row in crawled.targets.find({"missed_visits": {"$exists": True}})
     ] == [3]
     crawl(24 * 6.2)
-    (found,) = crawled.targets.find({"missed_visits": {"$exists": True}})
-    assert (found["missed_visits"], found["requested"]) == (3, 3), "the next one was in time"
+    (target,) = crawled.targets.find({"missed_visits": {"$exists": True}})
+    assert (target["missed_visits"], target["requested"]) == (3, 3), "the next one was in time"
 
 
 def test_the_cap_bears_on_a_pass_that_is_not_the_first_of_the_day(
@@ -278,15 +278,15 @@ def test_a_full_run_ignores_the_caps_and_logs_it(
     crawl: Crawl, crawled: Db, pages: Pages, caps: dict[str, int]
 ) -> None:
     cap(crawled, **caps)
-    said = crawl(6, "-a", "full=1")
+    log = crawl(6, "-a", "full=1")
     assert len(asked(pages)) == EVERYTHING
     ignored = f"full run: the plan's cap of {caps['daily_cap']} requests a day"
-    assert f"{EVERYTHING} fetched: " in said
-    assert ignored in said
-    assert " was ignored" in said
-    assert "cap is reached" not in said
+    assert f"{EVERYTHING} fetched: " in log
+    assert ignored in log
+    assert " was ignored" in log
+    assert "cap is reached" not in log
     assert last_run(crawled)["due"] == 0
-    # Its requests count: the caps hold for the run after it.
+    # The requests of a full run count towards the caps of the run after it.
     crawled.targets.update_many({}, {"$set": {"next_visit": MONDAY + 6 * HOUR}})
     assert "is reached" in crawl(6.1)
 
@@ -294,19 +294,17 @@ def test_a_full_run_ignores_the_caps_and_logs_it(
 def test_the_hourly_cap_is_kept(crawl: Crawl, crawled: Db, pages: Pages) -> None:
     cap(crawled, daily_cap=8, hourly_cap=5)
     for hours, expected in [(25.1, 5), (25.2, 5), (26.1, 8)]:
-        said = crawl(hours)
+        log = crawl(hours)
         assert sum(asked(pages).values()) == expected
         named = "8 requests a day" if expected == 8 else "5 requests an hour"
-        assert (
-            f"because the plan's cap of {named} is reached (to raise it: scrapy replan --" in said
-        )
+        assert f"because the plan's cap of {named} is reached (to raise it: scrapy replan --" in log
 
 
 def test_without_a_cap_everything_due_is_asked_for(crawl: Crawl, crawled: Db, pages: Pages) -> None:
     cap(crawled, daily_cap=0)
-    said = crawl(25.5)
+    log = crawl(25.5)
     assert len(asked(pages)) == EVERYTHING
-    assert "cap is reached" not in said
+    assert "cap is reached" not in log
     assert "over_cap" not in last_run(crawled)
 
 
@@ -320,20 +318,20 @@ def test_spiders_of_one_plan_share_its_caps(
     assert crawled.visits.count_documents({"spider": "others"}) == 5
 
 
-# Hours in which a site may be asked.
+# Visiting hours.
 
 
 def test_a_pass_in_closed_hours_hands_out_nothing_and_says_so(
     crawl: Crawl, database: Db, pages: Pages
 ) -> None:
     hours = {"visiting_hours": ["Mon-Fri 22:00-06:00"], "blackout": ["Tue 03:00-04:00"]}
-    said = crawl(15.5, **hours)
+    log = crawl(15.5, **hours)
     assert asked(pages) == {}
-    assert "outside the site's visiting hours" in said
+    assert "outside the site's visiting hours" in log
     assert last_run(database)["closed"] == 1
-    said = crawl(16.5, **hours)
+    log = crawl(16.5, **hours)
     assert len(asked(pages)) == EVERYTHING
-    assert "visiting hours" not in said
-    said = crawl(49, **hours)
-    assert "outside the site's visiting hours" in said
-    assert sum(asked(pages).values()) == EVERYTHING, "all are due, but outside of the windows"
+    assert "visiting hours" not in log
+    log = crawl(49, **hours)
+    assert "outside the site's visiting hours" in log
+    assert sum(asked(pages).values()) == EVERYTHING, "all are due, but outside the visiting hours"

@@ -1,4 +1,4 @@
-"""SIGTERM: what is under way gets its time, and no more; what is not answered by then stays due."""
+"""SIGTERM: requests in flight get a limited time; targets without a response stay due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.harness import Db, Freshet, Pages
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """URL of a server that accepts and never answers."""
+    """Yield the URL of a server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/"
 
@@ -34,10 +34,10 @@ def test_a_page_that_is_not_answered_in_time_stays_due(
     until(lambda: database.visits.count_documents({}) == 1)
     began = time.monotonic()
     os.kill(crawl.pid, signal.SIGTERM)
-    said = crawl.communicate(timeout=60)[1]
-    assert crawl.returncode == 0, said
+    log = crawl.communicate(timeout=60)[1]
+    assert crawl.returncode == 0, log
     assert 0.8 < time.monotonic() - began < 20
-    assert "requests in flight were dropped" in said
+    assert "requests in flight were dropped" in log
     assert database.visits.count_documents({}) == 1
     (left,) = database.targets.find({"visited_at": None})
     assert left["url"] == silent

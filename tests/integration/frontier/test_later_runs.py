@@ -1,4 +1,4 @@
-"""Later passes: what is not due is left alone, and what changed is found, no more and no less."""
+"""Later runs skip targets that are not due, and log exactly the pages that changed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_frame_that_differs_on_each_request_is_no_change(freshet: Freshet, dat
         freshet.crawl(wrapper, "-a", "full=1")
     (last,) = visits(database, target=f"{pages.url}/item-a.html", outcome="unchanged")
     assert (last["changed"], last["diff_size"]) == (0, 0)
-    assert last["update_size"] == 3, "the paper's measure sees the bytes"
+    assert last["update_size"] == 3, "the paper's measure counts bytes"
 
 
 def test_lists_are_due_after_six_hours_and_items_after_a_day(
@@ -154,7 +154,7 @@ def test_the_edited_pages_are_changed_and_no_others(
 ) -> None:
     wrapper = freshet.wrapper("big", start_urls=[f"{site.url}/big/{ITEMS}/list/1/"], **BIG)
     freshet.crawl(wrapper)
-    numbers = {3: 1, 17: 2, 40: 5}  # item: how often it is edited
+    numbers = {3: 1, 17: 2, 40: 5}  # item: number of edits
     for number, edits in numbers.items():
         for _ in range(edits):
             site.edit(f"/big/{ITEMS}/item/{number}.html")
@@ -224,7 +224,7 @@ def test_what_the_world_did_meanwhile_is_what_the_log_says(
     assert seen("new") == {i.path for i in world.items if i.live(now) and not i.live(START)}
     assert seen("gone") == {i.path for i in world.items if i.live(START) and not i.live(now)}
     unlisted = urls(database.targets.find({"unlisted_at": {"$type": "date"}}))
-    assert unlisted == {site.url + path for path in seen("gone")}, "what ended left its lists"
+    assert unlisted == {site.url + path for path in seen("gone")}, "removed items are unlisted"
     prices = {post["url"]: post["fields"]["price"]["amount"] for post in database.posts.find()}
     for item in world.items:
         if item.live(now):

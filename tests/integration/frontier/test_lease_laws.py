@@ -1,4 +1,4 @@
-"""Whatever workers of a shared pass do or fail to do, each entry is done, and counted, once."""
+"""Invariant of a shared run: each entry is completed and counted once, whatever workers do."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from crawler.storage.redis import RedisRetry, open_redis
 
 WORKERS = ("ann", "ben", "cem")
 SOME = st.sampled_from(WORKERS)
-# Longer than a test: leases run out when the test says so.
+# Longer than any test: leases expire when the test expires them.
 LEASE_MS = 3_600_000
 MANY_LEASES = 1_000
 VISIT = {"visits": 1.0}
 Result = TypeVar("Result")
 
 
-class Pass:
-    """A shared pass whose workers are asked one after the other."""
+class SharedRun:
+    """A shared run whose workers send their requests one after the other."""
 
     def __init__(self, url: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -48,7 +48,7 @@ class Pass:
         self.queues: dict[str, LeasedQueue] = {}
 
     def enter(self, worker: str) -> LeasedQueue:
-        """A worker joins, or prepares the pass where nobody is there."""
+        """Let a worker join the run, or prepare the run if there is none."""
         queue = LeasedQueue(self.steady, Spider("shop"), self.key, worker, LEASE_MS)
         joined = self.ask(queue.join("first"))
         if joined.todo == "prepare":
@@ -56,14 +56,14 @@ class Pass:
         self.queues[worker] = queue
         return queue
 
-    def ask(self, said: Coroutine[Any, Any, Result]) -> Result:
-        return self.loop.run_until_complete(said)
+    def ask(self, call: Coroutine[Any, Any, Result]) -> Result:
+        return self.loop.run_until_complete(call)
 
     def names(self, key: str) -> set[str]:
         return set(self.driver.zrange(f"{self.key}first:{key}", 0, -1))
 
     def of(self, worker: str) -> list[str]:
-        """What Redis takes for a worker's."""
+        """Return the entries that Redis has leased to a worker."""
         holders = self.driver.hgetall(f"{self.key}first:holders")
         return [entry for entry, holder in holders.items() if holder == worker]
 
@@ -72,7 +72,7 @@ class Pass:
             self.driver.zadd(f"{self.key}first:leased", {entry: 1}, xx=True)
 
     def die(self, worker: str) -> None:
-        """What happens when a worker has said nothing for a lease."""
+        """Simulate a worker that has not renewed its lease in time."""
         self.run_out(worker)
         self.driver.zadd(f"{self.key}first:workers", {worker: 1}, xx=True)
         del self.queues[worker]
@@ -86,20 +86,20 @@ class Pass:
 
 
 @contextmanager
-def opened_pass(url: str) -> Iterator[Pass]:
-    one = Pass(url)
+def opened_run(url: str) -> Iterator[SharedRun]:
+    shared = SharedRun(url)
     try:
-        yield one
+        yield shared
     finally:
-        one.close()
+        shared.close()
 
 
 class Workers(RuleBasedStateMachine):
-    """Workers that lease, finish, oversleep, die, leave and come back in any order."""
+    """Workers that lease, finish, miss renewals, crash, leave and rejoin in any order."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        self.one = Pass(url)
+        self.shared = SharedRun(url)
         self.held: dict[str, list[str]] = {}
         self.fed: set[str] = set()
         self.done: set[str] = set()
@@ -111,83 +111,83 @@ class Workers(RuleBasedStateMachine):
 
     @rule(worker=SOME)
     def come(self, worker: str) -> None:
-        if worker not in self.one.queues:
-            self.one.enter(worker)
+        if worker not in self.shared.queues:
+            self.shared.enter(worker)
             self.held[worker] = []
 
     @rule(worker=SOME, first=st.integers(0, 30), count=st.integers(1, 8))
     def feed(self, worker: str, first: int, count: int) -> None:
-        """Also what is waited for or worked on already, but never what is stored."""
-        if (queue := self.one.queues.get(worker)) is not None:
+        """Feed entries that may be pending or leased already, but never entries that are stored."""
+        if (queue := self.shared.queues.get(worker)) is not None:
             names = (f"shop {n}" for n in range(first, first + count))
             entries = [name for name in names if name not in self.done]
-            standing, _, _ = self.one.ask(queue.feed(100, [(name, "") for name in entries]))
-            if standing.feeds:
+            status, _, _ = self.shared.ask(queue.feed(100, [(name, "") for name in entries]))
+            if status.feeds:
                 self.fed |= set(entries)
 
     @rule(worker=SOME, want=st.integers(0, 6), finished=st.integers(0, 6))
     def work(self, worker: str, want: int, finished: int) -> None:
-        if (queue := self.one.queues.get(worker)) is not None:
+        if (queue := self.shared.queues.get(worker)) is not None:
             done, self.held[worker] = self.held[worker][:finished], self.held[worker][finished:]
-            said = [(entry, VISIT) for entry in done]
-            _, leases = self.one.ask(queue.work(said, want, MANY_LEASES))
+            completed = [(entry, VISIT) for entry in done]
+            _, leases = self.shared.ask(queue.work(completed, want, MANY_LEASES))
             self.done |= set(done)
             self.held[worker] += [lease.entry for lease in leases]
 
     @rule(worker=SOME)
     def work_without_an_answer(self, worker: str) -> None:
-        if (queue := self.one.queues.get(worker)) is not None:
-            self.one.ask(queue.work([], 3, MANY_LEASES))
+        if (queue := self.shared.queues.get(worker)) is not None:
+            self.shared.ask(queue.work([], 3, MANY_LEASES))
 
     @rule(worker=SOME)
     def oversleep(self, worker: str) -> None:
-        self.one.run_out(worker)
+        self.shared.run_out(worker)
 
     @rule(worker=SOME, sure=st.booleans(), back=st.booleans())
     def renew(self, worker: str, *, sure: bool, back: bool) -> None:
-        if (queue := self.one.queues.get(worker)) is not None:
+        if (queue := self.shared.queues.get(worker)) is not None:
             held = self.held[worker]
-            _, lost = self.one.ask(queue.renew(held, {}, sure=lambda: sure, back=back))
+            _, lost = self.shared.ask(queue.renew(held, {}, sure=lambda: sure, back=back))
             self.held[worker] = [entry for entry in held if entry not in lost]
 
     @rule(worker=SOME)
     def die(self, worker: str) -> None:
-        if worker in self.one.queues:
-            self.one.die(worker)
+        if worker in self.shared.queues:
+            self.shared.die(worker)
 
     @rule(worker=SOME)
     def leave(self, worker: str) -> None:
-        # The last of all would sum up.
-        if len(self.one.queues) > 1 and worker in self.one.queues:
-            self.one.ask(self.one.queues.pop(worker).leave({}))
-            assert self.one.of(worker) == []
+        # The last worker would end the run.
+        if len(self.shared.queues) > 1 and worker in self.shared.queues:
+            self.shared.ask(self.shared.queues.pop(worker).leave({}))
+            assert self.shared.of(worker) == []
 
     @invariant()
     def every_entry_is_in_one_place(self) -> None:
-        places = [self.one.names(key) for key in ("pending", "suspects", "leased")]
+        places = [self.shared.names(key) for key in ("pending", "suspects", "leased")]
         assert sum(map(len, places)) == len(set().union(*places))
         assert self.fed - self.done <= set().union(*places)
 
     def teardown(self) -> None:
-        """One worker that stays does all that is left, and the pass ends."""
-        for worker in list(self.one.queues):
-            self.one.die(worker)
-        queue, done = self.one.enter("zoe"), list[str]()
+        """Let one worker complete all remaining entries and end the run."""
+        for worker in list(self.shared.queues):
+            self.shared.die(worker)
+        queue, done = self.shared.enter("zoe"), list[str]()
         while True:
-            said = [(entry, VISIT) for entry in done]
-            standing, leases = self.one.ask(queue.work(said, 100, MANY_LEASES))
+            completed = [(entry, VISIT) for entry in done]
+            status, leases = self.shared.ask(queue.work(completed, 100, MANY_LEASES))
             done = [lease.entry for lease in leases]
             self.done |= set(done)
-            if standing.is_empty:
+            if status.is_empty:
                 break
         assert self.done == self.fed
-        sums, _, _, _ = self.one.ask(queue.sums())
+        sums, _, _, _ = self.shared.ask(queue.sums())
         assert sums.get("visits", 0) == len(self.fed)
-        assert self.one.ask(queue.feed(0, []))[0].feeds
-        assert self.one.ask(queue.close())
-        self.one.ask(queue.finish())
-        assert list(self.one.driver.scan_iter(f"{self.one.key}*")) == []
-        self.one.close()
+        assert self.shared.ask(queue.feed(0, []))[0].feeds
+        assert self.shared.ask(queue.close())
+        self.shared.ask(queue.finish())
+        assert list(self.shared.driver.scan_iter(f"{self.shared.key}*")) == []
+        self.shared.close()
 
 
 @pytest.mark.soak
@@ -199,34 +199,34 @@ def test_each_entry_is_done_and_counted_once(redis: str) -> None:
 
 
 def test_a_worker_that_leaves_gives_back_what_it_never_heard_of(redis: str) -> None:
-    with opened_pass(redis) as one:
-        ann, ben = one.enter("ann"), one.enter("ben")
-        one.ask(ann.feed(9, [(f"shop {n}", "") for n in range(3)]))
-        one.ask(ann.work([], 9, MANY_LEASES))
-        one.ask(ann.leave({}))
-        _, leases = one.ask(ben.work([], 9, MANY_LEASES))
+    with opened_run(redis) as shared:
+        ann, ben = shared.enter("ann"), shared.enter("ben")
+        shared.ask(ann.feed(9, [(f"shop {n}", "") for n in range(3)]))
+        shared.ask(ann.work([], 9, MANY_LEASES))
+        shared.ask(ann.leave({}))
+        _, leases = shared.ask(ben.work([], 9, MANY_LEASES))
         assert sorted(lease.entry for lease in leases) == ["shop 0", "shop 1", "shop 2"]
         assert {lease.count for lease in leases} == {1}
 
 
 def test_a_message_that_arrives_late_leases_nothing_that_is_done(redis: str) -> None:
-    with opened_pass(redis) as one:
-        ann = one.enter("ann")
-        one.ask(ann.feed(9, [("shop 0", "")]))
-        one.ask(ann.work([], 1, MANY_LEASES))
+    with opened_run(redis) as shared:
+        ann = shared.enter("ann")
+        shared.ask(ann.feed(9, [("shop 0", "")]))
+        shared.ask(ann.work([], 1, MANY_LEASES))
         late, ann._messages = ann._messages, count(100)
-        standing, _ = one.ask(ann.work([("shop 0", VISIT)], 0, MANY_LEASES))
-        assert standing.is_empty
+        status, _ = shared.ask(ann.work([("shop 0", VISIT)], 0, MANY_LEASES))
+        assert status.is_empty
         ann._messages = late
-        standing, lost = one.ask(ann.renew(["shop 0"], {}, sure=lambda: True, back=False))
-        assert (standing.is_empty, lost) == (True, set())
+        status, lost = shared.ask(ann.renew(["shop 0"], {}, sure=lambda: True, back=False))
+        assert (status.is_empty, lost) == (True, set())
 
 
 def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: str) -> None:
-    async def work(one: Pass, queue: LeasedQueue) -> list[str]:
-        worker = Worker(queue, one.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
+    async def work(shared: SharedRun, queue: LeasedQueue) -> list[str]:
+        worker = Worker(queue, shared.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
         worker.begin(nothing_to_feed)
-        # A suspect comes on top of what there is room for.
+        # A suspect is leased in addition to the entries that there is room for.
         first = [lease.entry for lease in await worker.next()]
         waiting = asyncio.ensure_future(worker.next())
         await asyncio.sleep(0.2)
@@ -238,17 +238,17 @@ def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: 
         return [*first, *second]
 
     failures: list[Exception] = []
-    with opened_pass(redis) as one:
-        ann = one.enter("ann")
-        one.ask(ann.feed(9, [("shop 1", ""), ("shop 2", "")]))
-        one.driver.zadd(f"{one.key}first:suspects", {"shop 0": 0})
-        assert one.ask(work(one, ann)) == ["shop 0", "shop 1", "shop 2"]
+    with opened_run(redis) as shared:
+        ann = shared.enter("ann")
+        shared.ask(ann.feed(9, [("shop 1", ""), ("shop 2", "")]))
+        shared.driver.zadd(f"{shared.key}first:suspects", {"shop 0": 0})
+        assert shared.ask(work(shared, ann)) == ["shop 0", "shop 1", "shop 2"]
     assert failures == []
 
 
 def test_a_host_that_is_closed_while_another_one_is_reported_is_reported_next(redis: str) -> None:
-    async def work(one: Pass, queue: LeasedQueue, patch: pytest.MonkeyPatch) -> set[str]:
-        worker = Worker(queue, one.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
+    async def work(shared: SharedRun, queue: LeasedQueue, patch: pytest.MonkeyPatch) -> set[str]:
+        worker = Worker(queue, shared.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
         close_hosts = queue.close_hosts
 
         async def close_slowly(hosts: Iterable[str]) -> None:
@@ -268,11 +268,11 @@ def test_a_host_that_is_closed_while_another_one_is_reported_is_reported_next(re
         return closed
 
     failures: list[Exception] = []
-    with opened_pass(redis) as one, pytest.MonkeyPatch.context() as patch:
-        hosts = one.ask(work(one, one.enter("ann"), patch))
+    with opened_run(redis) as shared, pytest.MonkeyPatch.context() as patch:
+        hosts = shared.ask(work(shared, shared.enter("ann"), patch))
     assert (hosts, failures) == ({"early.test", "late.test"}, [])
 
 
 async def nothing_to_feed() -> None:
-    """Another worker finds out what is due."""
+    """Wait, as if another worker were looking for due targets."""
     await asyncio.sleep(60)

@@ -1,4 +1,4 @@
-"""The wrappers that come with Freshet, on copies of the two practice sites behind a proxy."""
+"""The spiders included with Freshet, on copies of the two practice sites behind a proxy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.site.practice_books import BOOKS, CATEGORIES
 from tests.site.practice_quotes import AUTHORS
 from tests.site.running import RunningSite
 
-# The copies speak http alone.
+# The copies support only http.
 OVER_HTTP = """
 from spiders.{name} import {spider} as Original
 
@@ -36,10 +36,10 @@ def test_every_book_is_read_with_its_price(
 ) -> None:
     with practice:
         crawl(freshet, practice, "books")
-    found = {post["url"].partition(".com")[2]: post["fields"] for post in database.posts.find()}
-    assert len(found) == 45
+    fields_of = {post["url"].partition(".com")[2]: post["fields"] for post in database.posts.find()}
+    assert len(fields_of) == 45
     for book in BOOKS:
-        fields = found[book.path]
+        fields = fields_of[book.path]
         assert fields["title"] == book.title
         assert fields["price"] == {"amount": book.pence / 100, "currency": "£"}
         assert (fields["stock"], fields["upc"]) == (book.stock, book.upc)
@@ -63,8 +63,8 @@ def test_every_author_is_read_with_the_date_of_birth(
 ) -> None:
     with practice:
         crawl(freshet, practice, "quotes")
-    found = {post["fields"]["author"]: post["fields"]["born"] for post in database.posts.find()}
-    assert found == {
+    fields_of = {post["fields"]["author"]: post["fields"]["born"] for post in database.posts.find()}
+    assert fields_of == {
         name: datetime.strptime(born, "%B %d, %Y").replace(tzinfo=UTC)
         for name, (born, _) in AUTHORS.items()
     }

@@ -12,7 +12,7 @@ from crawler.storage.redis import RedisRetry, open_redis
 
 
 async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:
-    """Whether anything is at work after a worker's end, and how many keys it has left.
+    """Return whether tasks are still running after a worker's end, and the number of keys left.
 
     pause_seconds: time from the first permit to the end, when all permits are returned
     """

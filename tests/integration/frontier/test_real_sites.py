@@ -1,7 +1,7 @@
-"""Four real sites, crawled from their home pages with patterns alone.
+"""Four real sites, crawled from their home pages by URL patterns only.
 
-Needs a folder with the sites as `NAME.tar.xz` and their patterns in `sites.json`, named by the
-variable REAL_SITES; their texts belong to their publishers and are not part of this project.
+Requires a folder with the sites as `NAME.tar.xz` and their patterns in `sites.json`. The variable
+REAL_SITES contains its path. The texts belong to their publishers and are not part of this project.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tests.site.running import RunningFolder
 
 REAL_SITES = os.environ.get("REAL_SITES")
 pytestmark = pytest.mark.skipif(
-    not REAL_SITES, reason="REAL_SITES names no folder with the four real sites"
+    not REAL_SITES, reason="REAL_SITES is not set to a folder with the four real sites"
 )
 
 
 @dataclass(frozen=True)
 class Site:
-    """A site: its archive, its host, how many items a crawl has to find.
+    """A site: its archive, its host, and the number of items that a crawl must find.
 
-    slashless: its links leave the last slash out
+    slashless: its links have no trailing slash
     """
 
     archive: str
@@ -46,7 +46,7 @@ SITES = [
 
 
 def url_pattern(path_pattern: str, *, slashless: bool) -> str:
-    """A pattern for paths of files as one for URLs, where `index.html` goes without saying."""
+    """Convert a pattern for file paths into a pattern for URLs, where `index.html` is optional."""
     pattern = path_pattern.removeprefix("^").replace(r"index\.html", r"(?:index\.html)?")
     if slashless:
         pattern = re.sub(r"(?<!wp-)/(?=\)|\(|$|\|)|/(?=\(\?:index)", "/?", pattern)
@@ -66,7 +66,7 @@ def test_all_items_and_only_wanted_pages(
     subprocess.run(["tar", "xf", folder / f"{site.archive}.tar.xz"], cwd=tmp_path, check=True)
     described = json.loads((folder / "sites.json").read_text(encoding="utf-8"))
     patterns = next(entry for entry in described if entry["site"] == site.archive)
-    # One site's items are all but some: `^(?!some)rest`.
+    # The items of one site are all pages except some: `^(?!some)rest`.
     excluded, rest = re.fullmatch(r"\^(?:\(\?!(.+?)\))?(.*)", patterns["item_pattern"]).groups()
     lists, items, others = (
         url_pattern(pattern, slashless=site.slashless)

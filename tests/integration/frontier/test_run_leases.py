@@ -1,4 +1,4 @@
-"""One run of a spider at a time, wherever it runs: a lease in MongoDB."""
+"""One run of a spider at a time on all machines: a lease in MongoDB."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ SLOW = {"concurrency": 1, "delay_seconds": 0.02}
 
 
 def start(freshet: Freshet, wrapper: Path, machine: str, **env: object) -> Process:
-    """Start a crawl with a data folder of its own, as another machine has."""
+    """Start a crawl with its own data folder, as on another machine."""
     words = ("crawl", "site", "-a", f"wrapper={wrapper}")
     return freshet.start(*words, FRESHET_DATA_DIR=freshet.folder / machine, **env)
 
 
 def ended(process: Process, code: int = 0) -> str:
-    """The log of a crawl that ended with this code."""
+    """Wait for a crawl to end with this exit code and return its log."""
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     return err
 
 
 def check_once(database: Db) -> None:
-    """Each page was visited, and logged once; nobody holds the lease any more."""
+    """Check that each page was visited and logged once, and that nobody holds the lease."""
     logged = Counter(row["target"] for row in visits(database))
     assert (len(logged), set(logged.values())) == (FETCHED, {1})
     assert database.targets.count_documents({"requested": 1}) == FETCHED
@@ -46,8 +46,10 @@ def check_once(database: Db) -> None:
 
 
 @contextmanager
-def at_work(freshet: Freshet, database: Db, wrapper: Path, **env: object) -> Iterator[Process]:
-    """A crawl that has stored some pages, and has more to visit."""
+def running_crawl(
+    freshet: Freshet, database: Db, wrapper: Path, **env: object
+) -> Iterator[Process]:
+    """Yield a running crawl that has stored some pages and has more to visit."""
     process = start(freshet, wrapper, "first", **env)
     until(lambda: database.visits.count_documents({}) > 20)
     yield process
@@ -58,8 +60,8 @@ def test_of_crawls_that_begin_together_one_runs(
 ) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
     crawls = [start(freshet, wrapper, f"machine-{n}") for n in range(4)]
-    said = [ended(crawl) for crawl in crawls]
-    busy = [log for log in said if "shop is already being crawled on " in log]
+    logs = [ended(crawl) for crawl in crawls]
+    busy = [log for log in logs if "shop is already being crawled on " in log]
     assert len(busy) == 3
     assert set(asked(pages).values()) == {1}
     assert database.runs.count_documents({}) == 1
@@ -71,9 +73,9 @@ def test_after_a_kill_the_next_run_of_this_machine_begins_immediately(
 ) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
     env = {"FRESHET_LEASE_SECONDS": 3600}
-    with at_work(freshet, database, wrapper, **env) as killed:
+    with running_crawl(freshet, database, wrapper, **env) as killed:
         killed.kill()
-        # Its parent has not been told yet, as it is where cron starts the next one.
+        # The killed process has not been reaped yet, as when cron starts the next run.
         ended(start(freshet, wrapper, "second", **env))
         killed.communicate()
     check_once(database)
@@ -99,7 +101,7 @@ def test_a_run_that_lost_its_lease_writes_nothing_more_and_fails_in_one_line(
 ) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
     env = {"FRESHET_LEASE_SECONDS": 1}
-    with at_work(freshet, database, wrapper, **env) as slept:
+    with running_crawl(freshet, database, wrapper, **env) as slept:
         os.kill(slept.pid, signal.SIGSTOP)
         time.sleep(1.2)
         ended(start(freshet, wrapper, "second", **env))
@@ -107,18 +109,18 @@ def test_a_run_that_lost_its_lease_writes_nothing_more_and_fails_in_one_line(
         log = ended(slept, code=1)
     errors = [line for line in log.splitlines() if " ERROR: " in line]
     assert len(errors) == 1, log
-    (said,) = errors
-    assert "crawl shop: this process did not renew its lease for 1 s, and another" in said
+    (error,) = errors
+    assert "crawl shop: this process did not renew its lease for 1 s, and another" in error
     assert "Traceback" not in log
     check_once(database)
-    assert sum(asked(pages).values()) < FETCHED + 20, "only what was under way is fetched again"
+    assert sum(asked(pages).values()) < FETCHED + 20, "only requests in flight are repeated"
 
 
 def test_a_late_run_that_nobody_took_over_goes_on(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
-    with at_work(freshet, database, wrapper, FRESHET_LEASE_SECONDS=1) as slept:
+    with running_crawl(freshet, database, wrapper, FRESHET_LEASE_SECONDS=1) as slept:
         os.kill(slept.pid, signal.SIGSTOP)
         time.sleep(2)
         os.kill(slept.pid, signal.SIGCONT)
@@ -134,11 +136,11 @@ def test_runs_with_and_without_redis_exclude_each_other(
 ) -> None:
     wrapper = shop(freshet, pages, 60, **SLOW)
     env = [{}, {"REDIS_URL": redis}]
-    with at_work(freshet, database, wrapper, **env[first_shares]) as first:
-        said = ended(start(freshet, wrapper, "second", **env[not first_shares]))
+    with running_crawl(freshet, database, wrapper, **env[first_shares]) as first:
+        log = ended(start(freshet, wrapper, "second", **env[not first_shares]))
         way = "nothing to do" if first_shares else "not shared because it has no REDIS_URL"
-        assert said.startswith("scrapy crawl: shop is already being crawled on ")
-        assert said.endswith(f"{way}\n")
+        assert log.startswith("scrapy crawl: shop is already being crawled on ")
+        assert log.endswith(f"{way}\n")
         ended(first)
     check_once(database)
     assert set(asked(pages).values()) == {1}
@@ -150,8 +152,8 @@ def test_workers_of_two_redis_servers_do_not_share_a_run(
 ) -> None:
     wrapper = shop(freshet, pages, 60)
     with holding(freshet.env["MONGO_URI"], "crawl shop", elsewhere=True, shared="another"):
-        said = ended(start(freshet, wrapper, "second", REDIS_URL=redis))
-    assert said.splitlines()[-1].endswith("; that run is shared through another Redis")
+        log = ended(start(freshet, wrapper, "second", REDIS_URL=redis))
+    assert log.splitlines()[-1].endswith("; that run is shared through another Redis")
     assert not asked(pages)
     assert database.runs.count_documents({}) == 0
     ended(start(freshet, wrapper, "second", REDIS_URL=redis))

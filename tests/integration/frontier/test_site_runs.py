@@ -1,4 +1,4 @@
-"""The passes of the demonstration: as `scrapy crawl` makes them, at simulated times."""
+"""The runs of the demo: the same as with `scrapy crawl`, at simulated times."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.soak
 DAY = timedelta(days=1)
 
 
-def passes(freshet: Freshet, site: RunningSite, until: str, wrapper: str) -> list[datetime]:
+def runs_until(freshet: Freshet, site: RunningSite, until: str, wrapper: str) -> list[datetime]:
     words = [str(site.clock), "2026-01-05T12:00", until, "12", "shop", f"wrapper={wrapper}"]
     command = [sys.executable, "-m", "tests.site.passes", *words]
-    ran = subprocess.run(
+    done = subprocess.run(
         command, cwd=ROOT, env=os.environ | freshet.env, capture_output=True, text=True, check=True
     )
-    return [datetime.fromisoformat(line) for line in ran.stdout.splitlines()]
+    return [datetime.fromisoformat(line) for line in done.stdout.splitlines()]
 
 
 def test_a_pass_is_made_when_something_is_due(
@@ -34,11 +34,13 @@ def test_a_pass_is_made_when_something_is_due(
     wrapper = shop_wrapper(freshet, site, list_interval_hours=23, item_interval_hours=23)
     site.set_clock(START)
     freshet.crawl(wrapper, hours=(START - datetime.now(UTC)) / timedelta(hours=1))
-    made = passes(freshet, site, "2026-01-08T00:00", str(wrapper))
-    # Noon of the first day is too early; what is found at night is due by the next night.
-    assert made == [START + day * DAY for day in (1, 2, 3)]
+    starts = runs_until(freshet, site, "2026-01-08T00:00", str(wrapper))
+    # Nothing is due at noon of the first day; pages found at night are due by the next night.
+    assert starts == [START + day * DAY for day in (1, 2, 3)]
     at = [visit["at"] for visit in database.visits.find({"at": {"$gt": START + DAY / 2}})]
     assert len(at) > 3 * 180
     for visit in at:
-        assert any(moment <= visit < moment + timedelta(minutes=5) for moment in made)
-    assert database.visits.count_documents({"outcome": "changed"}) > 0, "the site's clock moves too"
+        assert any(start <= visit < start + timedelta(minutes=5) for start in starts)
+    assert database.visits.count_documents({"outcome": "changed"}) > 0, (
+        "the site's clock advances too"
+    )

@@ -1,4 +1,4 @@
-"""Sites without a spider class: their definitions are kept, so that their names are enough."""
+"""Sites without a spider class: stored site definitions, crawled by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shop(freshet: Freshet, site: Pages, name: str = "shop", **keys: object) -> P
 
 
 def crawl(freshet: Freshet, name: str = "shop", *words: object, **env: object) -> Result:
-    """A run by the name alone, of everything."""
+    """Crawl everything, with only the name of the site."""
     return freshet("crawl", name, "-a", "full=1", *words, **env)
 
 
@@ -45,7 +45,7 @@ def test_a_site_of_a_file_is_crawled_by_its_name(
     site.item(ITEMS[0], "edited")
     done = crawl(freshet)
     assert done.code == 0, done.err
-    assert str(file) not in done.err, "nothing is to be said of a file that is as it was"
+    assert str(file) not in done.err, "an unchanged file is not mentioned"
     assert titles(database) == {"edited", ITEMS[1]}
     assert [row["spider"] for row in database.runs.find()] == ["shop", "shop"]
 
@@ -63,7 +63,7 @@ def test_an_edited_file_wins_and_the_log_says_so(
     assert kept is not None
     assert json.loads(kept["definition"]["keys"])["item_pages"] == "/item/a"
     again = crawl(freshet)
-    assert "was edited" not in again.err, "it is what is stored now"
+    assert "was edited" not in again.err, "the stored definition is current"
 
 
 def test_without_its_file_a_site_runs_as_it_was_stored(
@@ -78,7 +78,7 @@ def test_without_its_file_a_site_runs_as_it_was_stored(
     assert f"WARNING: shop: {file} was removed; using the site definition stored at 20" in done.err
     assert titles(database) == {"edited", ITEMS[1]}
     shop(freshet, site, item_pages="/item/a")
-    assert f"{file} was edited" in crawl(freshet).err, "a file that is back wins again"
+    assert f"{file} was edited" in crawl(freshet).err, "a restored file takes precedence again"
 
 
 def test_a_file_of_another_site_by_now(freshet: Freshet, database: Db, site: Pages) -> None:
@@ -92,7 +92,7 @@ def test_a_file_of_another_site_by_now(freshet: Freshet, database: Db, site: Pag
 
 def test_a_site_of_arguments(freshet: Freshet, database: Db, site: Pages) -> None:
     given = ("name=shop", f"start_urls={site.url}/list.html", "item_pages=/item/")
-    words = [word for one in given for word in ("-a", one)]
+    words = [word for argument in given for word in ("-a", argument)]
     assert freshet("crawl", "site", *words).code == 0
     site.item(ITEMS[0], "edited")
     before = len(visits(database))
@@ -174,10 +174,14 @@ def test_cells_and_feeds_of_files_too(freshet: Freshet, database: Db, site: Page
 
 
 def scheduled(freshet: Freshet, *words: object) -> list[str]:
-    """What cron's lines crawl."""
+    """Return the sites that the lines of cron crawl."""
     lines = in_json(freshet, "cron", *words)
     commands = [line["command"].partition(" -m scrapy ")[2] for line in lines]  # type: ignore[index]
-    return [one.partition(" -L ")[0].removeprefix("crawl ") for one in commands if " -L " in one]
+    return [
+        command.partition(" -L ")[0].removeprefix("crawl ")
+        for command in commands
+        if " -L " in command
+    ]
 
 
 def test_cron_schedules_the_sites_that_have_targets(
@@ -234,4 +238,4 @@ def test_a_later_spider_class_wins(freshet: Freshet, database: Db, site: Pages) 
     kept = database.sites.find_one({"_id": "shop"})
     assert kept is not None
     assert "definition" not in kept
-    assert asked(site)["/list.html"] == 2, "the class reads the list otherwise"
+    assert asked(site)["/list.html"] == 2, "the class reads the list differently"

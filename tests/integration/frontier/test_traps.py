@@ -1,4 +1,4 @@
-"""Sites without end: calendars, facets and paths that grow are left where a cap says so."""
+"""Endless sites: caps stop crawls of calendars, facets and growing paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
 
 
 class Endless(BaseHTTPRequestHandler):
-    """Any path is a page, whose links are made of the path; with an ETag."""
+    """A server where any path is a page with an ETag and links derived from the path."""
 
     links: Links
     asked: list[str]
@@ -34,21 +34,21 @@ class Endless(BaseHTTPRequestHandler):
         body = "".join(f'<p><a href="{x}">{x}</a></p>' for x in type(self).links(self.path))
         page = f"<h1>{self.path}</h1>{body}".encode()
         tag = f'"{hash(page)}"'
-        known = self.headers.get("If-None-Match") == tag
+        is_known = self.headers.get("If-None-Match") == tag
         type(self).asked.append(self.path)
-        self.send_response(304 if known else 200)
+        self.send_response(304 if is_known else 200)
         self.send_header("ETag", tag)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.end_headers()
-        self.wfile.write(b"" if known else page)
+        self.wfile.write(b"" if is_known else page)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextmanager
 def endless(links: Links) -> Iterator[tuple[str, list[str]]]:
-    """A site without end: its URL, and the paths that were asked for."""
+    """Run an endless site; yield its URL and the requested paths."""
     asked: list[str] = []
     pages = type("Site", (Endless,), {"links": staticmethod(links), "asked": asked})
     with ThreadingHTTPServer(("127.0.0.1", 0), pages) as server:
@@ -60,7 +60,7 @@ def endless(links: Links) -> Iterator[tuple[str, list[str]]]:
 
 
 def calendar(path: str) -> list[str]:
-    """The next month for ever, and an event in each."""
+    """Return links to the next month, forever, and to an event of each month."""
     month = int(path.strip("/").rpartition("/")[2] or 0)
     return [f"/calendar/{month + 1}/", f"/event/{month}"] if "event" not in path else []
 
@@ -73,9 +73,9 @@ def calendar_wrapper(freshet: Freshet, url: str, **keys: object) -> Path:
     return freshet.wrapper("agenda", **given | keys)
 
 
-def said(text: str, what: str) -> list[str]:
-    """Lines of a log with some words in them."""
-    return [line for line in text.splitlines() if what in line]
+def lines_with(text: str, words: str) -> list[str]:
+    """Return the lines of a log that contain a text."""
+    return [line for line in text.splitlines() if words in line]
 
 
 def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
@@ -93,23 +93,25 @@ def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
         assert len(asked) == 7, "nothing new under the same cap"
         assert outcomes(database, at={"$gt": last_begin(database)}) == {"not_modified": 7}
         freshet.crawl(calendar_wrapper(freshet, url, max_depth=6), hours=60)
-    of_lists, of_items = sorted(said(result.err, "left out, and others like it"))
+    of_lists, of_items = sorted(lines_with(result.err, "left out, and others like it"))
     assert f"{url}/calendar/4/ left out, and others like it: more than 3 pages away" in of_lists
     assert "max_depth in the site definition, or FRESHET_MAX_DEPTH" in of_lists
     assert f"{url}/event/3 left out" in of_items
-    assert said(result.err, "; 2 links skipped")
+    assert lines_with(result.err, "; 2 links skipped")
     assert first is not None
     assert first["counts"]["left_out"] == 2
-    assert database.targets.count_documents({"kind": "list"}) == 7, "though no page has changed"
+    assert database.targets.count_documents({"kind": "list"}) == 7, (
+        "even though no page has changed"
+    )
     scheme = target(database, f"{url}/calendar/2/")["selector_digest"]
     assert target(database, f"{url}/calendar/3/")["selector_digest"] == scheme, (
-        "it has all its links now"
+        "all its links are stored now"
     )
     assert target(database, f"{url}/calendar/6/")["selector_digest"].startswith(f"{scheme}+")
 
 
 def last_begin(db: Db) -> object:
-    """When the last pass began."""
+    """Return the start of the last run."""
     return db.runs.find_one({}, sort=[("started", -1)])["started"]  # type: ignore[index]
 
 
@@ -154,7 +156,7 @@ def test_a_target_of_before_depths_were_kept_counts_as_near(freshet: Freshet, da
 
 
 def facets(path: str) -> list[str]:
-    """Each facet can be added to those of a page, in any order: no URL is far or repeats itself."""
+    """Return links that add one facet to those of a page: no URL is deep or repeats itself."""
     chosen = [part for part in path.split("/")[2:] if part]
     more = [f"{name}{n}" for n in range(4) for name in "abcdefgh"]
     return [f"/shop/{'/'.join([*chosen, one])}/" for one in more if one not in chosen]
@@ -171,7 +173,7 @@ def test_a_pattern_has_no_more_lists_than_its_cap_and_what_is_forgotten_makes_ro
         gone = [row["_id"] for row in database.targets.find({"start": False}).limit(5)]
         database.targets.delete_many({"_id": {"$in": gone}})
         freshet.crawl(wrapper, hours=30, code=1, FRESHET_MAX_PATTERN_LISTS=16)
-    (line,) = said(result.err, "left out, and others like it")
+    (line,) = lines_with(result.err, "left out, and others like it")
     assert "already 15 list pages match '/shop/'" in line
     assert "max_pattern_lists in the site definition, or FRESHET_MAX_PATTERN_LISTS" in line
     assert database.targets.count_documents({"start": False}) == 16
@@ -180,7 +182,7 @@ def test_a_pattern_has_no_more_lists_than_its_cap_and_what_is_forgotten_makes_ro
 
 
 def chained(path: str) -> list[str]:
-    """Items that link to other items for ever."""
+    """Return links from items to other items, forever."""
     number = int(path.rpartition("/")[2] or 0)
     return [f"/event/{number * 3 + n}" for n in (1, 2, 3)]
 
@@ -190,9 +192,9 @@ def test_items_that_link_to_items_for_ever_end_too(freshet: Freshet, database: D
         wrapper = calendar_wrapper(freshet, url, follow_item_links=True, max_pattern_items=20)
         result = freshet.crawl(wrapper)
     assert len(asked) == 21
-    assert said(result.err, "already 20 items match '/event/'")
+    assert lines_with(result.err, "already 20 items match '/event/'")
     assert database.listings.count_documents({"item": {"$nin": items_of(database)}}) == 0, (
-        "what is no target has no place in the category map"
+        "the category map contains only targets"
     )
 
 
@@ -207,6 +209,6 @@ def test_two_workers_share_a_pattern_s_cap(freshet: Freshet, database: Db, redis
         words = ("crawl", "site", "-a", f"wrapper={wrapper}")
         crawls = [freshet.start(*words, REDIS_URL=redis) for _ in range(2)]
         codes = [crawl.communicate(timeout=60) and crawl.returncode for crawl in crawls]
-        assert 1 in codes, "the worker that sums up: no item was found"
+        assert 1 in codes, "the worker that ends the run reports that no item was found"
     count = database.targets.count_documents({"start": False})
-    assert 40 <= count <= 40 + 32, "more by what one page of the other adds at most"
+    assert 40 <= count <= 40 + 32, "the other worker adds at most one page of links"

@@ -1,4 +1,4 @@
-"""Ways into a site: a sitemap as a start URL, and links on item pages."""
+"""Entry points of a site: a sitemap as a start URL, and links on item pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INDEX = '<sitemapindex xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{0}</
 
 
 def chain_wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
-    """One item on the list, the others one behind the other."""
+    """Write a chain of items: the list links to the first, each item to the next."""
     pages.list("list.html", ["item-a.html"])
     pages.item("item-a.html", "A", ["item-b.html", "/about.html"])
     pages.item("item-b.html", "B", ["item-c.html", "item-a.html"])

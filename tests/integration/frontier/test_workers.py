@@ -1,4 +1,4 @@
-"""Several processes share a pass through Redis: each page is fetched once, and the sums add up."""
+"""Processes that share a run through Redis: each page is fetched once, and the totals add up."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ ITEMS = 60
 PATIENCE_SECONDS = 60
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Return once something is true."""
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
+    while not condition():
+        assert time.monotonic() < deadline, "condition not met in time"
         time.sleep(0.02)
 
 
 def shop(freshet: Freshet, pages: Pages, items: int = ITEMS, **keys: object) -> Path:
-    """A site of list pages of ten items each, and its wrapper."""
+    """Write a site with list pages of ten items each, and its site definition."""
     lists = [f"/list/{n}" for n in range(items // 10)]
     pages.list("/index", lists)
     for n, path in enumerate(lists):
         pages.list(path, [f"/item/{n * 10 + k}" for k in range(10)])
         for k in range(10):
             pages.item(f"/item/{n * 10 + k}", f"Item {n * 10 + k}")
-    said: dict[str, object] = {
+    defaults: dict[str, object] = {
         "start_urls": [f"{pages.url}/index"],
         "list_pages": "/list/",
         "item_pages": "/item/",
         "fields": {"title": "h1"},
     }
-    return freshet.wrapper("shop", **(said | keys))
+    return freshet.wrapper("shop", **(defaults | keys))
 
 
 def keys_in(url: str, db: Db) -> list[str]:
-    """Names of all keys that a database's passes have in Redis."""
+    """Return the names of all Redis keys of a database's runs."""
     with driver.Redis.from_url(url) as client:
         return sorted(key.decode() for key in client.scan_iter(f"*freshet:{db.name}:*"))
 
@@ -67,23 +67,23 @@ def test_one_worker_makes_a_pass_as_a_process_alone_does(
 
 
 def start(freshet: Freshet, wrapper: Path, redis: str, count: int, **env: object) -> list[Process]:
-    """So many workers of one pass."""
+    """Start `count` workers of one run."""
     words = ("crawl", "site", "-a", f"wrapper={wrapper}")
     return [freshet.start(*words, REDIS_URL=redis, **env) for _ in range(count)]
 
 
 def ended(workers: list[Process]) -> list[str]:
-    """What each said, once all have ended well."""
-    said = [worker.communicate(timeout=60)[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * len(workers), said
-    return said
+    """Wait for all workers to succeed and return their logs."""
+    logs = [worker.communicate(timeout=60)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * len(workers), logs
+    return logs
 
 
 def test_three_workers_fetch_each_page_once_and_their_sums_add_up(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:
     wrapper = shop(freshet, pages, 300, concurrency=2)
-    said = ended(start(freshet, wrapper, redis, 3))
+    logs = ended(start(freshet, wrapper, redis, 3))
     fetched = 1 + 30 + 300
     assert set(asked(pages).values()) == {1}
     assert sum(asked(pages).values()) == fetched
@@ -93,7 +93,7 @@ def test_three_workers_fetch_each_page_once_and_their_sums_add_up(
     assert run["counts"]["visits"] == run["counts"]["new"] == fetched
     assert run["counts"]["discovered"] == fetched - 1
     assert database.visits.count_documents({}) == database.posts.count_documents({}) + 31 == fetched
-    (summary,) = [line for log in said for line in log.splitlines() if "accuracy 100" in line]
+    (summary,) = [line for log in logs for line in log.splitlines() if "accuracy 100" in line]
     assert f"{fetched} fetched: {fetched} new" in summary
     assert keys_in(redis, database) == []
 
@@ -113,7 +113,7 @@ def test_what_a_killed_worker_held_comes_back_and_is_stored_once(
     assert run["counts"]["visits"] == database.visits.count_documents({}) == 111
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
     assert database.targets.count_documents({"requested": 1}) == 111
-    # What was under way when the worker was killed is fetched again, and nothing else.
+    # Only the requests in flight at the time of the kill are repeated.
     assert sum(asked(pages).values()) <= 111 + 1
     assert keys_in(redis, database) == []
 
@@ -142,11 +142,11 @@ def test_a_worker_that_slept_too_long_stores_nothing_of_what_others_took_over(
     slept, lived = start(freshet, wrapper, redis, 2, **env)
     until(lambda: database.visits.count_documents({}) > 20)
     os.kill(slept.pid, signal.SIGSTOP)
-    said = ended([lived])
+    logs = ended([lived])
     os.kill(slept.pid, signal.SIGCONT)
     slept.communicate(timeout=60)
     assert slept.returncode in (0, 1)
-    assert "accuracy 100" in said[0]
+    assert "accuracy 100" in logs[0]
     assert database.visits.count_documents({}) == 67
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
 
@@ -159,7 +159,7 @@ def test_a_pass_that_lost_a_lease_is_counted_by_its_log(
     until(lambda: database.visits.count_documents({}) > 10)
     base = f"{{freshet:{database.name}:shop}}:"
     with driver.Redis.from_url(redis) as client:
-        # As if workers that died had told some of their visits twice.
+        # As if crashed workers had reported some of their visits twice.
         own = str(client.hget(f"{base}run", "id"), "ascii")
         client.hincrbyfloat(f"{base}{own}:counts", "visits", 3)
         client.hincrbyfloat(f"{base}{own}:counts", "item pages", 3)
@@ -181,8 +181,8 @@ def test_sigterm_ends_one_worker_and_the_others_go_on(
     left, stayed = start(freshet, wrapper, redis, 2)
     until(lambda: database.visits.count_documents({}) > 20)
     os.kill(left.pid, signal.SIGTERM)
-    said = ended([left, stayed])
-    assert "1 other worker is still running" in said[0]
+    logs = ended([left, stayed])
+    assert "1 other worker is still running" in logs[0]
     assert set(asked(pages).values()) == {1}
     (run,) = database.runs.find()
     assert (run["reason"], run["counts"]["visits"], run["workers"]) == ("finished", 67, 2)
@@ -212,7 +212,7 @@ def test_workers_keep_to_the_delay_and_the_number_of_one(
     wrapper = shop(freshet, pages, 20, concurrency=1, delay_seconds=0.1)
     began = time.monotonic()
     ended(start(freshet, wrapper, redis, 3, DOWNLOAD_DELAY_JITTER=0))
-    # robots.txt is asked for by each.
+    # Each worker requests robots.txt.
     times = sorted(
         request["at"] for request in pages.requests() if request["path"] != "/robots.txt"
     )
@@ -227,12 +227,12 @@ def test_a_limit_and_a_cap_of_requests_hold_for_all_workers_together(
     wrapper = shop(freshet, pages, 60)
     words = ("crawl", "site", "-a", f"wrapper={wrapper}", "-a", "limit=15")
     ended([freshet.start(*words, REDIS_URL=redis) for _ in range(2)])
-    # On a slow machine the second may come when the first is done, and make a pass of its own.
+    # On a slow machine, the second worker may start after the first run and make its own run.
     first, visited = database.runs.count_documents({}), sum(asked(pages).values())
     assert visited == database.visits.count_documents({}) == 15 * first
     ended(start(freshet, wrapper, redis, 2, FRESHET_HOST_REQUESTS=20))
-    passes = database.runs.count_documents({}) - first
-    assert sum(asked(pages).values()) - visited <= 20 * passes
+    runs = database.runs.count_documents({}) - first
+    assert sum(asked(pages).values()) - visited <= 20 * runs
 
 
 POISON = """

@@ -1,4 +1,4 @@
-"""Redis goes away in the middle of a shared pass: the pass waits, nothing is lost or repeated."""
+"""Redis outages during a shared run: the run waits; nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FETCHED = 67
 
 
 def check(database: Db, pages: Pages, url: str, again: int) -> None:
-    """Each page is stored once; `again` may have been fetched twice."""
+    """Check that each page is stored once; up to `again` pages may have been fetched twice."""
     (run,) = database.runs.find()
     assert (run["reason"], run["counts"]["visits"]) == ("finished", FETCHED)
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
@@ -38,8 +38,8 @@ def test_redis_is_killed_and_comes_back_with_its_append_only_file(
         server.terminate()
         time.sleep(2)
         server.start(60)
-        said = ended(workers)
-        assert all("unavailable, retrying" in log and "available again" in log for log in said)
+        logs = ended(workers)
+        assert all("unavailable, retrying" in log and "available again" in log for log in logs)
         check(database, pages, url_of(server), 0)
 
 
@@ -69,9 +69,9 @@ def test_a_redis_that_forgot_the_pass_ends_it_and_the_next_one_goes_on(
         until(lambda: database.visits.count_documents({}) > 20)
         server.terminate()
         server.start(60)
-        said = worker.communicate(timeout=60)[1]
+        log = worker.communicate(timeout=60)[1]
         assert worker.returncode == 1
-        assert "Redis lost it" in said
+        assert "Redis lost it" in log
         ended(start(freshet, wrapper, url_of(server), 1, **ENV))
     assert database.visits.count_documents({}) == FETCHED
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}

@@ -1,4 +1,4 @@
-"""Requests that a spider makes itself, feeds and cells in a shared pass."""
+"""Requests of a spider's own, feeds and cells in a shared run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.pushing import wait_for
 
 pytestmark = pytest.mark.soak
 
-# Each item page names another with its details; `read_details` logs what it got.
+# Each item page leads to a details page; `read_details` logs its content.
 SPIDER = """
 from scrapy import Request
 from spiders.wrapper import WrapperSpider
@@ -43,13 +43,13 @@ class Shop(WrapperSpider):
         assert response.request.headers.get("Accept-Language") == b"it" or of == "all"
         self.logger.info("details of %s: %s", of, response.css("h1::text").get())
 """
-# By what is in the meta of a request: those that were offered to all workers.
+# By the meta of the requests: number of requests offered to all workers.
 SHARED = {"detailed": 40, "objects": 20, "steering": 20}
 
 
 @pytest.fixture
 def words(pages: Pages, tmp_path: Path) -> tuple[str, ...]:
-    """A spider that makes requests of its own."""
+    """Write spiders that make their own requests; return the start of the crawl command."""
     pages.list("/index", [f"/item/{n}" for n in range(20)])
     pages.item("/shared", "Shared")
     for n in range(20):
@@ -70,14 +70,14 @@ def test_requests_of_a_spider_are_made_once_by_whoever_has_room(
 ) -> None:  # fmt: skip
     env = {"PYTHONPATH": tmp_path, "REDIS_URL": redis}
     workers = [freshet.start(*words, f"SPIDER_MODULES={module}", **env) for _ in range(2)]
-    said = "".join(ended(workers))
-    found = asked(pages)
-    # What cannot leave a process, for an object or a proxy in its meta, stays with its worker.
-    assert sum(map(int, re.findall(r"'scheduler/enqueued/redis': (\d+)", said))) == SHARED[module]
-    assert found.pop("/shared") == 1
-    assert set(found.values()) == {1}
-    assert len(found) == 41
-    assert said.count("details of") == 21
+    log = "".join(ended(workers))
+    paths = asked(pages)
+    # Requests with an object or a proxy in their meta cannot be shared and stay with their worker.
+    assert sum(map(int, re.findall(r"'scheduler/enqueued/redis': (\d+)", log))) == SHARED[module]
+    assert paths.pop("/shared") == 1
+    assert set(paths.values()) == {1}
+    assert len(paths) == 41
+    assert log.count("details of") == 21
     assert database.visits.count_documents({}) == 21
     assert keys_in(redis, database) == []
 
@@ -119,16 +119,16 @@ def test_what_a_stranger_writes_into_the_queue_is_thrown_out(
         until(lambda: database.visits.count_documents({}) > 0)
         base = f"{{freshet:{database.name}:shop}}:"
         run = str(client.hget(f"{base}run", "id"), "ascii")
-        for n, one in enumerate(strange):
+        for n, body in enumerate(strange):
             name = b"evil \xff %d" % n
-            client.hset(f"{base}{run}:bodies", name, one)
+            client.hset(f"{base}{run}:bodies", name, body)
             client.zadd(f"{base}{run}:pending", {name: 0})
         client.hset(f"{base}{run}:bodies", "good", json.dumps(good))
         client.zadd(f"{base}{run}:pending", {"good": 0})
         client.zadd(f"{base}{run}:pending", {"other http://127.0.0.1/": 0})
-    (said,) = ended([worker])
-    assert said.count("Invalid request in Redis dropped by shop") == len(strange) == MAX_LOGGED
-    assert "more are not logged" in said
+    (log,) = ended([worker])
+    assert log.count("Invalid request in Redis dropped by shop") == len(strange) == MAX_LOGGED
+    assert "more are not logged" in log
     assert not evil.exists()
     assert asked(pages)["/good"] == 1
     assert database.visits.count_documents({}) == 21
@@ -168,9 +168,9 @@ def test_services_on_several_machines_share_passes_and_their_reports_add_up(
     wait_for(lambda: database.visits.count_documents({}) == 67)
     for service in services:
         service.terminate()
-    done = [json.loads(service.communicate(timeout=60)[0]) for service in services]
+    reports = [json.loads(service.communicate(timeout=60)[0]) for service in services]
     assert set(asked(pages).values()) == {1}
-    assert sum(row["visits"] for one in done for row in one["spiders"]) == 67
-    assert sum(row["failed"] for one in done for row in one["spiders"]) == 0
+    assert sum(row["visits"] for report in reports for row in report["spiders"]) == 67
+    assert sum(row["failed"] for report in reports for row in report["spiders"]) == 0
     assert sum(run["counts"]["visits"] for run in database.runs.find()) == 67
     assert keys_in(redis, database) == []

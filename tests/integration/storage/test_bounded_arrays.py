@@ -1,4 +1,4 @@
-"""Arrays of a target that other people's pages fill: the newest entries stay, whatever comes."""
+"""Bounded arrays of a target that other people's pages fill: the newest entries are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLD = [f"http://old.example/{n}" for n in range(MAX_ALIASES)]
 
 
 def blog(freshet: Freshet, pages: Pages) -> Path:
-    """Lists whose names are categories, over items that are folders."""
+    """Write a site definition with lists named after categories, and items that are folders."""
     return freshet.wrapper(
         "blog",
         start_urls=[f"{pages.url}/list.html"],
@@ -54,25 +54,25 @@ def test_a_page_in_too_many_lists_keeps_its_newest_categories(
         pages.list(f"tag-{tag}.html", [])
     freshet.crawl(wrapper, "-a", "full=1", hours=50)
     left = [*tags[MAX_CATEGORIES // 2 :], "999"]
-    assert sorted(target(database, url)["categories"]) == left, "those that show it"
+    assert sorted(target(database, url)["categories"]) == left, "only the lists that show the page"
 
 
 @pytest.mark.parametrize("links", [["/item/a"], ["/item/a", "/item/a/"]], ids=["final", "twins"])
 def test_a_page_with_too_many_names_keeps_the_newest(
     freshet: Freshet, database: Db, pages: Pages, links: list[str]
 ) -> None:
-    """Named by where it leads, and by who leads to it."""
+    """Aliases come from the URL of a redirect target and from URLs that redirect to the page."""
     pages.list("list.html", links)
     pages.item("item/a/index.html", "A")
     wrapper = blog(freshet, pages)
     freshet.crawl(wrapper)
     owner = f"{pages.url}{links[-1]}"
-    known = target(database, owner)["aliases"]
-    assert len(known) == 1
+    aliases = target(database, owner)["aliases"]
+    assert len(aliases) == 1
     database.targets.update_one({"url": owner}, {"$set": {"aliases": OLD}})
     database.targets.update_many({}, {"$set": {"next_visit": datetime.now(UTC)}})
     freshet.crawl(wrapper, hours=200)
-    assert target(database, owner)["aliases"] == [*OLD[1:], *known]
+    assert target(database, owner)["aliases"] == [*OLD[1:], *aliases]
 
 
 def test_a_feed_of_too_many_folders_keeps_the_newest(

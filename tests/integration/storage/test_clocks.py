@@ -1,4 +1,4 @@
-"""Machines whose clocks are wrong, or are set during a run: all processes go by MongoDB's."""
+"""Machines with wrong or changing clocks: all processes use MongoDB's clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 ITEMS = 60
 FETCHED = 1 + ITEMS // 10 + ITEMS
 ROUNDS = 3
-# Between clocks of one machine, read across a socket.
+# Tolerance for two readings of one clock across a socket.
 SLACK = timedelta(milliseconds=50)
 
 
@@ -33,19 +33,19 @@ def clock(tmp_path: Path) -> WrongClock:
 
 
 def check_log(database: Db, began: datetime, expected: dict[str, int]) -> None:
-    """All times are true, the rows of each page stand in order, and no change is missing.
+    """Check that times are correct, the rows of each page are in order, and no change is missing.
 
-    expected: contents that each page has had while it was visited, by its path
+    expected: number of contents of each page while it was visited, by path
     """
     ended = datetime.now(UTC)
     rows = defaultdict(list)
-    # In the order in which they were written.
+    # In insertion order.
     for row in database.visits.find().sort("$natural", 1):
         assert began - SLACK <= row["at"] <= ended + SLACK, row["at"]
         rows["/" + row["target"].split("/", 3)[3]].append(row)
-    for path, of_page in rows.items():
-        assert all(one["at"] < other["at"] for one, other in pairwise(of_page)), path
-        changes = sum(row["outcome"] in ("new", "changed") for row in of_page)
+    for path, page_rows in rows.items():
+        assert all(one["at"] < other["at"] for one, other in pairwise(page_rows)), path
+        changes = sum(row["outcome"] in ("new", "changed") for row in page_rows)
         assert changes == expected.get(path, 1), path
     for target in database.targets.find():
         newest = max(row["at"] for row in visits(database, target=target["url"]))
@@ -72,7 +72,7 @@ def test_runs_whose_clocks_differ_log_every_change_in_order(
         if edit:
             edited(pages, edit)
         freshet.crawl(wrapper, "-a", "full=1", **clock.env)
-        # What was visited is not due for the next clock.
+        # A visited target is not due for the next clock.
         freshet.crawl(wrapper, **clock.env)
     assert set(asked(pages).values()) == {ROUNDS}
     check_log(database, began, {f"/item/{n}": ROUNDS for n in range(0, ITEMS, 2)})
@@ -89,12 +89,12 @@ def test_workers_whose_clocks_differ_visit_each_page_once(
     for edit in range(ROUNDS):
         if edit:
             edited(pages, edit)
-        # Another of the three prepares the run, and the last one sums it up.
+        # In each round, another machine prepares the run and the last machine ends it.
         order = random.Random(edit).sample(clocks, 3)
         full = ("-a", "full=1") if edit else ()
         workers = [freshet.start(*words, *full, REDIS_URL=redis, **one.env) for one in order]
-        said = ended(workers)
-        assert sum("this machine's clock is 10 min" in log for log in said) == 2
+        logs = ended(workers)
+        assert sum("this machine's clock is 10 min" in log for log in logs) == 2
         assert set(asked(pages).values()) == {edit + 1}
     runs = list(database.runs.find().sort("started"))
     assert sum(run["counts"].get("visits", 0) for run in runs) == ROUNDS * FETCHED

@@ -1,4 +1,4 @@
-"""Crashes: whatever is killed, the next run makes the database whole, by the server's own log."""
+"""Crashes: after any kill, the next run repairs the database; compared with the site's log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ price = {{ css = "p.price", type = "price" }}
 
 
 class Crashing:
-    """A site, a wrapper for it, and an embedded server, each of which can be killed."""
+    """A site, its site definition, and an embedded server; a test can kill crawl and server."""
 
     def __init__(self, folder: Path, site: RunningSite) -> None:
         self.site = site
@@ -49,29 +49,29 @@ class Crashing:
         self.wrapper.write_text(WRAPPER.format(url=site.url, items=ITEMS))
 
     def start(self) -> Process:
-        """A crawl at work."""
+        """Start a crawl."""
         env = os.environ | {"FRESHET_DATA_DIR": str(self.data)}
         env.pop("MONGO_URI", None)
         return python("scrapy", ["crawl", "site", "-a", f"wrapper={self.wrapper}"], env)
 
     def finish(self) -> None:
-        """A crawl from start to end."""
+        """Run a crawl from start to end."""
         crawl = self.start()
         _, err = crawl.communicate(timeout=120)
         assert crawl.returncode == 0, err
 
     def database(self) -> Any:
-        """A look at what is stored; starts the server again if it is dead."""
+        """Return the database; restart the server if it is not running."""
         self.clients.append(pymongo.MongoClient(self.server.start()))
         return self.clients[-1].get_default_database()
 
     def acknowledged(self) -> dict[str, Any]:
-        """The visits that the targets know of, by URL."""
+        """Return the visits stored in the targets, by URL."""
         found = self.database().targets.find({"requested": {"$gt": 0}})
         return {target["url"]: target["last_visit"]["_id"] for target in found}
 
     def wait_for_visits(self, visits: int, seconds: float = 20) -> None:
-        """Return when the server has answered `visits` more requests."""
+        """Wait until the server has answered `visits` more requests."""
         before, deadline = len(self.site.requests()), time.monotonic() + seconds
         while len(self.site.requests()) < before + visits and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -89,7 +89,7 @@ def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashing]:
 
 
 def check_whole(crashing: Crashing, ever_acknowledged: dict[str, Any]) -> None:
-    """Everything once, nothing lost, and the site's own log agrees."""
+    """Check that everything is stored once, nothing is lost, and the site's log agrees."""
     db = crashing.database()
     answered = Counter(
         crashing.site.url + request["path"]
@@ -102,13 +102,13 @@ def check_whole(crashing: Crashing, ever_acknowledged: dict[str, Any]) -> None:
     assert len(db.posts.distinct("url")) == ITEMS
     assert db.versions.count_documents({}) == ITEMS + LISTS
     assert db.targets.count_documents({}) == ITEMS + LISTS
-    assert set(logged) == set(answered), "every page that was asked for has its visit"
-    assert set(logged.values()) == {1}, "and each visit stands once"
+    assert set(logged) == set(answered), "every requested page has a visit"
+    assert set(logged.values()) == {1}, "and each visit is stored once"
     assert all(answered[url] >= 1 for url in logged)
 
     final = {visit["target"]: visit["_id"] for visit in db.visits.find()}
     lost = {url for url, visit in ever_acknowledged.items() if final.get(url) != visit}
-    assert not lost, "a visit that was acknowledged before a crash is the one that stands"
+    assert not lost, "a visit acknowledged before a crash is kept"
     assert db.runs.count_documents({"finished": None}) == 0
     assert db.listings.count_documents({"shown": True}) == ITEMS
 
@@ -126,7 +126,7 @@ def test_ten_kills_of_the_crawl_lose_nothing_and_double_nothing(crashing: Crashi
         crawl.communicate()
         for url, visit in crashing.acknowledged().items():
             assert acknowledged.setdefault(url, visit) == visit, "no page is visited twice"
-    assert crashing.database().visits.count_documents({}) < ITEMS + LISTS, "killed in mid-pass"
+    assert crashing.database().visits.count_documents({}) < ITEMS + LISTS, "killed during the run"
     crashing.finish()
     check_whole(crashing, acknowledged)
 

@@ -1,4 +1,4 @@
-"""`scrapy db copy`: a database on another server, whole or not at all."""
+"""`scrapy db copy`: copy a database to another server, completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ VISIT = {"spider": "shop", "target": "https://s.example/", "outcome": "new", "ch
 
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[tuple[Client, str]]:
-    """Another server, and its URI."""
+    """Run another server; yield its client and URI."""
     with second_mongod() as made:
         yield made
 
 
 @pytest.fixture
 def other(elsewhere: tuple[Client, str], database: Db) -> Iterator[tuple[Db, str]]:
-    """An empty database on it, and its URI."""
+    """Yield an empty database on the other server, and its URI."""
     client, uri = elsewhere
     name = f"copy_of_{database.name}"[:38]
     try:
@@ -44,7 +44,7 @@ def other(elsewhere: tuple[Client, str], database: Db) -> Iterator[tuple[Db, str
 
 @pytest.fixture
 def filled(stored: tuple[Db, str]) -> Db:
-    """A database with documents of many kinds."""
+    """Return a database with documents of many kinds."""
     db, uri = stored
     on(uri, prepare)
     db.visits.insert_many(VISIT | {"_id": n, "at": LONG_AGO} for n in range(2500))
@@ -59,7 +59,7 @@ def filled(stored: tuple[Db, str]) -> Db:
 
 @contextmanager
 def halting_after(inserts: int, server: Client) -> Iterator[None]:
-    """A server that answers Freshet's inserts so many times and no more."""
+    """Let the server answer `inserts` inserts of Freshet and block all later ones."""
     data = {"failCommands": ["insert"], "appName": "freshet", "blockConnection": True,
             "blockTimeMS": 600_000}  # fmt: skip
     order = {"configureFailPoint": "failCommand", "mode": {"skip": inserts}, "data": data}
@@ -67,7 +67,7 @@ def halting_after(inserts: int, server: Client) -> Iterator[None]:
     try:
         yield
     finally:
-        # The order is not taken back before those that it halts have ended.
+        # Turning the fail point off waits for the blocked operations, so end them first.
         halted = [{"$currentOp": {}}, {"$match": {"appName": "freshet"}}]
         for operation in server.admin.aggregate(halted):
             server.admin.command("killOp", op=operation["opid"])
@@ -75,11 +75,11 @@ def halting_after(inserts: int, server: Client) -> Iterator[None]:
 
 
 def shapes(db: Db) -> dict[str, Row]:
-    """Options and indexes of each collection."""
+    """Return the options and indexes of each collection."""
     found: dict[str, Row] = {}
-    for one in db.list_collections(filter={"type": "collection"}):
-        indexes = {row["name"]: row for row in db[one["name"]].list_indexes()}
-        found[one["name"]] = {"options": one["options"], "indexes": indexes}
+    for row in db.list_collections(filter={"type": "collection"}):
+        indexes = {row["name"]: row for row in db[row["name"]].list_indexes()}
+        found[row["name"]] = {"options": row["options"], "indexes": indexes}
     return found
 
 
@@ -94,7 +94,7 @@ def test_a_crawled_site_goes_on_on_another_server(
     done = freshet("db", "copy", uri)
     assert (done.code, done.err) == (0, ""), done.err
     n = sum(len(rows) for rows in left_in(database).values())
-    # All but the leases.
+    # All collections except the leases.
     collections = len(database.list_collection_names()) - 1
     assert done.out == (
         f"copied {n} documents in {collections} collections to {uri}. "
@@ -104,7 +104,7 @@ def test_a_crawled_site_goes_on_on_another_server(
     assert shapes(there) == shapes(database)
     pages.clear_log()
     freshet.crawl(wrapper, MONGO_URI=uri)
-    assert not asked(pages), "nothing is due there that is not due here"
+    assert not asked(pages), "only targets due in the source are due in the copy"
 
 
 def test_there_and_back(
@@ -119,7 +119,7 @@ def test_there_and_back(
         assert left_in(back) == left_in(filled)
         assert list(back.meta.find().sort("_id")) == list(filled.meta.find().sort("_id"))
         assert shapes(back) == shapes(filled)
-    assert there.visits.count_documents({}) == 2500, "the source stays"
+    assert there.visits.count_documents({}) == 2500, "the source is unchanged"
 
 
 def test_what_is_not_of_the_schema_comes_too(
@@ -159,7 +159,7 @@ def test_a_copy_that_was_killed_is_used_by_nobody_and_begun_anew(
     freshet: Freshet, filled: Db, elsewhere: tuple[Client, str], other: tuple[Db, str]
 ) -> None:
     there, uri = other
-    # meta, runs, versions and a batch of visits.
+    # The documents of meta, runs and versions, and one batch of visits.
     with halting_after(4, elsewhere[0]):
         copying = freshet.start("db", "copy", uri)
         deadline = time.monotonic() + 60
@@ -178,7 +178,7 @@ def test_a_copy_that_was_killed_is_used_by_nobody_and_begun_anew(
 
     filled.visits.delete_many({"_id": {"$gte": 1000}})
     assert run(freshet, "db", "copy", uri).code == 0
-    assert left_in(there) == left_in(filled), "nothing of the first copy is left"
+    assert left_in(there) == left_in(filled), "nothing remains of the first copy"
     assert there.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
 
 
@@ -209,7 +209,7 @@ def test_nothing_is_copied_while_a_pass_is_at_work(
         assert done.complaint.endswith("Wait until it has finished, or stop it")
     assert other[0].list_collection_names() == []
     assert run(freshet, "db", "copy", other[1]).code == 0
-    assert other[0].leases.count_documents({}) == 0, "who is at work here is not at work there"
+    assert other[0].leases.count_documents({}) == 0, "leases are not copied"
 
 
 @pytest.mark.parametrize(

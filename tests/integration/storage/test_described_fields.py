@@ -1,4 +1,4 @@
-"""All stored fields are described in the validators, and so in the reference."""
+"""All stored fields are described in the validators, and therefore in the reference."""
 
 from __future__ import annotations
 

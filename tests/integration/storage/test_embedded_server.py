@@ -1,4 +1,4 @@
-"""The embedded MongoDB server: started once, found again, healed after a crash."""
+"""The embedded MongoDB server: started once, found again, repaired after a crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.harness import Db, Freshet, Row
 
 @pytest.fixture
 def data(mongo: EmbeddedServer) -> Iterator[Path]:
-    """A data folder of the test's own; depends on `mongo` to be skipped with it."""
+    """Yield a data folder for one test; depends on `mongo` to be skipped with it."""
     folder = Path(tempfile.mkdtemp(prefix="fe-"))
     yield folder
     shutil.rmtree(folder)
@@ -29,21 +29,21 @@ def data(mongo: EmbeddedServer) -> Iterator[Path]:
 
 @pytest.fixture
 def alone(data: Path, tmp_path: Path) -> Iterator[Freshet]:
-    """Freshet without MONGO_URI; its server, if it started one, is stopped at the end."""
+    """Yield Freshet without MONGO_URI; stop its server at the end."""
     with Freshet(tmp_path, FRESHET_DATA_DIR=data) as freshet:
         yield freshet
     freshet("db", "stop")
 
 
 def state(freshet: Freshet, action: str = "status") -> Row:
-    """What `scrapy db` says for machines."""
+    """Return the JSON output of `scrapy db`."""
     result = freshet("db", action, "--json")
     assert result.err == ""
     return dict(json.loads(result.out))
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is alive; one that is dead and not yet reaped has no command line."""
+    """Return true if a process is running; a zombie process has no command line."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except OSError:
@@ -51,7 +51,7 @@ def runs(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """Kill a mongod that this test started, and wait until it is dead."""
+    """Kill a mongod that this test started, and wait until it has ended."""
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
     while runs(pid):
@@ -89,7 +89,7 @@ def test_it_starts_tells_its_state_and_stops(alone: Freshet, data: Path) -> None
     stopped = alone("db", "stop")
     assert (stopped.code, stopped.out) == (0, "stopped\n")
     assert not runs(running["pid"])
-    assert alone("db", "stop").code == 0, "nothing to stop is no error"
+    assert alone("db", "stop").code == 0, "a server that is not running is not an error"
 
 
 def test_no_network_port_is_opened(alone: Freshet, data: Path) -> None:
@@ -137,7 +137,7 @@ def test_what_a_killed_server_leaves_behind_is_put_right(alone: Freshet, data: P
     assert second["running"] is True
     assert second["pid"] != first["pid"]
     assert second["uri"] == first["uri"]
-    assert numbers(second["uri"]) == [1], "what was acknowledged is still there"
+    assert numbers(second["uri"]) == [1], "acknowledged writes are still there"
 
 
 def test_data_survives_a_stop_and_a_start(alone: Freshet) -> None:
@@ -181,7 +181,7 @@ def test_a_socket_folder_that_others_can_enter_is_refused(
         assert result.code == 1
         assert "is open to other users" in result.complaint
         assert str(place) in result.complaint
-        assert mine.read_text() == "of someone else", "nothing there was touched"
+        assert mine.read_text() == "of someone else", "the folder was not changed"
     finally:
         freshet("db", "stop")
         mine.unlink(missing_ok=True)

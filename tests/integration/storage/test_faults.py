@@ -18,7 +18,7 @@ SHARED = ["clock", "stop", "cut MongoDB"]
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder whose sockets have short names."""
+    """Yield a folder with a short path for sockets."""
     with tempfile.TemporaryDirectory(prefix="ff-") as name:
         yield Path(name)
 

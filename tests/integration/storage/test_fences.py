@@ -1,4 +1,4 @@
-"""Late and interrupted writers: log, targets, versions and claims are of the same fetches."""
+"""Late and interrupted writers: log, targets, versions and claims describe the same fetches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTE = timedelta(minutes=1)
 NAMES = ("list", "item-1", "item-2", "item-3")
 OLD, NEW, LATER, OTHER = text(1), text(2), text(3), text(4)
 FIRST = ("item-1 item-2 item-3", OLD, edited(OLD, 3), OTHER)
-# The last item was another page for a moment, and is what it was before.
+# The last item had other content for a moment and then its previous content again.
 THIRD = ("item-1 item-3", LATER, edited(LATER, 3), OTHER)
 BETWEEN = ("item-2 item-3", NEW, edited(LATER, 2), text(5))
 MOST_WRITES = 40
@@ -32,31 +32,35 @@ LEASE_SECONDS = 1.0
 
 
 def broken(report: Report) -> dict[str, list[str]]:
-    return {str(law): one.examples for law, one in report.broken.items() if one.count}
+    return {
+        str(invariant): violations.examples
+        for invariant, violations in report.broken.items()
+        if violations.count
+    }
 
 
 def relayed(uri: str, cutter: Cutter) -> str:
     return f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}"
 
 
-def visits(found: list[Target], contents: tuple[str, ...], at: datetime) -> list[Visit]:
-    return [visit(one, what, at) for one, what in zip(found, contents, strict=True)]
+def visits(targets: list[Target], contents: tuple[str, ...], at: datetime) -> list[Visit]:
+    return [visit(target, content, at) for target, content in zip(targets, contents, strict=True)]
 
 
 async def first_run(uri: str, redis: str | None = None) -> None:
     async with process(uri, BEGIN, redis) as one:
         await one.begin()
-        found = visits(await one.due(*NAMES), FIRST, BEGIN + MINUTE)
-        assert refused(await one.store(found)) == [False] * len(NAMES)
+        batch = visits(await one.due(*NAMES), FIRST, BEGIN + MINUTE)
+        assert refused(await one.store(batch)) == [False] * len(NAMES)
         await one.db.runs.update_many({}, {"$set": {"finished": BEGIN + HOUR}})
 
 
 async def cut_run(uri: str, cutter: Cutter) -> bool:
-    """A run whose way to MongoDB is cut; whether that was before it had stored its batch."""
+    """Run a crawl whose connection to MongoDB is cut; return true if its batch was not stored."""
     async with process(relayed(uri, cutter), BEGIN + 2 * HOUR) as one:
-        found = visits(await one.due(*NAMES), BETWEEN, BEGIN + 2 * HOUR + MINUTE)
+        batch = visits(await one.due(*NAMES), BETWEEN, BEGIN + 2 * HOUR + MINUTE)
         cutter.arm()
-        return lost(await one.store(found))
+        return lost(await one.store(batch))
 
 
 async def next_run(
@@ -64,12 +68,12 @@ async def next_run(
 ) -> dict[str, list[str]]:
     async with process(uri, BEGIN + 4 * HOUR, redis) as one:
         await one.begin()
-        found = visits(await one.due(*NAMES), contents, BEGIN + 4 * HOUR + MINUTE)
-        assert not any(refused(await one.store(found)))
+        batch = visits(await one.due(*NAMES), contents, BEGIN + 4 * HOUR + MINUTE)
+        assert not any(refused(await one.store(batch)))
         return broken(await check(one.db))
 
 
-# The driver forgets sockets that nobody accepted.
+# PyMongo does not close sockets whose connection was never accepted.
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -88,7 +92,7 @@ def test_a_cut_at_any_write_of_a_batch_leaves_one_history(
             edges = db.listings.find({"shown": True})
             shown = {edge["item"].rpartition("/")[2] for edge in edges}
             assert shown == set(contents[0].split()), (nth, cutter.seen)
-        # While their warnings are ignored.
+        # Collect the sockets now, while their warnings are ignored.
         gc.collect()
         if not was_cut:
             break
@@ -130,11 +134,11 @@ def test_a_worker_that_stood_still_at_any_write_leaves_nothing_stale(
             if not holder.is_cut:
                 break
     assert 8 < nth < MOST_WRITES - 1, holder.seen
-    assert were_late == {True, False}, "late before the targets are written, not after it"
+    assert were_late == {True, False}, "rejected before the targets are written, not afterwards"
 
 
 async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple[str, ...]) -> bool:
-    """One process stands still while another takes its targets over; whether it was refused."""
+    """Pause one process while another takes over its targets; return true if it was rejected."""
     at = BEGIN + 2 * HOUR
     async with process(relayed(uri, holder), at, redis) as slow, process(uri, at, redis) as other:
         found = visits(await slow.due(*NAMES), BETWEEN, at + MINUTE)
@@ -147,15 +151,15 @@ async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple
         newer = visits(await other.due(*NAMES), contents, at + 5 * MINUTE)
         assert not any(refused(await other.store(newer)))
         holder.go_on()
-        said = set(refused(await storing))
-        assert len(said) == 1, said
+        rejections = set(refused(await storing))
+        assert len(rejections) == 1, rejections
         assert broken(await check(other.db)) == {}, holder.seen
         await other.db.runs.update_many({}, {"$set": {"finished": at}})
-        return said == {True}
+        return rejections == {True}
 
 
 def stores_versions(_: str, collection: str, __: dict[str, Any]) -> bool:
-    """Whether a write stores versions."""
+    """Return true if a write stores versions."""
     return collection == "versions"
 
 
@@ -200,7 +204,7 @@ def test_a_batch_that_redis_was_away_for_leaves_no_versions(databases: Any) -> N
 async def _without_redis(uri: str, server: Redis) -> None:
     at = BEGIN + 2 * HOUR
     async with process(uri, at, server.url) as one:
-        found = visits(await one.due(*NAMES), BETWEEN, at + MINUTE)
+        batch = visits(await one.due(*NAMES), BETWEEN, at + MINUTE)
         server.kill()
-        assert lost(await one.store(found))
+        assert lost(await one.store(batch))
         assert broken(await check(one.db)) == {}

@@ -1,4 +1,4 @@
-"""Versions have a bound of bytes: for each target and for each site, and the oldest go first."""
+"""Limits of the versions' size per target and per site: the oldest versions are deleted first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shop(freshet: Freshet, pages: Pages, items: int) -> Path:
 
 
 def sizes(db: Db, **query: object) -> dict[str, int]:
-    """Bytes of versions, by their `_id`, oldest first."""
+    """Return the sizes of versions in bytes by `_id`, oldest first."""
     rows: list[Row] = list(db.versions.find(query).sort("at"))
     return {row["_id"]: len(bson.encode(row["content"])) for row in rows}
 
@@ -45,11 +45,11 @@ def change(pages: Pages, items: int, seed: int) -> None:
 
 
 def check_current_contents_are_there(db: Db) -> None:
-    there = set(sizes(db))
-    for one in db.targets.find({"content_hash": {"$ne": None}, "kind": {"$ne": "feed"}}):
-        assert f"{one['_id']} {one['content_hash']}" in there
-    for one in db.posts.find():
-        assert f"{one['_id']} {one['content_hash']}" in there
+    stored = set(sizes(db))
+    for row in db.targets.find({"content_hash": {"$ne": None}, "kind": {"$ne": "feed"}}):
+        assert f"{row['_id']} {row['content_hash']}" in stored
+    for row in db.posts.find():
+        assert f"{row['_id']} {row['content_hash']}" in stored
 
 
 def test_a_large_page_that_changes_all_the_time_is_bounded(
@@ -65,10 +65,10 @@ def test_a_large_page_that_changes_all_the_time_is_bounded(
         assert found["kept_bytes"] == sum(kept.values())
         hashes.append(found["content_hash"])
         newest = [f"shop {url} {one}" for one in hashes[-len(kept) :]]
-        assert list(kept) == newest, "the oldest go first"
+        assert list(kept) == newest, "the oldest are deleted first"
         check_current_contents_are_there(database)
     assert len(kept) > 1
-    assert len(visits(database, target=url)) == 8, "the log has every visit"
+    assert len(visits(database, target=url)) == 8, "the log contains every visit"
     result = freshet("history", url, "--diff", hours=9)
     assert result.code == 0, result.err
     counts = json.loads(freshet("targets", "--json").out)
@@ -121,8 +121,8 @@ def test_a_site_is_bounded_by_its_oldest_versions(
     assert len(kept) > 4
     assert len(visits(database)) == 5 * 4
     findings = json.loads(freshet("doctor", "--json", FRESHET_MAX_SITE_MB=2).out)["findings"]
-    (said,) = [row["found"] for row in findings if row["check"] == "versions"]
-    assert said == f"{site['kept_bytes'] / MEGABYTE:.1f} MB stored, limit 2.0 MB"
+    (message,) = [row["found"] for row in findings if row["check"] == "versions"]
+    assert message == f"{site['kept_bytes'] / MEGABYTE:.1f} MB stored, limit 2.0 MB"
 
 
 def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
@@ -137,7 +137,7 @@ def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
         check_current_contents_are_there(database)
         assert database.posts.count_documents({}) == 5
     assert "the current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
-    assert result.err.count("the current contents have") <= 3, "it is not said for each batch"
+    assert result.err.count("the current contents have") <= 3, "not logged for each batch"
 
 
 def test_prune_keeps_to_the_bounds_and_counts_again(

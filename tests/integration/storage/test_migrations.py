@@ -1,6 +1,6 @@
-"""Data of an older version are migrated when the database is opened, data of a newer one refused.
+"""Opening a database migrates data of an older version and rejects data of a newer one.
 
-No released version has other data than the present one, so the migration here is an example.
+All released versions use the current data format, so the migration here is an example.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 class PowerCut(Exception):
-    """Ends a migration halfway."""
+    """End a migration halfway."""
 
 
 class AddTitles:
-    """An example: give each target without a title its URL as title; a crash may end it halfway."""
+    """An example: set missing titles of targets to their URLs; a crash can end it halfway."""
 
     def __init__(self) -> None:
         self.calls = self.crash_after = 0
@@ -45,7 +45,7 @@ class AddTitles:
 
 @pytest.fixture
 def migration(monkeypatch: pytest.MonkeyPatch) -> AddTitles:
-    """Return the example; it is a version later than this one's data, and does not crash."""
+    """Register the example as the migration to the next data version, without a crash."""
     example = AddTitles()
     example.crash_after = 100
     monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
@@ -54,7 +54,7 @@ def migration(monkeypatch: pytest.MonkeyPatch) -> AddTitles:
 
 
 def put_targets(db: Db, n: int) -> None:
-    """Store n targets as the version before the example left them."""
+    """Store n targets in the format before the example."""
     db.meta.insert_one({"_id": "schema", "version": schema.VERSION - 1})  # type: ignore[dict-item]
     urls = [f"http://x.test/{i}" for i in range(n)]
     db.targets.insert_many([new_document("x", url, Kind.ITEM, NOW, NOW) for url in urls])

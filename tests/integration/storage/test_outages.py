@@ -1,4 +1,4 @@
-"""MongoDB is unavailable in the middle of a run: its disk is full, or its process is stopped."""
+"""MongoDB becomes unavailable during a run: its disk is full, or its process is stopped."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tests.integration.harness import Db, Freshet, Pages, Row, asked, outcomes, 
 from tests.integration.redis_server import private_server, url_of
 
 ITEMS = 120
-# Of each page: MongoDB has to ask for more blocks all the time.
+# Of each page, so that MongoDB needs new disk blocks all the time.
 CHARACTERS = 40_000
 DISK_MB = 500
-# The outage is to be met by writes, not by the check of the free space.
+# Writes must encounter the outage before the check of free space does.
 ENV = {"FRESHET_MIN_FREE_MB": 0, "FRESHET_COMMIT_SIZE": 5}
 UNAVAILABLE, AVAILABLE = "MongoDB unavailable, retrying", "MongoDB available again after"
 
 
 @pytest.fixture
 def folder(mongo: EmbeddedServer) -> Iterator[Path]:
-    """A folder with a short name; depends on `mongo` to be skipped with it."""
+    """Yield a folder with a short path; depends on `mongo` to be skipped with it."""
     made = Path(tempfile.mkdtemp(prefix="fo-"))
     yield made
     shutil.rmtree(made)
@@ -54,7 +54,7 @@ def disk(folder: Path) -> Iterator[SmallDisk]:
 
 @contextmanager
 def embedded(data: Path, home: Path, **env: object) -> Iterator[Freshet]:
-    """Freshet with an embedded server of its own."""
+    """Yield Freshet with its own embedded server."""
     server = EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None))
     with Freshet(home, FRESHET_DATA_DIR=data, **env) as freshet:
         yield freshet
@@ -65,14 +65,14 @@ def embedded(data: Path, home: Path, **env: object) -> Iterator[Freshet]:
 
 @contextmanager
 def opened(data: Path) -> Iterator[Db]:
-    """The database of an embedded server."""
+    """Yield the database of an embedded server."""
     client: pymongo.MongoClient[Row]
     with pymongo.MongoClient(EmbeddedServer.of(Config.load(data_dir=data)).start()) as client:
         yield client.get_default_database()
 
 
 def shop(freshet: Freshet, pages: Pages, **keys: object) -> Path:
-    """A site of large items that takes a few seconds."""
+    """Write a site of large items whose crawl takes a few seconds."""
     chance, paths = random.Random(1), [f"/item-{i}.html" for i in range(ITEMS)]
     for path in paths:
         text = "".join(chance.choices(string.ascii_letters + " ", k=CHARACTERS))
@@ -89,12 +89,12 @@ def shop(freshet: Freshet, pages: Pages, **keys: object) -> Path:
 
 
 def short(err: str) -> str:
-    """A log without what pages hold."""
+    """Shorten the lines of a log, without the content of pages."""
     return "\n".join(line[:300] for line in err.splitlines())
 
 
 def server_is_down(data: Path) -> bool:
-    """Whether no process of an embedded server is alive."""
+    """Return true if no process of an embedded server is running."""
     return EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None)).pid() is None
 
 
@@ -106,7 +106,7 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def check_nothing_is_lost(db: Db, pages: Pages) -> None:
-    """Each page is asked for once, and stored once and whole."""
+    """Check that each page is requested once and stored once and completely."""
     assert outcomes(db) == {"new": ITEMS + 1}
     assert len({row["target"] for row in visits(db)}) == ITEMS + 1
     assert set(asked(pages).values()) == {1}
@@ -130,7 +130,7 @@ def test_a_full_disk_halts_the_run_until_there_is_room(
         assert crawl.returncode == 0, short(err)
         assert err.count(UNAVAILABLE) == 1, short(err)
         assert err.count(AVAILABLE) == 1, short(err)
-        # What is said first is what was met first: a refused write, or a server that gave up.
+        # The first message depends on the first error: a rejected write, or a server that stopped.
         assert "cannot be stored" not in err
         with opened(disk.folder) as db:
             check_nothing_is_lost(db, pages)
@@ -198,15 +198,15 @@ def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
         assert status.out.startswith(f"mongod (process {pid}, data in {folder / 'data'})")
         assert "is not responding since" in status.out
         assert status.out.endswith(f"Continue it: kill -CONT {pid}\n")
-        said = json.loads(freshet("db", "status", "--json").out)
-        assert (said["running"], said["pid"]) == (False, pid)
-        assert said["not_responding"] == status.out.strip(), "since the same time"
+        report = json.loads(freshet("db", "status", "--json").out)
+        assert (report["running"], report["pid"]) == (False, pid)
+        assert report["not_responding"] == status.out.strip(), "both report the same time"
         for words in (("db", "start"), ("db", "stop"), ("targets",)):
             result = freshet(*words)
             assert (result.code, status.out.strip() in result.complaint) == (1, True)
         other = freshet("crawl", "site", "-a", f"wrapper={wrapper}", "-a", "name=other")
         assert other.code == 1
-        assert time.monotonic() < began + 45, "nobody has waited for a process that is stopped"
+        assert time.monotonic() < began + 45, "no command waited for the stopped process"
 
         _, err = crawl.communicate(timeout=300)
         stopped.join()
@@ -285,7 +285,7 @@ def test_a_run_ends_in_good_order_before_the_disk_is_full(
             assert run["finished"]
             assert "the run ended early" in run["error"]
             assert run["counts"]["visits"] == len(asked(pages)) < ITEMS
-            assert outcomes(db) == {"new": len(asked(pages))}, "all that was fetched is stored"
+            assert outcomes(db) == {"new": len(asked(pages))}, "all fetched pages are stored"
 
         at_once = freshet(*words, FRESHET_MIN_FREE_MB=100)
         assert at_once.code == 1

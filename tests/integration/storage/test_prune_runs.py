@@ -1,4 +1,4 @@
-"""Old passes leave the log; the last one always stays."""
+"""Pruning removes old runs from the log, but never the last one."""
 
 from __future__ import annotations
 

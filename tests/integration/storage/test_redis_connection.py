@@ -1,4 +1,4 @@
-"""A Redis server that cannot be used, and what a user is told of it."""
+"""Unusable Redis servers and their error messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.redis
 
 
 def error_of(url: str, **options: float) -> FreshetError:
-    """What `open_redis` says of a URL."""
+    """Return the error that `open_redis` raises for a URL."""
     with pytest.raises(FreshetError) as caught:
         asyncio.run(open_redis(url, **options))
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Writes that the server refuses: one page's cost that page, what is no page's ends the pass."""
+"""Writes that the server rejects: one page's write fails only that page, all others end the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BAD = "item-3.html"
 
 @pytest.fixture
 def words(freshet: Freshet, pages: Pages, database: Db) -> tuple[str, ...]:
-    """A crawl of ten items that have been seen, each of which has changed since."""
+    """Return a crawl of ten known items that have all changed."""
     names = [f"item-{i}.html" for i in range(10)]
     pages.list("list.html", names)
     for name in names:
@@ -29,7 +29,7 @@ def words(freshet: Freshet, pages: Pages, database: Db) -> tuple[str, ...]:
 
 
 def refuse(db: Db, collection: str, **query: object) -> None:
-    """From now on the collection takes only documents that match."""
+    """Let the collection reject documents that do not match."""
     db.command("collMod", collection, validator=query, validationAction="error")
 
 
@@ -54,10 +54,10 @@ def test_an_error_that_cannot_be_stored_either_ends_the_pass(
     result = freshet(*words, hours=1)
 
     assert result.code == 1
-    said = [
+    lines = [
         line for line in result.err.splitlines() if f"{pages.url}/{BAD}: BulkWriteError" in line
     ]
-    assert said, result.err
+    assert lines, result.err
     assert "Spider closed (storage)" in result.err
     assert database.runs.count_documents({"finished": None}) == 1
     assert before is not None

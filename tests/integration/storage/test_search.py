@@ -1,4 +1,4 @@
-"""`scrapy search`: what is found, what is shown of it, and what hides behind it."""
+"""`scrapy search`: matching, display of results, and hidden duplicates."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def prepared(freshet: Freshet, database: Db) -> Db:
-    """An empty database with its collections and the search index."""
+    """Return an empty database with its collections and the search index."""
     assert run(freshet, "targets").code == 0
     database.posts.create_indexes([search.index_model()])
     return database
 
 
 def put(db: Db, name: str, text: str | None = None, **more: Any) -> str:
-    """A post as a crawl leaves it; its `_id`."""
+    """Store a post as a crawl does; return its `_id`."""
     url = f"https://x.example/{name}"
     post: Row = {
         "_id": f"shop {url}", "spider": "shop", "url": url, "title": None, "text": text,
@@ -39,7 +39,7 @@ def put(db: Db, name: str, text: str | None = None, **more: Any) -> str:
 
 
 def copy(db: Db, name: str, of: str, similarity: float, **more: Any) -> str:
-    """A duplicate of a post, in its cluster."""
+    """Store a duplicate of a post in its cluster; return its `_id`."""
     original = db.posts.find_one({"_id": of})
     assert original is not None
     cluster = original.get("cluster") or ObjectId()
@@ -49,7 +49,7 @@ def copy(db: Db, name: str, of: str, similarity: float, **more: Any) -> str:
 
 
 def names(freshet: Freshet, *args: object) -> list[str]:
-    """Which posts are found, in order."""
+    """Return the names of the posts found, in order."""
     found = run(freshet, "search", *args, "--json")
     assert found.code == (0 if json.loads(found.out) else 1), found.err
     return [row["url"].rpartition("/")[2] for row in json.loads(found.out)]
@@ -111,7 +111,7 @@ def test_best_first_then_newest(freshet: Freshet, prepared: Db) -> None:
     assert names(freshet, "moon") == ["title", "often", "new", "old", "late"]
 
 
-# What stands in a post, and by what it is found or is not.
+# Text of a post, queries that match it, and queries that do not.
 FOUND = {
     "umlauts": ("Grüße aus MÜNCHEN, Weißstraße", ["munchen", "Weissstrasse"], ["munche"]),
     "Chinese": ("我们在一个虚拟世界里。", ["虚拟世界", "拟世", "一个 虚拟"], ["世拟", "界"]),
@@ -167,7 +167,7 @@ def test_a_wrappers_fields_are_found_but_for_links(freshet: Freshet, prepared: D
 
 @pytest.fixture
 def cluster(prepared: Db) -> Db:
-    """A post with three copies, and a post with none."""
+    """Return a post with three copies and a post without copies."""
     first = put(prepared, "first", "The moon landed.", title="Moon", published=NOW - 2 * DAY)
     copy(prepared, "second", first, 0.912, published=NOW - DAY)
     copy(prepared, "third", first, 0.95)
@@ -201,7 +201,7 @@ def test_a_copys_spider_and_category_find_what_it_hides_behind(
     put(prepared, "third", "moon stays", categories=["Coffee"])
     assert sorted(names(freshet, "moon", "--spider", "blog")) == ["first", "other"]
     assert names(freshet, "moon", "--category", "Tea") == ["first"]
-    # Both at once have to be true of one post.
+    # One post must match both conditions.
     found = run(freshet, "search", "moon", "--category", "Tea", "--spider", "shop")
     assert found.code == 1
 
@@ -372,22 +372,22 @@ def test_so_many_posts_are_shown(freshet: Freshet, prepared: Db) -> None:
 def test_nothing_found_is_said_as_grep_says_it(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "post", "The moon. 虚拟世界")
 
-    def said(*args: object) -> str:
+    def complaint(*args: object) -> str:
         found = run(freshet, "search", *args)
         assert (found.code, found.out) == (1, "")
         assert run(freshet, "search", *args, "--json").out == "[]\n"
         return found.complaint
 
-    assert said("sun") == "scrapy search: no posts found"
-    assert said("moon", "sun") == (
+    assert complaint("sun") == "scrapy search: no posts found"
+    assert complaint("moon", "sun") == (
         "scrapy search: no posts found with all of the words. --any finds posts with at least one "
         "of them"
     )
-    assert said("!") == "scrapy search: the query has no letters or digits to search for"
-    assert said("世").endswith(
+    assert complaint("!") == "scrapy search: the query has no letters or digits to search for"
+    assert complaint("世").endswith(
         "A single character matches only as a separate word. Add the next character"
     )
-    assert said("sun", "--spider", "shop") == "scrapy search: no posts found"
+    assert complaint("sun", "--spider", "shop") == "scrapy search: no posts found"
 
 
 def test_a_spider_that_has_no_posts_is_a_mistake(freshet: Freshet, prepared: Db) -> None:
@@ -474,5 +474,5 @@ def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint:
 
 
 def test_help_has_an_example(freshet: Freshet) -> None:
-    said = run(freshet, "search", "--help").out
-    assert 'Example: scrapy search "virtual world" game --since 30d' in said
+    text = run(freshet, "search", "--help").out
+    assert 'Example: scrapy search "virtual world" game --since 30d' in text

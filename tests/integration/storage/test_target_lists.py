@@ -1,4 +1,4 @@
-"""`scrapy targets --urls`, and the known URLs that are named where one is not known."""
+"""`scrapy targets --urls`, and suggestions of known URLs for an unknown one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prepared(stored: tuple[Db, str]) -> Db:
 
 
 def put(db: Db, url: str, *, spider: str = "shop", hours: float = 5, **own: object) -> None:
-    """A target that was visited an hour ago and is due in `hours`."""
+    """Store a target that was visited an hour ago and is due in `hours`."""
     row = new_document(spider, url, Kind.ITEM, NOW + timedelta(hours=hours), NOW - DAY)
     seen = {"visited_at": NOW - timedelta(hours=1), "outcome": "unchanged", "requested": 1}
     db.targets.insert_one(row | seen | own)
@@ -46,7 +46,7 @@ def some(db: Db) -> None:
 
 
 def paths(freshet: Freshet, *words: object) -> list[str]:
-    """What is listed, by path; one JSON object a line."""
+    """Return the listed paths from the JSON lines."""
     done = run(freshet, "targets", *words, "--json")
     assert done.code == 0, done.err
     return [json.loads(line)["url"].partition(".example")[2] for line in done.out.splitlines()]
@@ -69,8 +69,8 @@ def test_targets_by_state_and_part_of_their_urls(freshet: Freshet, prepared: Db)
 def test_as_text_a_target_is_a_line(freshet: Freshet, prepared: Db) -> None:
     some(prepared)
     line, total = run(freshet, "targets", "shop", "--errors").out.splitlines()
-    told = f"{SHOP}/c  item of shop, error 3 times in a row: status 500 at "
-    assert line.startswith(f"{told}{NOW - DAY / 24:%Y-%m-%d %H}")
+    start = f"{SHOP}/c  item of shop, error 3 times in a row: status 500 at "
+    assert line.startswith(f"{start}{NOW - DAY / 24:%Y-%m-%d %H}")
     assert total == "1 of 1 target, times in UTC"
 
 
@@ -112,7 +112,7 @@ def test_lists_go_by_indexes(
     examined: int,
     stored: tuple[Db, str],
 ) -> None:
-    """Of 2 x 400 targets, twenty rows cost twenty at most; nothing is sorted."""
+    """Listing 20 of 2 x 400 targets examines at most 20 documents and sorts nothing."""
     db, uri = stored
     on(uri, prepare)
     for name in ("news", "shop"):
@@ -135,7 +135,7 @@ def test_lists_go_by_indexes(
 
 
 @pytest.mark.parametrize(
-    ("asked", "known"),
+    ("unknown", "known"),
     [
         (f"{SHOP}/news/", f"{SHOP}/news"),
         (f"{SHOP}/news", f"{SHOP}/news/index.html"),
@@ -149,15 +149,15 @@ def test_lists_go_by_indexes(
     ],
 )
 def test_an_unknown_url_gets_the_nearest_known_one(
-    asked: str, known: str, freshet: Freshet, prepared: Db
+    unknown: str, known: str, freshet: Freshet, prepared: Db
 ) -> None:
     put(prepared, known)
     for k in range(300):
         put(prepared, f"{SHOP}/catalogue/{k}/thing.html")
     for command in ("explain", "history", "forget"):
-        done = run(freshet, command, asked)
+        done = run(freshet, command, unknown)
         assert (done.code, done.complaint) == (
-            1, f"scrapy {command}: URL not found: {asked}. Did you mean {known}?",
+            1, f"scrapy {command}: URL not found: {unknown}. Did you mean {known}?",
         )  # fmt: skip
 
 
@@ -203,5 +203,5 @@ def test_the_nearest_url_costs_a_few_lookups(stored: tuple[Db, str]) -> None:
     db.command("profile", 0)
     assert found[0] == f"{SHOP}/folder/10000.html"
     done = list(db.system.profile.find({"op": {"$in": ["query", "getmore"]}}))
-    assert sum(one["docsExamined"] for one in done) == 0, "keys are enough"
+    assert sum(one["docsExamined"] for one in done) == 0, "answered from index keys only"
     assert sum(one["keysExamined"] for one in done) < 5000

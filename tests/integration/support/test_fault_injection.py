@@ -1,4 +1,4 @@
-"""Fault injection: servers that come back, and invariants that notice errors."""
+"""Fault injection: servers that come back, and invariants that detect errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ITEMS = 300
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder whose sockets have short names."""
+    """Yield a folder with a short path for sockets."""
     with tempfile.TemporaryDirectory(prefix="fk-") as name:
         yield Path(name)
 
@@ -80,7 +80,9 @@ def test_the_laws_hold_after_kills_and_notice_what_is_missing(
 
         def broken() -> list[str]:
             invariants = Invariants(db, site.url, pages, shared=False)
-            return [said.partition(":")[0] for said in invariants.check(found, pool.workers)]
+            return [
+                violation.partition(":")[0] for violation in invariants.check(found, pool.workers)
+            ]
 
         assert broken() == []
         assert [fault.what for fault in injector.faults] == [WORKER, WORKER]
@@ -115,7 +117,7 @@ def test_the_accounts_of_a_service_add_up_and_notice_what_is_missing(
         pages = {name: cell.path for name, cell in cells().items()}
 
         def broken() -> list[str]:
-            return [said.partition(":")[0] for said in accounts.check()]
+            return [violation.partition(":")[0] for violation in accounts.check()]
 
         accounts = Accounts(db, site, pages, reports)
         assert broken() == []

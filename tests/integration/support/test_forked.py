@@ -1,4 +1,4 @@
-"""The tests' own way to start commands: a fork has what `python -m` has."""
+"""The starter of commands in tests: a fork has the same properties as `python -m`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.forked import CAN_FORK, Forked, python
 from tests.integration.harness import Freshet, Pages, asked
 from tests.site import running
 
-pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are not forked here")
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are not forked on this system")
 
 ENV = {"PATH": os.environ["PATH"], "ONLY": "this"}
 TELLS = """
@@ -41,7 +41,7 @@ except KeyboardInterrupt:
 
 @pytest.fixture
 def module(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
-    """A module with the code of the test, and where Python finds it."""
+    """Write a module with the test's code; return its name and an environment that finds it."""
     (tmp_path / "given.py").write_text(request.param, encoding="utf-8")
     return "given", ENV | {"PYTHONPATH": str(tmp_path), "TZ": "Asia/Tokyo"}
 
@@ -51,11 +51,11 @@ def test_it_has_its_own_words_environment_and_streams(module: tuple[str, dict[st
     name, env = module
     process = python(name, ["one", "two words"], env)
     out, err = process.communicate(timeout=60)
-    said, end = out.splitlines()
-    told: dict[str, Any] = json.loads(said)
-    # An interpreter that coerces its locale says so in the environment.
-    assert told.pop("env").items() >= env.items()
-    assert told == {
+    line, end = out.splitlines()
+    properties: dict[str, Any] = json.loads(line)
+    # An interpreter that coerces its locale adds a variable to the environment.
+    assert properties.pop("env").items() >= env.items()
+    assert properties == {
         "args": ["one", "two words"], "name": "__main__", "folder": str(running.ROOT), "input": "",
         "terminal": False, "zone": "JST",
     }  # fmt: skip
@@ -79,13 +79,13 @@ def test_signals_reach_it(
     os.kill(process.pid, number)
     assert process.communicate(timeout=60) == (more, "")
     assert process.returncode == code
-    process.kill()  # of what has ended is nothing
+    process.kill()  # has no effect on an ended process
 
 
 def test_a_crawl_that_python_has_just_started_does_the_same(
     freshet: Freshet, databases: Databases, pages: Pages
 ) -> None:
-    """What a fork has loaded already, a crawl loads by itself."""
+    """A forked crawl gives the same results as one that loads all libraries itself."""
     pages.list("/list.html", ["/item-1.html"])
     pages.item("/item-1.html", "tea")
     wrapper = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item-")

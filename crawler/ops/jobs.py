@@ -63,7 +63,7 @@ class StoredSites:
 
 @dataclass(frozen=True, slots=True)
 class DefaultJobs:
-    """What runs if the user names nothing.
+    """Jobs that run if the user names no spider.
 
     jobs:      sites that have targets, and the cells of the project's cells file; sorted by name
     undefined: names that have targets, but no site definition

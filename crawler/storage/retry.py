@@ -65,7 +65,7 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class Outage:
-    """Whether a server is unavailable, and since when.
+    """Track whether a server is unavailable, and since when.
 
     logger:   of the module that retries
     name:     of the server, as a line begins with it

@@ -257,7 +257,7 @@ class Recorder:
     def visit(self, since: datetime, until: datetime, every: timedelta) -> None:
         """Crawl the shop as cron would."""
         words = (self.site.clock, since.isoformat(), until.isoformat(), every / timedelta(hours=1))
-        command = [sys.executable, "-m", "tests.site.passes", *map(str, words), "shop",
+        command = [sys.executable, "-m", "tests.site.runs", *map(str, words), "shop",
                    f"wrapper={self.folder}/shop.toml"]  # fmt: skip
         subprocess.run(
             command, cwd=ROOT, check=True, env=self.environment(since), capture_output=True

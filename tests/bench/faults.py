@@ -14,8 +14,8 @@ from rich.table import Table
 
 from tests.bench.faulty_runs import MONGO, REDIS, STOPPED, FaultyRuns, Line, Options, Scenario
 from tests.faults.ending import orderly
+from tests.faults.fault_injector import WORKER
 from tests.faults.servers import Mongo
-from tests.faults.striking import WORKER
 from tests.site.running import RunningQuick
 
 PAGES, DELAY_MS = 4000, 150

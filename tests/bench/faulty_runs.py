@@ -13,13 +13,13 @@ from typing import Any
 
 import pymongo
 
-from tests.faults.crowd import WorkerPool
+from tests.faults.fault_injector import FaultInjector, Outage, drawn
 from tests.faults.fetches import Fetches, fetches
-from tests.faults.laws import Invariants
+from tests.faults.invariants import Invariants
 from tests.faults.relay import Relay
 from tests.faults.servers import Mongo, Redis, Server
 from tests.faults.sides import FreshetSide, PlainSide, Side
-from tests.faults.striking import FaultInjector, Outage, drawn
+from tests.faults.worker_pool import WorkerPool
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
 

@@ -19,14 +19,14 @@ import pymongo
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.hourpicture import draw
+from tests.bench.hour_chart import draw
 from tests.faults.accounts import Accounts
-from tests.faults.crowd import WorkerPool
 from tests.faults.ending import orderly
 from tests.faults.samples import Sample, Trend, sample, trend
 from tests.faults.servers import Mongo, Redis
 from tests.faults.sides import FreshetSide, settings
 from tests.faults.worker import Worker
+from tests.faults.worker_pool import WorkerPool
 from tests.site.running import RunningQuick
 
 PAGES, MINUTES, WORKERS, REPLAN = 10_000, 60, 2, "5m"

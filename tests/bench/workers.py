@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.asking import pages_per_second
-from tests.faults.crowd import WorkerPool
 from tests.faults.ending import orderly
 from tests.faults.fetches import fetches
 from tests.faults.servers import Mongo, Redis
 from tests.faults.sides import FreshetSide, PlainSide, Side
 from tests.faults.worker import cpu_seconds
+from tests.faults.worker_pool import WorkerPool
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
 

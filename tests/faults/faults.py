@@ -22,12 +22,12 @@ from pymongo import AsyncMongoClient
 
 from crawler.storage.invariants import check
 from tests.faults.clocks import STEP_SECONDS, WrongClock, can_move, step
-from tests.faults.crowd import WorkerPool
 from tests.faults.outages import CannotMount, SmallDisk, disk_full, server_stopped
 from tests.faults.relay import Relay
 from tests.faults.servers import Mongo, Redis, Server
 from tests.faults.sides import FreshetSide
 from tests.faults.worker import Worker
+from tests.faults.worker_pool import WorkerPool
 from tests.integration.harness import Row
 from tests.site.running import RunningQuick
 

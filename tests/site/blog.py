@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
-from tests.site.rhythm import HORIZON_WEEKS
+from tests.site.weekly_profile import HORIZON_WEEKS
 from tests.site.words import article, slug, title
 
 TAGS = ("rivers", "tools", "walks", "weather", "repairs", "letters", "maps", "gardens")

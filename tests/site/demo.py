@@ -137,7 +137,7 @@ class Demo:
             str(self.site.clock), (begin + every).isoformat(), (begin + WEEK).isoformat(),
             str(every / HOUR), SHOP, f"wrapper={self.wrapper}",
         ]  # fmt: skip
-        command = [sys.executable, "-m", "tests.site.passes", *words]
+        command = [sys.executable, "-m", "tests.site.runs", *words]
         errors = self.folder / "errors.txt"
         with (
             console.status("") as status,

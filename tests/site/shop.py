@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
 
-from tests.site.rhythm import HORIZON_WEEKS, change_times, moment
+from tests.site.weekly_profile import HORIZON_WEEKS, change_times, moment
 from tests.site.words import ADJECTIVES, paragraph, slug
 
 CATEGORIES = {

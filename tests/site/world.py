@@ -12,8 +12,8 @@ from random import Random
 from tests.site import markup
 from tests.site.blog import TAGS, make_posts
 from tests.site.markup import Content
-from tests.site.rhythm import between
 from tests.site.shop import CATEGORIES, Item, make_items
+from tests.site.weekly_profile import between
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 ITEMS_A_PAGE = 20

@@ -21,7 +21,7 @@ DAY = timedelta(days=1)
 
 def runs_until(freshet: Freshet, site: RunningSite, until: str, wrapper: str) -> list[datetime]:
     words = [str(site.clock), "2026-01-05T12:00", until, "12", "shop", f"wrapper={wrapper}"]
-    command = [sys.executable, "-m", "tests.site.passes", *words]
+    command = [sys.executable, "-m", "tests.site.runs", *words]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | freshet.env, capture_output=True, text=True, check=True
     )

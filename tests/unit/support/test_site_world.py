@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import pytest
 from parsel import Selector
 
-from tests.site.rhythm import HORIZON_WEEKS
 from tests.site.shop import CATEGORIES
+from tests.site.weekly_profile import HORIZON_WEEKS
 from tests.site.world import START, Visit, World
 
 END = START + timedelta(weeks=HORIZON_WEEKS)

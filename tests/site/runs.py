@@ -1,6 +1,6 @@
 """Make the runs that cron would start in some simulated days, without waiting, in one process.
 
-`python -m tests.site.passes CLOCK SINCE UNTIL EVERY_HOURS NAME KEY=VALUE…`: at each of these times
+`python -m tests.site.runs CLOCK SINCE UNTIL EVERY_HOURS NAME KEY=VALUE…`: at each of these times
 the spider `site` makes one run with these arguments if a target of NAME is due, exactly as `scrapy
 crawl` does, with the site's clock (the file CLOCK) and Freshet's at that time.
 Prints a line per run.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.faults.crowd import WorkerPool
 from tests.faults.fetches import Fault
 from tests.faults.servers import Server
+from tests.faults.worker_pool import WorkerPool
 from tests.site.running import RunningQuick
 
 WORKER = "worker"

@@ -13,8 +13,8 @@ from crawler.utils.terminal import guard_logs
 COMPONENTS: dict[str, dict[Any, int | None]] = {
     "ITEM_PIPELINES": {
         "pipelines.content.ContentPipeline": 100,
-        "pipelines.feeds.FeedsPipeline": 150,
-        "pipelines.changes.ChangesPipeline": 200,
+        "pipelines.feed_posts.FeedsPipeline": 150,
+        "pipelines.outcomes.ChangesPipeline": 200,
         "pipelines.duplicates.DuplicatesPipeline": 300,
         "pipelines.storage.StoragePipeline": 900,
     },
@@ -24,7 +24,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
         "crawler.fetch.robots.RobotsMiddleware": 100,
         "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware": None,
-        "crawler.fetch.bodies.UnpackingMiddleware": 590,
+        "crawler.fetch.body_limits.UnpackingMiddleware": 590,
         "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
         "crawler.fetch.credentials.FewCookiesMiddleware": 700,
         # Closer to the network than Scrapy's retries (550) and redirects (600), so that retried

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bson import ObjectId
 
 from crawler.utils.urls import shapes
-from schedules.first_look import USUAL_WINDOW
+from schedules.intervals import DEFAULT_FEED_SIZE
 
 if TYPE_CHECKING:
     from crawler.dedup.model import Candidate, Verdict
@@ -150,7 +150,7 @@ class Collected:
 
 def planned_feed_size(monitor: Monitor) -> int:
     """Return how many posts can appear between two visits before some are missed."""
-    return max(1, monitor.feed_size) if monitor.full else max(USUAL_WINDOW, monitor.feed_size)
+    return max(1, monitor.feed_size) if monitor.full else max(DEFAULT_FEED_SIZE, monitor.feed_size)
 
 
 class Kind(StrEnum):

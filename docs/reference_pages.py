@@ -26,7 +26,7 @@ from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field
 from crawler.extract.keys import CategoryRule
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.ops.metrics_database import Described, of_database, of_processes
 from crawler.storage.validators import VALIDATORS
 from spiders.cells import CellsArguments

@@ -20,7 +20,7 @@ from crawler.extract.plain_text import as_texts
 from crawler.frontier.session import Session
 from crawler.items import Kind, Visit
 from crawler.storage.fences import fence_of
-from pipelines.changes import SessionPipeline
+from pipelines.outcomes import SessionPipeline
 
 logger = logging.getLogger(__name__)
 

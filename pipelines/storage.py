@@ -10,7 +10,7 @@ from scrapy.exceptions import DropItem
 from crawler.errors import StorageError
 from crawler.items import Kind, Outcome, Skipped, Visit
 from crawler.storage.writer import TakenOver
-from pipelines.changes import SessionPipeline, as_error
+from pipelines.outcomes import SessionPipeline, as_error
 
 
 class Stored(DropItem):

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from crawler.config import PROJECT
 from crawler.extract.list_wrappers import CellsWrapper
-from crawler.extract.wrapper import Wrapper, read_toml
+from crawler.extract.site_definition import Wrapper, read_toml
 from spiders.wrapper import Arguments, WrapperSpider
 
 DEFAULT_FILE = PROJECT / "cells.toml"

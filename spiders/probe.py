@@ -17,7 +17,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from crawler.errors import FreshetError
 from crawler.extract.response import HANDLED
-from crawler.extract.wrapper import Match, Wrapper
+from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
 from spiders.wrapper import WrapperSpider
 

@@ -20,9 +20,9 @@ from scrapy.spiderloader import SpiderLoader
 
 from crawler.config import Config
 from crawler.errors import ConfigError, WrapperError
-from crawler.extract.definition import Definition
 from crawler.extract.list_wrappers import any_wrapper
-from crawler.extract.wrapper import Wrapper, read_toml
+from crawler.extract.site_definition import Wrapper, read_toml
+from crawler.extract.stored_definition import Definition
 from crawler.utils.text import is_spider_name
 from spiders.wrapper import Arguments, WrapperSpider
 

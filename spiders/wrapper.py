@@ -32,7 +32,6 @@ from crawler.errors import (
     first_problem,
 )
 from crawler.extract.cells import Cell, with_whole_links
-from crawler.extract.definition import Definition
 from crawler.extract.links import category_of, sitemap_links, sitemap_of, wanted_links
 from crawler.extract.list_wrappers import address, slot
 from crawler.extract.main_text import load, main_text
@@ -45,7 +44,8 @@ from crawler.extract.response import (
     unfollowed,
     validators_of,
 )
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import Definition
 from crawler.fetch.middlewares import Ended, NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
@@ -90,7 +90,7 @@ class WrapperSpider(Spider):
     """Base class for a site; `scrapy crawl NAME` keeps the site fresh.
 
     The class attributes are the keys of a site definition, as in a TOML file (see
-    `crawler.extract.wrapper.Wrapper`). Override `read_item` if selectors are not enough.
+    `crawler.extract.site_definition.Wrapper`). Override `read_item` if selectors are not enough.
     """
 
     arguments_model: ClassVar[type[Arguments]] = Arguments

@@ -31,7 +31,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.dedup import check_index, queries, rebuild
 from crawler.storage.dedup.index import HINT
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.retry import storage_errors
+from crawler.storage.outages import storage_errors
 from crawler.storage.store import opened
 from crawler.utils.terminal import complain, print_line, printable, shortened, stdout
 from crawler.utils.text import count, listed

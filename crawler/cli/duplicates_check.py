@@ -34,7 +34,7 @@ from crawler.storage.client import Document
 from crawler.storage.dedup import check_index
 from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.check_index import Index
-from crawler.storage.retry import storage_errors
+from crawler.storage.outages import storage_errors
 from crawler.storage.store import opened
 from crawler.utils.terminal import complain, escaped_json, print_line
 from crawler.utils.text import count

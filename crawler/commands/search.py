@@ -106,7 +106,7 @@ class Command(FreshetCommand):
                 spite of words, if they have no letters or digits; it finds nothing.
         """
         from crawler.storage import feeds, search
-        from crawler.storage.retry import in_batches
+        from crawler.storage.outages import in_batches
         from crawler.storage.store import opened
 
         config = self.config

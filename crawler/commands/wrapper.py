@@ -22,7 +22,7 @@ from crawler.utils.urls import Shape, is_http, shapes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from crawler.extract.wrapper import Wrapper
+    from crawler.extract.site_definition import Wrapper
     from spiders.wrapper import WrapperSpider
 
 Page = dict[str, Any]

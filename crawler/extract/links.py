@@ -27,7 +27,7 @@ from scrapy.utils.sitemap import Sitemap
 from crawler.extract.fields import node_text, selected
 from crawler.extract.keys import CategoryRule
 from crawler.extract.plain_text import text_below
-from crawler.extract.wrapper import Match, Wrapper
+from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.utils.compression import GZIP, CorruptData, gunzipped
 from crawler.utils.urls import is_http

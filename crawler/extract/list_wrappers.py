@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from crawler.extract.cells import Cell, Cells, StoredCell
 from crawler.extract.keys import FeedCycleHours, Patterns, StartUrls
-from crawler.extract.wrapper import SITE_KEYS, Match, Wrapper, digest_of, read_toml
+from crawler.extract.site_definition import SITE_KEYS, Match, Wrapper, digest_of, read_toml
 from crawler.items import Kind
 from crawler.utils.urls import host_of
 

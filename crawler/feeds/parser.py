@@ -24,7 +24,7 @@ from crawler.feeds.draft import (
 )
 from crawler.feeds.entry_id import identified
 from crawler.feeds.recover import decoded
-from crawler.feeds.xml import xml_source
+from crawler.feeds.rss_atom import xml_source
 from crawler.items import Entry, FeedDocument, NoFeed
 
 MAX_ENTRIES = 50_000

@@ -20,7 +20,7 @@ from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.http.cookies import CookieJar
 
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.fetch.guard import given_by_user
 from crawler.items import Target
 from crawler.utils.urls import host_of, within

@@ -28,7 +28,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.config import Config
 from crawler.errors import ALLOW_ADDRESS_HINT, ALLOW_HOST_HINT, OffLimits
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind, Target
 from crawler.utils.urls import host_of
 

@@ -54,7 +54,7 @@ from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 
 from crawler.config import Config
 from crawler.errors import Misbehaves, OffLimits, QueryFailed
-from crawler.fetch.bodies import LargeBodies, SpooledBody
+from crawler.fetch.body_limits import LargeBodies, SpooledBody
 from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.fetch.middlewares import NotAsked
 from crawler.frontier.session import Session

@@ -13,7 +13,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http import Response
 
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.frontier.session import Session
 from crawler.items import Target
 from crawler.utils.urls import host_of

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil
 
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.storage import visits
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 from schedules.dispatch.dispatch import least, room

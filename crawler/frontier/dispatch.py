@@ -15,7 +15,7 @@ import numpy as np
 from crawler.extract.list_wrappers import FeedsWrapper, connections_by_host
 from crawler.storage import due, targets
 from crawler.storage.due import DueTargets, VisitShare
-from crawler.storage.retry import in_batches
+from crawler.storage.outages import in_batches
 from schedules.dispatch.dispatch import Capacity, dispatch, equal_ratio
 from schedules.history import Floats
 

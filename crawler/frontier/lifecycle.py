@@ -13,7 +13,7 @@ from bson import ObjectId
 
 from crawler.config import Config
 from crawler.extract.list_wrappers import definitions
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.items import LinkCount, Visit
 from crawler.storage import (
     aliases,

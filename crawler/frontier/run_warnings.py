@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.frontier.lifecycle import ITEMS_READ, WITHOUT
 from crawler.items import Kind, LinkCount, LinkCounts, Outcome
 from crawler.storage import posts, targets

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from crawler.config import Config
 from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.frontier.base import IN_DOUBT, Frontier
 from crawler.frontier.budget import Allowance, HostLimits
 from crawler.frontier.lifecycle import Ending, Left, counts_of, prepare, whole
@@ -33,7 +33,7 @@ from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.storage.writer import BothLeases, Writer
 from crawler.utils.time import Clock

@@ -19,7 +19,7 @@ from scrapy.utils.spider import iter_spider_classes
 
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, VARIABLE, Config
 from crawler.errors import ConfigError, FreshetError
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind
 from crawler.ops.findings import Check, Finding, failed, ok, warning
 from crawler.ops.jobs import (

@@ -15,7 +15,7 @@ from scrapy.spiderloader import get_spider_loader
 
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
-from crawler.extract.definition import Definition
+from crawler.extract.stored_definition import Definition
 from crawler.storage import sites, targets
 from crawler.storage.client import Database
 from crawler.storage.store import opened

@@ -33,8 +33,8 @@ from crawler.ops.metrics import (
 )
 from crawler.ops.service import Report
 from crawler.storage import runs, stats
+from crawler.storage.outages import MongoRetry
 from crawler.storage.redis import QueueState, open_redis, queue_states
-from crawler.storage.retry import MongoRetry
 from crawler.storage.stats import NUMBERS, Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks

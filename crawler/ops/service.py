@@ -49,7 +49,7 @@ from crawler.ops.schedule import (
 )
 from crawler.ops.summary import figures
 from crawler.storage import due
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.utils.text import count

@@ -8,9 +8,9 @@ from datetime import datetime
 import numpy as np
 
 from crawler.items import Kind
+from crawler.planning.explain_reasons import Facts, Worth, reasons
 from crawler.planning.options import BALANCED, OBJECTIVES
 from crawler.planning.population import Gathered, keys_of_texts
-from crawler.planning.reasons import Facts, Worth, reasons
 from crawler.planning.report import matrix
 from crawler.storage import targets
 from crawler.storage.client import Document

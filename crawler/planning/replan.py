@@ -16,6 +16,7 @@ import numpy as np
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.planning.explain_reasons import in_words
 from crawler.planning.options import (
     BALANCED,
     DAY_HOURS,
@@ -32,7 +33,6 @@ from crawler.planning.options import (
     too_small,
 )
 from crawler.planning.population import Gathered, gather, longest_interval
-from crawler.planning.reasons import in_words
 from crawler.planning.report import document_of, document_of_feeds, limits_of
 from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
@@ -47,8 +47,8 @@ from schedules.allocation.plan import LIMITS, BudgetTooSmall, Plan, plan
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
-from schedules.first_look import USUAL_WINDOW
 from schedules.history import Flags, Floats, Ints
+from schedules.intervals import DEFAULT_FEED_SIZE
 from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import Terms, least_per_day
 
@@ -226,7 +226,7 @@ def replanned_feeds(
 def windows_of(gathered: Gathered) -> Ints:
     """Return the (n,) feed sizes in posts; the usual size where none was observed."""
     window = gathered.watched.feed_size
-    return np.where(window > 0, window, USUAL_WINDOW)
+    return np.where(window > 0, window, DEFAULT_FEED_SIZE)
 
 
 def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags:

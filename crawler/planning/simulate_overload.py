@@ -15,7 +15,7 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.errors import ConfigError, WrapperError, first_problem
-from crawler.extract.wrapper import read_toml
+from crawler.extract.site_definition import read_toml
 from crawler.planning.plots import GREY, LINE_STYLES, side_by_side
 from crawler.planning.simulation import Outcome, Simulation, chosen_policies, table, text
 from crawler.utils.text import amount, count

@@ -16,7 +16,7 @@ from crawler.storage import fences
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.retry import keep_newest
+from crawler.storage.outages import keep_newest
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from crawler.utils.urls import host_of
 

@@ -24,7 +24,7 @@ from crawler.storage.client import (
     without_password,
 )
 from crawler.storage.health import TEST, index_definitions
-from crawler.storage.retry import in_batches_by_size, in_short
+from crawler.storage.outages import in_batches_by_size, in_short
 from crawler.storage.schema import (
     COPYING,
     META,

@@ -32,13 +32,13 @@ from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
+from crawler.storage.outages import in_batches, insert_new
 from crawler.storage.posts import (
     store_versions,
     with_field,
     with_field_names,
     with_words_and_verdict,
 )
-from crawler.storage.retry import in_batches, insert_new
 from crawler.storage.targets import MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical
 from schedules.history import CHANGE

@@ -21,7 +21,7 @@ from pymongo.errors import BulkWriteError
 
 from crawler.items import Target
 from crawler.storage.client import Document
-from crawler.storage.retry import DUPLICATE_KEY
+from crawler.storage.outages import DUPLICATE_KEY
 
 VISIT = 1000
 

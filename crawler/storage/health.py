@@ -30,7 +30,7 @@ from crawler.storage.client import (
     without_password,
 )
 from crawler.storage.embedded import EmbeddedServer, low_disk_message
-from crawler.storage.retry import in_short
+from crawler.storage.outages import in_short
 from crawler.storage.schema import INDEXES, META, refuse_partial_copy
 
 PINGS = 5

@@ -29,7 +29,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.utils.process import end_tasks
 from crawler.utils.time import steady_seconds
 

@@ -16,7 +16,7 @@ from pymongo import ReturnDocument, UpdateMany, UpdateOne
 from crawler.extract.links import Traps
 from crawler.items import Fetched, Kind, Link, Target
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import in_batches, insert_new, keep_newest
+from crawler.storage.outages import in_batches, insert_new, keep_newest
 from crawler.storage.targets import MAX_CATEGORIES, new_document
 
 BATCH = 1000

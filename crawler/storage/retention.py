@@ -20,8 +20,8 @@ from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
+from crawler.storage.outages import MongoRetry, in_batches
 from crawler.storage.posts import content_of
-from crawler.storage.retry import MongoRetry, in_batches
 from crawler.utils.text import count
 from crawler.utils.urls import item_key
 

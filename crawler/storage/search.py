@@ -17,7 +17,7 @@ from crawler.errors import StorageError
 from crawler.extract.plain_text import as_texts
 from crawler.search import Query, field_texts, search_words
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import in_batches
+from crawler.storage.outages import in_batches
 
 WEIGHT_OF_TITLE = 10
 NO_INDEX = 27

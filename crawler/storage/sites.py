@@ -17,8 +17,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pymongo import ReturnDocument
 
 from crawler.errors import ConfigError
-from crawler.extract.definition import MAX_CHARACTERS, Definition
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import MAX_CHARACTERS, Definition
 from crawler.storage.client import Database, Document
 from schedules.windows import Week, open_hours
 

@@ -25,7 +25,7 @@ from crawler.items import SEEN, Kind, Outcome, Visit
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import flags, signatures
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.retry import in_batches
+from crawler.storage.outages import in_batches
 from crawler.utils.urls import canonical, item_key
 
 BATCH = 1000

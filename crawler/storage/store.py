@@ -24,7 +24,7 @@ from crawler.storage.client import (
     server_uri,
 )
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.retry import in_short, why_unavailable
+from crawler.storage.outages import in_short, why_unavailable
 from crawler.storage.schema import prepare
 from crawler.utils.process import end_tasks
 

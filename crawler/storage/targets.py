@@ -24,14 +24,14 @@ from crawler.items import (
 )
 from crawler.storage import fences, runs
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import in_batches, keep_newest
+from crawler.storage.outages import in_batches, keep_newest
 from crawler.storage.visits import recover, row_of
 from crawler.utils.time import NEVER
 from crawler.utils.urls import host_of
 
 if TYPE_CHECKING:
     # Commands that count targets start faster without it.
-    from crawler.extract.wrapper import Match, Wrapper
+    from crawler.extract.site_definition import Match, Wrapper
     from schedules.history import History
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

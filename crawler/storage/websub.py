@@ -23,7 +23,7 @@ from enum import StrEnum
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import insert_new
+from crawler.storage.outages import insert_new
 
 BATCH = 200
 KEY_BYTES = 32

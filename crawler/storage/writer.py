@@ -42,8 +42,8 @@ from crawler.storage.client import Database
 from crawler.storage.dedup import claims, edits, flags
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
+from crawler.storage.outages import REDIS, MongoRetry, insert_new
 from crawler.storage.retention import SizeLimits, measure
-from crawler.storage.retry import REDIS, MongoRetry, insert_new
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]

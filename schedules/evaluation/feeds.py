@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from schedules.evaluation.world import Span, even_population, joined, visits_of
 from schedules.feeds import plan
 from schedules.feeds.plan import plan_feeds
-from schedules.first_look import FIRST_HOURS, USUAL_WINDOW
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times, offsets
+from schedules.intervals import DEFAULT_FEED_SIZE, FIRST_HISTORY_HOURS
 from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms, least_per_day
 
@@ -117,10 +117,10 @@ class FeedState:
         Its dates serve as history after the oldest one, unless all posts have the same date.
         """
         shown = posts[: np.searchsorted(posts, at, "right")][-size:]
-        window = max(USUAL_WINDOW, len(shown))
+        window = max(DEFAULT_FEED_SIZE, len(shown))
         if len(shown) < 2 or shown[-1] - shown[0] < MINUTE:
             return cls(posts, size, at, at, [], [], window)
-        since = max(float(shown[0]), at - FIRST_HOURS)
+        since = max(float(shown[0]), at - FIRST_HISTORY_HOURS)
         dated = shown[shown > since].tolist()
         return cls(posts, size, since, at, dated, [moment + MINUTE for moment in dated], window)
 
@@ -166,7 +166,7 @@ def replanned_visits(
     start, split, stop = span
     population = even_population(
         feeds.key, np.zeros(len(feeds), np.int64), feeds.weight,
-        (1.0, float(MAX_FEED_WEEKS * WEEK_HOURS)), min(start, split - FIRST_HOURS), stop,
+        (1.0, float(MAX_FEED_WEEKS * WEEK_HOURS)), min(start, split - FIRST_HISTORY_HOURS), stop,
     )  # fmt: skip
     bounds = pairwise(posts.first.tolist())
     own = zip((posts.at[a:b] for a, b in bounds), feeds.window.tolist(), strict=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from schedules.allocation.plan import Terms, plan
-from schedules.calendar import next_interval, next_visits
+from schedules.calendar import next_visits
 from schedules.dispatch.dispatch import Capacity, Waiting, dispatch, room
 from schedules.evaluation.world import (
     Span,
@@ -25,6 +25,7 @@ from schedules.evaluation.world import (
     while_there,
 )
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
+from schedules.intervals import next_interval
 from schedules.schedule import MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import GROUPED
 

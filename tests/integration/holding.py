@@ -10,7 +10,7 @@ import pymongo
 
 from crawler.config import Config
 from crawler.storage.leases import Lease
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.storage.store import opened
 from tests.integration.harness import Row
 

@@ -15,19 +15,19 @@ from crawler.config import Config
 from crawler.dedup.scheme import scheme_of
 from crawler.errors import Unreachable
 from crawler.extract.links import Traps
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.frontier.lifecycle import Ending
 from crawler.items import Fetched, Kind, Link, Outcome, Target, Visit
 from crawler.storage import runs, targets
 from crawler.storage.dedup.index import opened
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.storage.writer import TakenOver, Writer
-from pipelines.changes import Rules, decide
 from pipelines.duplicates import sketched
-from schedules.calendar import Intervals
+from pipelines.outcomes import Rules, decide
+from schedules.intervals import Intervals
 
 BEGIN = datetime(2026, 3, 2, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)

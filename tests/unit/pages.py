@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapy.http import HtmlResponse
 
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.items import Fetched, Kind, Target
 
 SITE = "https://shop.example/"

@@ -31,7 +31,7 @@ from crawler.dedup.model import Candidate
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.dedup.signatures import duplicate_keys
-from crawler.storage.retry import in_batches
+from crawler.storage.outages import in_batches
 
 logger = logging.getLogger(__name__)
 # Attempts to write a table that other workers write too; then the change stays in memory.

@@ -13,9 +13,9 @@ from pymongo import DeleteOne
 
 from crawler.dedup.model import Candidate, id_of
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import clusters, flags, signatures
+from crawler.storage.dedup import flags, originals, signatures
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.retry import in_batches
+from crawler.storage.outages import in_batches
 
 BATCH = 1000
 # Attempts when other processes change posts between the read and the deletion.
@@ -48,7 +48,7 @@ async def recover(
         keys = {row["post"] for row in rows}
         keys -= set(await db.posts.distinct("_id", {"_id": {"$in": list(keys)}}))
         await flags.settle(db, registry, await release(registry, list(keys), now))
-    await clusters.mark_unsettled(registry, await clusters.without_original(registry))
+    await originals.mark_unsettled(registry, await originals.without_original(registry))
     await flags.settle_all(db, registry)
 
 
@@ -80,7 +80,7 @@ async def release(
             gone = await forget(registry, rows, now)
             touched |= {row["cluster"] for row in rows if "cluster" in row}
             waiting = {row["_id"] for row in rows} - {row["_id"] for row in gone}
-    return await clusters.existing_clusters(registry, touched)
+    return await originals.existing_clusters(registry, touched)
 
 
 async def forget(registry: Registry, rows: Sequence[Document], now: datetime) -> list[Document]:
@@ -91,7 +91,7 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
     """
     within = {row["cluster"] for row in rows if "cluster" in row}
     # If this is interrupted, the next process that settles clusters elects their originals.
-    await clusters.mark_unsettled(registry, within)
+    await originals.mark_unsettled(registry, within)
     deletes = [DeleteOne({name: row.get(name) for name in READ}) for row in rows]
     done = await registry.signatures.bulk_write(deletes, ordered=False)
     gone = list(rows)
@@ -99,14 +99,14 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
         stored = await signatures.by_id(registry, [row["_id"] for row in rows])
         gone = [row for row in rows if row["_id"] not in stored]
     # A process that settled the clusters in between did not see the deletion.
-    await clusters.mark_unsettled(registry, within)
+    await originals.mark_unsettled(registry, within)
     if registry.shared is not None:
         await registry.shared.release(signatures.claims_of(map(signatures.owner_of, gone)))
-    for cluster in await clusters.existing_clusters(registry, within):
-        original = await clusters.elect(registry, cluster, now)
+    for cluster in await originals.existing_clusters(registry, within):
+        original = await originals.elect(registry, cluster, now)
         if original is not None:
             # The deleted posts may have owned the bands by which the others were found.
-            await clusters.take_bands(registry, original)
+            await originals.take_bands(registry, original)
     return gone
 
 
@@ -172,7 +172,7 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
         await registry.shared.release(signatures.claims_of([signatures.owner_of(stored)]))
     sketch = Binary(candidate.sketch.encode())
     owner = signatures.owner_of(stored | {"sketch": sketch})
-    await clusters.take_bands(registry, owner)
+    await originals.take_bands(registry, owner)
     own = {"$setIntersection": [{"$ifNull": ["$bands", []]}, list(candidate.bands)]}
     changed: Document = {
         "sketch": {"$literal": sketch},

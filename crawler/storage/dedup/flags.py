@@ -15,9 +15,9 @@ from pymongo import UpdateOne
 from crawler.dedup.model import ALONE, Verdict, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import clusters, signatures
+from crawler.storage.dedup import originals, signatures
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.retry import in_batches
+from crawler.storage.outages import in_batches
 
 BATCH = 1000
 MAX_TRIES = 10
@@ -134,7 +134,7 @@ async def _sources(
     return {
         key
         for key, (own, original) in ids.items()
-        if clusters.is_source(items.get(own), items.get(original))
+        if originals.is_source(items.get(own), items.get(original))
     }
 
 
@@ -150,24 +150,24 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
     for _ in range(MAX_TRIES):
         if not wanted:
             return
-        stored = await clusters.current(registry, wanted, datetime.now(UTC))
-        originals = await signatures.by_id(registry, [row["original"] for row in stored])
+        stored = await originals.current(registry, wanted, datetime.now(UTC))
+        elected = await signatures.by_id(registry, [row["original"] for row in stored])
         rows = {
             row["_id"]: row
             for row in stored
-            if originals.get(row["original"], {}).get("cluster") == row["_id"]
+            if elected.get(row["original"], {}).get("cluster") == row["_id"]
         }
         # The process that released the original may have been interrupted before the election.
         for row in stored:
             if row["_id"] not in rows:
-                await clusters.elect(registry, row["_id"], datetime.now(UTC))
-        owners = {id_: signatures.owner_of(originals[row["original"]]) for id_, row in rows.items()}
+                await originals.elect(registry, row["_id"], datetime.now(UTC))
+        owners = {id_: signatures.owner_of(elected[row["original"]]) for id_, row in rows.items()}
         cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OWNER_FIELDS)
         while members := await cursor.to_list(BATCH):
             verdicts = Verdicts()
             for member in members:
                 cluster, original = member["cluster"], owners[member["cluster"]]
-                if member["_id"] == original.id or clusters.is_source(
+                if member["_id"] == original.id or originals.is_source(
                     member.get("item"), original.item
                 ):
                     verdicts[member["post"]] = Verdict(cluster=cluster)
@@ -177,7 +177,7 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
             await show(db, verdicts)
         others = {row["_id"] for row in stored} - rows.keys()
         others |= await _settle_others(db, registry, wanted)
-        wanted = others | await clusters.settled(registry, rows)
+        wanted = others | await originals.settled(registry, rows)
 
 
 async def _settle_others(

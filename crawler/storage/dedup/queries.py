@@ -16,7 +16,7 @@ from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import candidates, signatures
 from crawler.storage.dedup.index import META, REBUILDING
-from crawler.storage.retry import in_batches
+from crawler.storage.outages import in_batches
 from crawler.utils.urls import item_key
 
 BATCH = 1000

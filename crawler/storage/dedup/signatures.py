@@ -16,7 +16,7 @@ from crawler.dedup.sketch import Sketch
 from crawler.storage import fences
 from crawler.storage.client import Document
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.retry import DUPLICATE_KEY, all_of, in_batches
+from crawler.storage.outages import DUPLICATE_KEY, all_of, in_batches
 
 PARTS, MIN_PART_ROWS = 4, 50
 # A feed's post is stored by visits of the feed and of its page.

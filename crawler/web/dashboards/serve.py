@@ -18,7 +18,7 @@ from crawler.errors import FreshetError, StorageError
 from crawler.fetch.guard import is_local
 from crawler.storage import cells
 from crawler.storage.client import Document
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.utils.terminal import complain

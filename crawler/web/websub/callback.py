@@ -20,7 +20,7 @@ from twisted.web.server import Request, Site
 from crawler.errors import FreshetError
 from crawler.storage import websub
 from crawler.storage.client import Database
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.storage.websub import DeliveryResult, Feed
 from crawler.utils.time import Clock
 from crawler.web.server import IDLE_SECONDS, PLAIN_TEXT, Answer, Handler

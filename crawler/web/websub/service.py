@@ -12,7 +12,7 @@ from crawler.config import Config
 from crawler.fetch.guard import Named
 from crawler.storage import leases, websub
 from crawler.storage.client import Document
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock

@@ -22,7 +22,7 @@ from crawler.fetch.guard import NotAllowed
 from crawler.fetch.middlewares import retry_after
 from crawler.storage import runs, websub
 from crawler.storage.client import Database
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.storage.websub import Feed, HubRequest
 from crawler.utils.terminal import printable
 from crawler.utils.time import Clock

@@ -30,7 +30,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from crawler.errors import StorageError
 from crawler.storage.client import UNJOURNALED, Database, Document
-from crawler.storage.retry import in_short
+from crawler.storage.outages import in_short
 
 Features = Sequence[int]
 Collection = AsyncCollection[Document]

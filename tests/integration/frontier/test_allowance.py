@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.frontier.budget import Allowance
 from crawler.storage.client import Database
-from crawler.storage.retry import MongoRetry
+from crawler.storage.outages import MongoRetry
 from crawler.utils.time import Clock
 from tests.integration.harness import Db
 from tests.integration.known_pages import on

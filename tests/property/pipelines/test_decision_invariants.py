@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators
-from pipelines.changes import EPOCH, MINUTE, Rules, decide, said
-from schedules.calendar import Intervals
+from pipelines.outcomes import EPOCH, MINUTE, Rules, decide, said
+from schedules.intervals import Intervals
 from tests.unit.pages import NOON
 
 HASHES = st.sampled_from(["h1", "h2"])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules.calendar import Intervals
+from schedules.intervals import Intervals
 
 HOURS = st.floats(0.001, 24 * 365)
 INTERVALS = st.builds(Intervals, HOURS, HOURS, HOURS, st.just(0.0) | HOURS)

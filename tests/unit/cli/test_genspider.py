@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crawler.config import PROJECT
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind
 from spiders.wrapper import Arguments, WrapperSpider
 

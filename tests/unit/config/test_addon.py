@@ -36,10 +36,10 @@ def test_the_components_are_added(name: str) -> None:
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
 def test_own_components_come_beside_and_freshet_s_can_be_switched_off(priority: str) -> None:
     pipelines = with_addon(
-        priority, ITEM_PIPELINES={"own.Pipeline": 5, "pipelines.changes.ChangesPipeline": None}
+        priority, ITEM_PIPELINES={"own.Pipeline": 5, "pipelines.outcomes.ChangesPipeline": None}
     ).getdict("ITEM_PIPELINES")
     assert pipelines["own.Pipeline"] == 5
-    assert pipelines["pipelines.changes.ChangesPipeline"] is None
+    assert pipelines["pipelines.outcomes.ChangesPipeline"] is None
     assert pipelines["pipelines.storage.StoragePipeline"] == 900
 
 

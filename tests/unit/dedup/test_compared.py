@@ -9,7 +9,7 @@ import pytest
 from crawler.dedup.model import created_at
 from crawler.dedup.post_text import is_record, text_of
 from crawler.errors import WrapperError
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.storage.dedup.registry import MAX_HOT_BANDS, HotBands
 
 SEEN = datetime(2026, 3, 2, tzinfo=UTC)

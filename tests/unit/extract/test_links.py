@@ -9,7 +9,7 @@ import pytest
 from scrapy.http import TextResponse
 
 from crawler.extract.links import category_of, wanted_links
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind, Link, LinkCounts
 from tests.unit.pages import SITE, page, wrapper
 

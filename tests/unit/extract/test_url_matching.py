@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crawler.extract.wrapper import Match
+from crawler.extract.site_definition import Match
 from crawler.items import Kind
 from tests.unit.pages import SITE, wrapper
 

@@ -11,7 +11,7 @@ import pytest
 
 from crawler.errors import WrapperError
 from crawler.extract.fields import number, price, text
-from crawler.extract.wrapper import Wrapper, load_toml
+from crawler.extract.site_definition import Wrapper, load_toml
 from crawler.items import Kind
 from spiders.wrapper import Arguments, WrapperSpider
 from tests.unit.pages import SITE, wrapper

@@ -6,7 +6,7 @@ import pytest
 from scrapy import Request
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.fetch.credentials import CredentialsMiddleware, FewCookiesMiddleware, OwnPlaces
 from crawler.items import Kind, Target
 

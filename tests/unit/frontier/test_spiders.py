@@ -8,7 +8,7 @@ import pytest
 
 from crawler.errors import ConfigError, WrapperError
 from crawler.extract.fields import FieldType
-from crawler.extract.wrapper import Match, Wrapper
+from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Kind
 from spiders.books import Books
 from spiders.quotes import Quotes

@@ -14,7 +14,7 @@ from scrapy.settings import Settings
 
 from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.ops import doctor, doctor_servers, doctor_sites
 from crawler.ops.findings import Finding, Status, as_json, failed, lines, ok, warning
 from crawler.ops.jobs import StoredSites

@@ -12,8 +12,8 @@ from scrapy.settings import Settings
 
 from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError, StorageError
-from crawler.extract.definition import Definition
-from crawler.extract.wrapper import Wrapper, load_toml
+from crawler.extract.site_definition import Wrapper, load_toml
+from crawler.extract.stored_definition import Definition
 from crawler.ops.jobs import (
     ANY_SITE,
     Spiders,

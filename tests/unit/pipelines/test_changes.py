@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
-from pipelines.changes import Rules, decide
+from pipelines.outcomes import Rules, decide
 from pipelines.storage import exported
-from schedules.calendar import Intervals
+from schedules.intervals import Intervals
 from tests.unit.pages import NOON, fetched, target
 
 RULES = Rules(

@@ -20,7 +20,7 @@ from crawler.items import (
     planned_feed_size,
 )
 from pipelines.content import ContentPipeline
-from pipelines.feeds import collect, is_gap, missed_posts, outcome_of, past
+from pipelines.feed_posts import collect, is_gap, missed_posts, outcome_of, past
 from schedules.history import CHANGE, History
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -11,10 +11,10 @@ import pytest
 
 from crawler.items import Fetched, Outcome, Planned, Target, Validators, Visit
 from crawler.storage.targets import in_minutes, planned_of
-from pipelines import changes
-from pipelines.changes import Rules, decide
-from schedules.calendar import Intervals
+from pipelines import outcomes
+from pipelines.outcomes import Rules, decide
 from schedules.history import History
+from schedules.intervals import Intervals
 from schedules.schedule import Schedule
 from tests.unit.pages import NOON, fetched, target
 
@@ -95,7 +95,7 @@ def test_what_the_page_says_of_its_change(
     before: str | None, now: str | None, hours: float | None
 ) -> None:
     expected = 0 if hours is None else AT + hours * 60
-    assert changes.said(dated_fetch(before, now)) == expected
+    assert outcomes.said(dated_fetch(before, now)) == expected
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_plan_decides_about_the_next_visit(
 
 def test_the_plan_of_a_feed_may_wait_longer_than_errors_do() -> None:
     long = replace(INTERVALS, planned_hours=9 * 168)
-    visit, _ = changes.next_visit(
+    visit, _ = outcomes.next_visit(
         fetched(known_item(plan=Planned("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
         ZoneInfo("UTC"), long,
     )  # fmt: skip

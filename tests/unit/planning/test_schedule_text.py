@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.planning.reasons import in_words
+from crawler.planning.explain_reasons import in_words
 from schedules.allocation.policies import times_of
 from schedules.schedule import Schedule, Schedules
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedules.calendar import Intervals
+from schedules.intervals import Intervals
 
 NOW = datetime(2024, 5, 1, 12, tzinfo=UTC)
 DAILY = Intervals(usual_hours=24, error_hours=1, longest_hours=100)

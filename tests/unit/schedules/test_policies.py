@@ -10,9 +10,9 @@ import pytest
 from schedules.allocation.outlook import outlook
 from schedules.allocation.plan import Terms, plan
 from schedules.allocation.policies import NAMES, by_night, grouped, nearest_group
-from schedules.calendar import next_interval
 from schedules.estimation.estimate import estimate
 from schedules.history import Times
+from schedules.intervals import next_interval
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 from tests.unit.populations import NOW, OFFICE, ZONES, all_of, changes, population, rates, watched
 

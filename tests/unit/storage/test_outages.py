@@ -19,14 +19,14 @@ from pymongo.errors import (
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from crawler.errors import BandsLost, StorageError, Unreachable
-from crawler.storage.redis import is_unavailable
-from crawler.storage.retry import (
+from crawler.storage.outages import (
     DISK_FULL,
     LOG_INTERVAL_SECONDS,
     QUIET_SECONDS,
     Outage,
     why_unavailable,
 )
+from crawler.storage.redis import is_unavailable
 
 NO_SPACE = "28: No space left on device"
 OF_THE_PAGE = "http://shop.example/No space left on device"

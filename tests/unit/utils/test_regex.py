@@ -14,7 +14,7 @@ from scrapy.http import HtmlResponse
 from crawler.errors import WrapperError
 from crawler.extract.fields import Field
 from crawler.extract.list_wrappers import CellsWrapper, FeedsWrapper
-from crawler.extract.wrapper import Wrapper
+from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind
 from crawler.utils.regex import MAX_CHARACTERS, MAX_GROUPS, compiled, patterns_in
 from tests.unit.pages import wrapper

@@ -27,7 +27,6 @@ from pydantic import Field as Key
 from crawler.config import SECRET_NAMES, VARIABLE, Config, Hours, Seconds, expanded, shows_secret
 from crawler.errors import WrapperError, first_problem
 from crawler.extract.cells import Cells, Sources, checked_names
-from crawler.extract.definition import Definition
 from crawler.extract.fields import FieldType
 from crawler.extract.keys import (
     Amount,
@@ -42,6 +41,7 @@ from crawler.extract.keys import (
     Windows,
     checked_weight,
 )
+from crawler.extract.stored_definition import Definition
 from crawler.items import OF_CAPS, Kind, Target
 from crawler.utils.regex import Pattern, PatternMatch, compiled
 from crawler.utils.text import SPIDER_NAME, storable_name

@@ -14,10 +14,10 @@ from crawler.feeds.politeness import not_before, poll_hours
 from crawler.items import SEEN, Collected, Fetched, Kind, KnownPost, Monitor, Outcome, Post, Visit
 from crawler.storage import feeds
 from crawler.utils.text import count
-from pipelines import changes
-from pipelines.changes import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
-from schedules.first_look import FIRST_HOURS
+from pipelines import outcomes
+from pipelines.outcomes import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
 from schedules.history import CHANGE, MINUTES, History
+from schedules.intervals import FIRST_HISTORY_HOURS
 
 logger = logging.getLogger(__name__)
 DIGEST_BYTES = 8
@@ -36,12 +36,12 @@ class FeedsPipeline(SessionPipeline):
             raise self.end_run(item.target, error) from None
         except Exception as error:
             logger.exception("Processing %s failed", item.target.url)
-            return changes.as_error(item, changes.UNDECIDED, error, self.rules)
+            return outcomes.as_error(item, outcomes.UNDECIDED, error, self.rules)
 
     async def _decided(self, item: Fetched) -> Visit:
         read, db, target = self.session.patience.read, self.session.db, item.target
         if item.outcome is not None and item.outcome not in SEEN:
-            return changes.decide(item, self.rules)
+            return outcomes.decide(item, self.rules)
         monitor = await read(lambda: feeds.monitor(db, target))
         stored: Mapping[str, KnownPost] | None = None
         if item.push is not None or item.content_hash != target.content_hash:
@@ -65,17 +65,17 @@ def decide(
 ) -> Visit:
     """Return the visit of a feed: its outcome, posts and next visit. Pure."""
     if fetched.document is None:
-        visit = changes.decide(fetched, rules)
+        visit = outcomes.decide(fetched, rules)
     else:
         collected = collect(fetched, monitor, stored)
         outcome = outcome_of(fetched, collected)
         intervals = rules.intervals(fetched.target)
-        when, _ = changes.next_visit(fetched, outcome, rules.zone, intervals)
+        when, _ = outcomes.next_visit(fetched, outcome, rules.zone, intervals)
         visit = Visit(
             fetched,
             outcome,
             when,
-            update_size=changes.update_size(fetched, outcome),
+            update_size=outcomes.update_size(fetched, outcome),
             history=past(fetched, collected),
             collected=collected,
         )
@@ -222,7 +222,7 @@ def first_past(posts: Iterable[Post], at: int) -> History:
     dates = sorted(_minutes(post.published) for post in posts if post.published)
     if len(dates) < max(2, len(posts)):
         return History.begin(at)
-    since = max(dates[0], at - int(FIRST_HOURS * MINUTES))
+    since = max(dates[0], at - int(FIRST_HISTORY_HOURS * MINUTES))
     records = [(since, at, moment) for moment in dates if since < moment <= at]
     return History.begin(since).extended(at, records) if since < at else History.begin(at)
 

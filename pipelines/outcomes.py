@@ -22,8 +22,8 @@ from crawler.storage import posts
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import NEVER
 from schedules import calendar
-from schedules.calendar import Intervals, next_interval
 from schedules.history import History
+from schedules.intervals import Intervals, next_interval
 from schedules.schedule import WEEK_HOURS
 
 logger = logging.getLogger(__name__)

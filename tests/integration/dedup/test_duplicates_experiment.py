@@ -141,7 +141,7 @@ def test_a_probe_reads_no_more_keys_than_it_brings(stored: tuple[Db, str], name:
                 if name == "B6D1":
                     query, index = {f"f{place}": INDEXED[7][place]}, f"f{place}"
                 else:
-                    query, index = layout.asked(place, INDEXED[7])  # type: ignore[attr-defined]
+                    query, index = layout.query_of(place, INDEXED[7])  # type: ignore[attr-defined]
                 plans.append(await collection.find(query, hint=index).explain())
             return plans
 

@@ -499,7 +499,7 @@ def test_two_that_begin_an_index_at_once_do_not_remove_each_other_s_claims(
         for one in (bands, late, later):
             assert await one.scheme() == SCHEME
         # A process that is still emptying the index is overtaken.
-        assert await late.change(SCHEME, EMPTYING, anew=True)
+        assert await late.change(SCHEME, EMPTYING, reset=True)
         assert await bands.empty(EMPTYING, "new")
         assert await claimed(bands, [(1, drawn(1)), (2, drawn(1))]) == [1, 1]
         assert not await late.empty(EMPTYING, "new")

@@ -306,7 +306,7 @@ def test_forget_forgets_the_phase(life: Life) -> None:
         ),
         (
             ("--budget", "72", "--sample", "10", "--weeks", "1"),
-            "--sample 10 is too large: each page's turn would be shorter than a day. "
+            "--sample 10 is too large: each page's rotation would be shorter than a day. "
             "Use --sample 7 or less, or longer --weeks.",
         ),
         (("--stop",), "pages is not in a sampling phase"),

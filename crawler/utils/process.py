@@ -39,7 +39,7 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 # Python's default thresholds.
-USUAL = gc.get_threshold()
+DEFAULTS = gc.get_threshold()
 # Thresholds while libraries are loaded. Collection is rarer, but not disabled, because not every
 # Scrapy command calls `collect_again`.
 LOADING = (50_000, 2, 2)
@@ -54,4 +54,4 @@ def collect_again() -> None:
     """Restore normal garbage collection, and exempt all objects loaded so far."""
     # Without gc.collect() first: it would traverse all loaded objects once more.
     gc.freeze()
-    gc.set_threshold(*USUAL)
+    gc.set_threshold(*DEFAULTS)

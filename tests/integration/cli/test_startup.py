@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from crawler.storage.embedded import EmbeddedServer
+from crawler.utils.process import DEFAULTS
 from tests.integration.harness import HIDDEN, ROOT, Db, Freshet, Pages, outcomes
 
 # Runs commands, separated by `;`, in a subprocess, and reports loaded modules and running threads.
@@ -137,7 +137,7 @@ def test_a_crawl_of_what_is_not_due_needs_no_redis_and_no_extension_that_is_off(
     assert outcomes(database) == {"new": 2}
     assert done.heavy == OF_STORAGE | OF_CRAWLS
     assert sum(done.collections) < MAX_COLLECTIONS
-    assert done.thresholds == list(gc.get_threshold())
+    assert done.thresholds == list(DEFAULTS)
 
 
 def test_an_extension_that_is_on_is_there(run: Run, freshet: Freshet, pages: Pages) -> None:

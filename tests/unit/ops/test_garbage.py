@@ -10,7 +10,7 @@ from scrapy import signals
 from scrapy.utils.test import get_crawler
 
 from crawler.ops.extensions import WARM_UP_ITEMS, Garbage
-from crawler.utils.process import LOADING, USUAL, spare_loading
+from crawler.utils.process import LOADING, DEFAULTS, spare_loading
 
 
 @pytest.fixture
@@ -36,5 +36,5 @@ def test_collections_are_rare_until_the_engine_of_a_crawl_starts(frozen_before: 
     assert gc.get_threshold() == LOADING
     crawler = get_crawler(settings_dict={"EXTENSIONS": {Garbage: 0}})
     crawler.signals.send_catch_log(signals.engine_started)
-    assert gc.get_threshold() == USUAL
+    assert gc.get_threshold() == DEFAULTS
     assert gc.get_freeze_count() > frozen_before + 10_000

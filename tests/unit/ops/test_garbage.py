@@ -10,7 +10,7 @@ from scrapy import signals
 from scrapy.utils.test import get_crawler
 
 from crawler.ops.extensions import WARM_UP_ITEMS, Garbage
-from crawler.utils.process import LOADING, DEFAULTS, spare_loading
+from crawler.utils.process import DEFAULTS, LOADING, spare_loading
 
 
 @pytest.fixture

@@ -312,7 +312,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "names",
         nargs="*",
         metavar="NAME|FILE.toml|FOLDER/",
-        help="sites to keep fresh (all spiders)",
+        help="sites to keep fresh (default: all spiders)",
     )
     parser.add_argument(
         "--spider", action="append", default=[], metavar="NAME", help="same as NAME (repeatable)"

@@ -250,12 +250,12 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
     For feeds: missed posts a week, and mean delay in hours. The class of targets without a plan is
     None, of targets in a sampling phase LEARNING.
     """
-    learns = {"$gt": ["$plan.until", None]}
+    is_sampled = {"$gt": ["$plan.until", None]}
     pipeline: list[Document] = [
         {"$match": to_plan(spiders)},
         {
             "$group": {
-                "_id": {"$cond": [learns, LEARNING, "$plan.frequency_class"]},
+                "_id": {"$cond": [is_sampled, LEARNING, "$plan.frequency_class"]},
                 "targets": {"$sum": 1},
                 "requests_per_day": {"$sum": {"$divide": ["$plan.visits_per_week", WEEK_DAYS]}},
                 "freshness": {"$avg": "$plan.freshness"},

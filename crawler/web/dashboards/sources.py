@@ -158,18 +158,26 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         "templates",
         metavar="TEMPLATES",
         nargs="?",
-        help="folder of templates (built-in page of all cells)",
+        help="folder of templates (default: built-in page of all cells)",
     )
-    parser.add_argument("--out", metavar="DIR", help="output folder (pages in FRESHET_DATA_DIR)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="output folder (default: dashboards in FRESHET_DATA_DIR)"
+    )
 
 
 def add_listening(parser: argparse.ArgumentParser) -> None:
     """Add the options of the server."""
     parser.add_argument(
-        "--port", metavar="N", default="8000", help="port to listen on; 0: any free port (8000)"
+        "--port",
+        metavar="N",
+        default="8000",
+        help="port to listen on; 0: any free port (default: 8000)",
     )
     parser.add_argument(
-        "--bind", metavar="ADDRESS", default=LOCAL, help=f"loopback address to listen on ({LOCAL})"
+        "--bind",
+        metavar="ADDRESS",
+        default=LOCAL,
+        help=f"loopback address to listen on (default: {LOCAL})",
     )
     parser.add_argument(
         "--for", dest="for_time", metavar="TIME", help="stop after a time, such as 90m, 6h or 2d"

@@ -47,17 +47,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--callback", metavar="URL", help=f"public URL of this server, such as {EXAMPLE}"
     )
     parser.add_argument(
-        "--bind", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (127.0.0.1)"
+        "--bind",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1)",
     )
-    parser.add_argument("--port", metavar="N", default="8075", help="port to listen on (8075)")
     parser.add_argument(
-        "--lease-days", metavar="D", default="10", help="lease to request from hubs, in days (10)"
+        "--port", metavar="N", default="8075", help="port to listen on (default: 8075)"
+    )
+    parser.add_argument(
+        "--lease-days",
+        metavar="D",
+        default="10",
+        help="lease to request from hubs, in days (default: 10)",
     )
     parser.add_argument(
         "--check-seconds",
         metavar="S",
         default="60",
-        help="time between checks for feeds to subscribe to (60)",
+        help="time between checks for feeds to subscribe to (default: 60)",
     )
     parser.add_argument("--for", dest="for_seconds", metavar="S", help="stop after S seconds")
     parser.add_argument(

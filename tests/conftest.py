@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import pymongo
 import pytest
 
 from crawler.config import Config
 from crawler.errors import ServerError
 from crawler.storage.embedded import EmbeddedServer
+from tests.database_pool import DatabasePool
 from tests.integration import forked
-from tests.integration.harness import Db, Freshet, Pages, Row
+from tests.integration.harness import Db, Freshet, Pages
 from tests.site import running
 from tests.site.running import RunningSite
 
@@ -80,33 +79,35 @@ def _folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def databases(mongo: EmbeddedServer) -> Databases:
-    """Return a factory of databases and their URIs; each is dropped when its `with` block ends."""
+def pool(mongo: EmbeddedServer) -> Iterator[DatabasePool]:
+    """Return the databases of the process's server."""
+    databases = DatabasePool(mongo.uri)
+    yield databases
+    databases.close()
 
-    @contextmanager
-    def make() -> Iterator[tuple[Db, str]]:
-        name = f"t{uuid.uuid4().hex}"
-        uri = f"{mongo.uri.rpartition('/')[0]}/{name}"
-        client: pymongo.MongoClient[Row]
-        with pymongo.MongoClient(uri, tz_aware=True) as client:
-            try:
-                yield client.get_default_database(), uri
-            finally:
-                client.drop_database(name)
 
-    return make
+@pytest.fixture(scope="session")
+def databases(pool: DatabasePool) -> Databases:
+    """Return a factory of prepared databases and their URIs, each for one `with` block."""
+    return pool.prepared
 
 
 @pytest.fixture
-def stored(databases: Databases) -> Iterator[tuple[Db, str]]:
-    """Yield a database for one test, and its URI."""
-    with databases() as made:
+def stored(request: pytest.FixtureRequest, pool: DatabasePool) -> Iterator[tuple[Db, str]]:
+    """Yield a database for one test, and its URI.
+
+    Its collections and indexes exist, except in tests with the marker `empty_database`.
+    """
+    # Keys in Redis contain the name of the database.
+    reuse = not any("redis" in name for name in request.fixturenames)
+    empty = request.node.get_closest_marker("empty_database")
+    with pool.empty() if empty else pool.prepared(reuse) as made:
         yield made
 
 
 @pytest.fixture
 def database(stored: tuple[Db, str]) -> Db:
-    """Return an empty database for one test."""
+    """Return a database without documents for one test."""
     return stored[0]
 
 

@@ -6,6 +6,7 @@ streams, environment and exit code, as with `python -m`.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -19,9 +20,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
-
-from numba import njit
+from typing import Any, NoReturn
 
 LARGEST = 1 << 18
 # Modules that Scrapy, Twisted and numba load by name or at first use.
@@ -52,6 +51,27 @@ OUR_PACKAGES = ("crawler", "pipelines", "schedules", "spiders")
 NOT_YET = ("crawler.settings",)
 
 
+class Ending:
+    """End of a process without clearing its memory, which would first copy all of it.
+
+    Registered before everything else, so that it runs last: threads have ended and the exit
+    handlers of the libraries and of the command have run.
+    """
+
+    pid = 0
+    code = 1
+
+    def __call__(self) -> None:
+        """End the process, unless it only forks others."""
+        if os.getpid() == self.pid:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
+
+
+ENDING = Ending()
+
+
 def load() -> None:
     """Import the modules that most processes need, without starting threads before the fork."""
     for name in [*BY_NAME, *modules(*OUR_PACKAGES)]:
@@ -60,7 +80,9 @@ def load() -> None:
         # Freshet uses neither deprecated modules nor those that need more libraries.
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
-    njit(lambda: None)()  # the first use of numba loads the larger half of it
+    from numba import njit
+
+    njit(lambda: None)()  # the first use loads the larger half of numba
     assert "twisted.internet.reactor" not in sys.modules, "processes would share a reactor"
     gc.freeze()  # else garbage collection in the forked processes would copy all of this memory
 
@@ -109,18 +131,26 @@ def forked(request: dict[str, Any], out: int, err: int, reply: int) -> dict[str,
     return request
 
 
-def become(request: dict[str, Any]) -> None:
+def become(request: dict[str, Any]) -> NoReturn:
     """Run the module as the main program."""
+    ENDING.pid = os.getpid()
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
     os.chdir(request["env"].get("RUN_IN", "."))
     sys.path[1:1] = [path for path in request["env"].get("PYTHONPATH", "").split(":") if path]
     sys.argv[1:] = request["args"]
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        ENDING.code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    ENDING.code = 0
+    sys.exit()
 
 
 if __name__ == "__main__":
+    atexit.register(ENDING)
     with socket.socket(fileno=int(sys.argv[1])) as control:
         load()
         request = serve(control)

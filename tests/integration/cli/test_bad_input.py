@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.harness import Db, Freshet
 
+pytestmark = pytest.mark.empty_database
 GOOD = 'name = "shop"\nstart_urls = ["http://127.0.0.1:1/"]\nitem_pages = "/item/"\n'
 FILES = {
     "good.toml": GOOD,

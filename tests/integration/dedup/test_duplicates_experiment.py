@@ -175,6 +175,7 @@ def test_freshets_look_up_is_verified(stored: tuple[Db, str]) -> None:
     assert all(one.probes >= 16 for one in (first, other, copy, partly))
 
 
+@pytest.mark.empty_database
 def test_scratch_is_gone_whatever_happens(stored: tuple[Db, str]) -> None:
     database, uri = stored
 

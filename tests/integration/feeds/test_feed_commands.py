@@ -173,7 +173,7 @@ def test_what_is_no_list_is_one_line(
     path = written(tmp_path, text)
     done = feeds(freshet, "import", path)
     assert (done.code, done.complaint) == (1, f"scrapy feeds: {path}: {complaint}")
-    assert "targets" not in database.list_collection_names()
+    assert not database.targets.find_one()
 
 
 def test_a_list_of_nothing_but_refusals_is_an_error(freshet: Freshet, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_host_that_does_not_answer_is_one_line(freshet: Freshet, database: Db)
     done = freshet("feeds", "add", "http://127.0.0.1:9/")
     assert (done.code, done.out) == (1, "")
     assert done.complaint.startswith("scrapy feeds: http://127.0.0.1:9/: Connection was refused")
-    assert "targets" not in database.list_collection_names()
+    assert not database.targets.find_one()
 
 
 def test_without_fetching_it_is_added_as_it_is(freshet: Freshet, database: Db) -> None:

@@ -76,6 +76,7 @@ def test_for_people_each_check_is_a_line(freshet: Freshet, prepared: Db) -> None
     assert sum(row.split()[1:3] == ["wrapper", "books"] for row in rows) == 1
 
 
+@pytest.mark.empty_database
 def test_an_empty_database_stays_without_collections(freshet: Freshet, database: Db) -> None:
     done = quick(freshet)
     assert bad(done) == []

@@ -238,6 +238,7 @@ def test_with_a_mongo_uri_there_is_nothing_to_start(freshet: Freshet) -> None:
     assert "secret" not in result.err
 
 
+@pytest.mark.empty_database
 def test_a_database_of_a_later_freshet_is_refused(freshet: Freshet, database: Db) -> None:
     database.meta.insert_one({"_id": "schema", "version": 99})
     for command in (("crawl", "books"), ("targets",), ("history", "http://a.test/")):

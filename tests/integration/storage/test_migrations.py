@@ -20,6 +20,7 @@ from crawler.storage.store import Store
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db
 
+pytestmark = pytest.mark.empty_database
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 

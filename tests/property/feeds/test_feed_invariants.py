@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler.feeds.dates import EARLIEST
+from crawler.feeds.dates import EARLIEST, DateReader
 from crawler.feeds.parser import read
 from crawler.items import FeedDocument, NoFeed
 from tests.unit.feeding import FEED_URL, NOW, atom, item, json_feed, rss
@@ -94,8 +94,15 @@ def check(result: FeedDocument | str) -> None:
     assert all(problem and "\n" not in problem for problem in result.problems)
 
 
+@pytest.fixture(scope="module")
+def languages() -> None:
+    """Load the names of months in all languages, which takes seconds."""
+    assert DateReader().read("no date") is None
+
+
 @pytest.mark.soak
-@settings(max_examples=1500)
+@pytest.mark.usefixtures("languages")
+@settings(max_examples=600)
 @given(broken(), TYPES)
 @example(b"\xff\xfe", None)
 @example(b"<rss><item><guid>&#xd800;", None)

@@ -35,6 +35,8 @@ from tests.bench.dedup.layouts import (
 )
 from tests.integration.harness import ROOT, Db, Result, Row
 
+# The benchmark's own tests.
+pytestmark = pytest.mark.soak
 PAIRS = list(combinations(range(6), 2))
 POSTS, QUERIES = 300, 100
 FAMILY = ("B6D1", "R15D2", "R1D3", "supershingles")
@@ -190,7 +192,6 @@ def test_scratch_is_gone_whatever_happens(stored: tuple[Db, str]) -> None:
     assert database.list_collection_names() == []
 
 
-@pytest.mark.soak
 # PyMongo does not close the socket of a connection whose handshake is cancelled.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_write_that_is_interrupted_does_not_bring_the_collection_back(
@@ -334,7 +335,6 @@ def test_what_is_no_file_of_posts_is_one_line(bench: Bench, tmp_path: Path) -> N
     assert 'no posts (a line of it is {"id": "1", "text": "…"})' in done.complaint
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_nothing(stored: tuple[Db, str], kind: signal.Signals) -> None:
     database, uri = stored

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import TypedDict
 
-from crawler.cli.base import print_json
-from crawler.cli.duplicates import place_of, title_of
+from crawler.cli.base import print_json, with_database
+from crawler.cli.duplicates import title_of
 from crawler.config import Config
 from crawler.dedup.post_text import normal_text
 from crawler.dedup.scheme import Scheme
@@ -25,7 +26,6 @@ from crawler.dedup.sketch import Sketch
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import candidates, queries
-from crawler.storage.store import opened
 from crawler.storage.target_queries import names_of, nearest
 from crawler.utils.terminal import SafeConsole, printable
 from crawler.utils.text import count, listed
@@ -54,6 +54,89 @@ MAX_ROWS = 200
 STYLES = {LEFT: ("red", ""), RIGHT: ("", "green")}
 SPANS = ("bold red", "bold green")
 Span = tuple[int, int]
+
+
+class DiffRow(TypedDict):
+    """A row of the comparison: a sentence of the first text, of the second, or of both."""
+
+    mark: str
+    """How the sides differ: space (equal), `|` (versions), `<`, `>`, or `…` (equal, left out)."""
+    left: str
+    """Sentence of the first text."""
+    right: str
+    """Sentence of the second text."""
+    left_spans: list[Span]
+    """Start and end of the words of `left` that differ."""
+    right_spans: list[Span]
+    """Start and end of the words of `right` that differ."""
+    left_out: int
+    """Number of sentences that a row with the mark `…` leaves out."""
+
+
+class PostReport(TypedDict):
+    """One of the two posts."""
+
+    id: str
+    """Id of the post."""
+    url: str | None
+    """URL of the page; null for a post without a link."""
+    title: str | None
+    """Title."""
+    created: datetime
+    """Date of publication, else time of the first visit that saw the post."""
+    characters: int
+    """Characters of the compared text."""
+    words: int
+    """Words of the compared text."""
+    boilerplate: float
+    """Share of the text that other posts of the same source have, too."""
+    shingles: list[str]
+    """Sizes of the shingles of the text."""
+    bandings: list[str]
+    """Numbers of LSH bands and rows."""
+    compared_at: datetime | None
+    """Time when the post was compared with the others; null before that."""
+    changed_since: bool
+    """Whether the text has changed since then."""
+    cluster: str | None
+    """Id of the cluster of near-duplicates."""
+    original: str | None
+    """Id of the cluster's original."""
+    item: str | None
+    """Key of the page that the post is a source of."""
+
+
+class Comparison(TypedDict):
+    """Two posts, their similarity, and the verdict."""
+
+    a: PostReport
+    """The first post."""
+    b: PostReport
+    """The second post."""
+    shared_bands: int
+    """Number of LSH bands that both have."""
+    of_bands: int
+    """Number of LSH bands that they could share."""
+    similarity: float
+    """Estimated Jaccard similarity."""
+    exact: dict[str, float]
+    """Exact Jaccard similarity by size of the shingles."""
+    datasketch: dict[str, float]
+    """Estimates by the library datasketch, by size of the shingles."""
+    scheme: str
+    """How the posts are compared."""
+    threshold: float
+    """Minimum similarity of duplicates."""
+    same_item: bool
+    """Whether both posts are sources of one item."""
+    duplicates: bool
+    """Whether both posts are in one cluster, and not sources of one item."""
+    verdict: str
+    """Whether the posts are duplicates, and why."""
+    is_long: bool
+    """Whether `diff` compares only the beginnings of long texts."""
+    diff: list[DiffRow]
+    """Comparison of the texts by sentences."""
 
 
 class Row(NamedTuple):
@@ -171,13 +254,13 @@ def _best_agreement(left: list[str], right: list[str]) -> list[list[float]]:
     return best
 
 
-def show(console: Console, comparison: Document) -> None:
+def show(console: Console, comparison: Comparison) -> None:
     """Print both posts, their similarity, the verdict, and their texts side by side."""
-    for name in ("a", "b"):
-        post = comparison[name]
-        heading = f"{name.upper()}  {title_of(post) or '(no title)'}"
+    for name, post in (("A", comparison["a"]), ("B", comparison["b"])):
+        heading = f"{name}  {title_of(post['title']) or '(no title)'}"
         console.print(heading, style="bold", soft_wrap=True)
-        console.print(" " * INDENT + place_of(post), style="cyan", soft_wrap=True)
+        place = printable(post["url"] or post["id"])
+        console.print(" " * INDENT + place, style="cyan", soft_wrap=True)
         facts = [
             f"{post['created']:%Y-%m-%d %H:%M}",
             f"{count(post['characters'], 'character')}, {count(post['words'], 'word')}",
@@ -188,8 +271,8 @@ def show(console: Console, comparison: Document) -> None:
         console.print(Padding("; ".join(filter(None, facts)), (0, 0, 0, INDENT)))
     console.print()
     exact, estimated = (
-        [f"{value:.3f} ({name})" for name, value in comparison[by].items()]
-        for by in ("exact", "datasketch")
+        [f"{value:.3f} ({name})" for name, value in similarities.items()]
+        for similarities in (comparison["exact"], comparison["datasketch"])
     )
     for line in (
         f"shared bands  {comparison['shared_bands']} of {comparison['of_bands']}",
@@ -206,7 +289,7 @@ def show(console: Console, comparison: Document) -> None:
         console.print("long texts: only their beginnings are shown side by side", style="dim")
 
 
-def _show_diff(console: Console, rows: list[Document]) -> None:
+def _show_diff(console: Console, rows: list[DiffRow]) -> None:
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(ratio=1, overflow="fold")
     table.add_column(width=1)
@@ -218,10 +301,11 @@ def _show_diff(console: Console, rows: list[Document]) -> None:
             table.add_row(same, "", "")
             continue
         sides = []
-        for place, name in enumerate(("left", "right")):
+        both = ((row["left"], row["left_spans"]), (row["right"], row["right_spans"]))
+        for place, (sentence, spans) in enumerate(both):
             style = STYLES.get(mark, ("", ""))[place]
-            text = Text(row[name], style="dim" if mark == SAME else style)
-            for start, stop in row[f"{name}_spans"]:
+            text = Text(sentence, style="dim" if mark == SAME else style)
+            for start, stop in spans:
                 text.stylize(SPANS[place], start, stop)
             sides.append(text)
         table.add_row(sides[0], mark, sides[1])
@@ -243,7 +327,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(config: Config, opts: argparse.Namespace) -> int:
     """Print the comparison and the verdict."""
-    comparison = asyncio.run(_compare(config, opts))
+    urls = opts.url_a, opts.url_b
+    comparison = with_database(config, lambda db: compare_posts(db, config, urls, opts.spider))
     if opts.json:
         print_json(comparison)
     else:
@@ -251,20 +336,24 @@ def run(config: Config, opts: argparse.Namespace) -> int:
     return 0
 
 
-async def _compare(config: Config, opts: argparse.Namespace) -> Document:
-    """Return both posts, their similarity and the verdict, as `--json` prints them."""
+async def compare_posts(
+    db: Database, config: Config, urls: tuple[str, str], spider: str | None
+) -> Comparison:
+    """Return two posts, their similarity and the verdict. Raises ConfigError.
+
+    urls: URLs or ids of the posts
+    """
     from crawler.dedup import compare  # slow: loads the compiled kernels
 
-    async with opened(config) as db:
-        scheme = await queries.stored_scheme(db, config)
-        posts = [await _find_post(db, config, url, opts.spider) for url in (opts.url_a, opts.url_b)]
-        if posts[0]["_id"] == posts[1]["_id"]:
-            raise ConfigError(f"both are the same post: {posts[0]['_id']}")
-        a, b = await _compared_posts(db, scheme, posts)
+    scheme = await queries.stored_scheme(db, config)
+    posts = [await _find_post(db, config, url, spider) for url in urls]
+    if posts[0]["_id"] == posts[1]["_id"]:
+        raise ConfigError(f"both are the same post: {posts[0]['_id']}")
+    a, b = await _compared_posts(db, scheme, posts)
     measured = compare.measure(a, b)
     return {
-        "a": _post_json(posts[0], a),
-        "b": _post_json(posts[1], b),
+        "a": _post_report(posts[0], a),
+        "b": _post_report(posts[1], b),
         "shared_bands": measured.shared_bands,
         "of_bands": measured.of_bands,
         "similarity": measured.similarity,
@@ -276,7 +365,7 @@ async def _compare(config: Config, opts: argparse.Namespace) -> Document:
         "duplicates": compare.are_duplicates(a, b),
         "verdict": compare.verdict(a, b, measured, scheme),
         "is_long": is_long(a.text) or is_long(b.text),
-        "diff": [row._asdict() for row in rows(a.text, b.text)],
+        "diff": [_diff_row(row) for row in rows(a.text, b.text)],
     }
 
 
@@ -332,7 +421,18 @@ async def _compared_posts(
     return sides
 
 
-def _post_json(post: Document, side: ComparedPost) -> Document:
+def _diff_row(row: Row) -> DiffRow:
+    return {
+        "mark": row.mark,
+        "left": row.left,
+        "right": row.right,
+        "left_spans": list(row.left_spans),
+        "right_spans": list(row.right_spans),
+        "left_out": row.left_out,
+    }
+
+
+def _post_report(post: Document, side: ComparedPost) -> PostReport:
     from crawler.dedup.compare import shape_name
 
     shapes = side.sketch.parts if side.sketch else ()
@@ -350,7 +450,7 @@ def _post_json(post: Document, side: ComparedPost) -> Document:
         "bandings": [f"{banding.bands} x {banding.rows}" for banding in bandings],
         "compared_at": side.at,
         "changed_since": side.at is not None and side.is_changed,
-        "cluster": side.cluster,
+        "cluster": None if side.cluster is None else str(side.cluster),
         "original": side.original,
         "item": side.item,
     }

@@ -105,7 +105,7 @@ class Expectation(TypedDict):
     """For a page: what its visits are worth."""
 
 
-class PollBounds(TypedDict, total=False):
+class PollBounds(TypedDict):
     """Polls that a feed asks for."""
 
     every_hours: float | None
@@ -274,6 +274,13 @@ def explained(
 
 
 def _feed(feed: Document) -> ExplainedFeed:
+    bounds: PollBounds | None = None
+    if stated := feed.get("bounds"):
+        bounds = {
+            "every_hours": stated.get("every_hours"),
+            "skip_hours": stated.get("skip_hours") or [],
+            "skip_days": stated.get("skip_days") or [],
+        }
     return {
         "title": feed.get("title"),
         "site": feed.get("site"),
@@ -285,7 +292,7 @@ def _feed(feed: Document) -> ExplainedFeed:
         "gaps": feed.get("gaps", 0),
         "last_gap_at": feed.get("last_gap_at"),
         "newest": feed.get("newest"),
-        "bounds": feed.get("bounds"),
+        "bounds": bounds,
         "hubs": feed.get("hubs") or [],
         "problems": feed.get("problems") or [],
         "error": feed.get("error"),

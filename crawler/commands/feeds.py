@@ -76,5 +76,5 @@ class Command(ActionsCommand):
             "scrapy feeds export FILE --json": ExportReport,
             "scrapy feeds list --json": list[FeedState],
             "scrapy feeds remove URL --yes --json": RemovalReport,
-            "scrapy feeds push --callback URL --for 1h --json": PushReport,
+            "scrapy feeds push --callback URL --for 3600 --json": PushReport,
         }

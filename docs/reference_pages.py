@@ -222,11 +222,15 @@ def json_type(
         return ", ".join(f"`{value}`" for value in values), []
     if field.get("type") == "array" and "items" in field:
         words, documents = json_type(field["items"], definitions)
-        return f"array of {plural(words)}", [(f"[]{suffix}", document) for suffix, document in documents]
+        return f"array of {plural(words)}", [
+            (f"[]{suffix}", document) for suffix, document in documents
+        ]
     values = field.get("additionalProperties")
     if field.get("type") == "object" and isinstance(values, dict):
         words, documents = json_type(values, definitions)
-        return f"{plural(words)} by name", [(f".*{suffix}", document) for suffix, document in documents]
+        return f"{plural(words)} by name", [
+            (f".*{suffix}", document) for suffix, document in documents
+        ]
     if field.get("format") == "date-time":
         return "time", []
     return str(field.get("type", "any")), []

@@ -2,12 +2,15 @@
 
 A page of `docs/reference` holds lines such as `<!-- generated: settings -->`. When Sphinx reads the
 page, this extension replaces each of them with Markdown from the settings, the parsers of the
-commands, the validators of the collections, the metrics catalog or the models of site definitions.
+commands, the types of their JSON output, the validators of the collections, the metrics catalog or
+the models of site definitions. It also publishes the JSON Schema of each document that a command
+prints with `--json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -21,7 +24,8 @@ from scrapy.commands import ScrapyCommand
 from scrapy.utils.misc import walk_modules_iter
 from scrapy.utils.project import get_project_settings
 
-from crawler.cli.base import ActionsCommand
+from crawler.cli.base import ActionsCommand, FreshetCommand
+from crawler.cli.json_schemas import schema_of
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field
@@ -51,6 +55,9 @@ BSON_NAMES = {
 FORMATTER = argparse.HelpFormatter("")
 GLOBAL_OPTIONS = "Global Options"
 EXAMPLE = "Example: "
+# Folder of the published JSON Schemas, next to the page that links to them.
+SCHEMAS = "schemas"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ARGUMENTS: dict[str, type[Arguments]] = {
     "all": Arguments, "`site`": SiteArguments, "`feeds`": FeedsArguments, "`cells`": CellsArguments,
 }  # fmt: skip
@@ -121,6 +128,25 @@ def metrics(catalog: Callable[[], list[Described]]) -> Iterator[str]:
         yield row(f"`{name}`", kind, names or "none", text.removesuffix("."))
 
 
+def json_output() -> Iterator[str]:
+    """Yield a section for each command with `--json`: examples, and the fields of the output."""
+    for name, documents in json_documents().items():
+        yield f"\n## scrapy {name}\n"
+        for line, schema in documents.items():
+            definitions = schema.get("$defs", {})
+            kind, document = "Object", schema
+            if "items" in schema:
+                ((_, document),) = json_type(schema["items"], definitions)[1]
+                kind = "Array of objects"
+            text = document["description"]
+            yield f"```sh\n{line}\n```\n"
+            yield f"{kind}: {text[:1].lower()}{text[1:]}"
+            yield f'<a href="{SCHEMAS}/{schema_name(line)}">JSON Schema</a>\n'
+            yield from table("field", "type", "meaning")
+            yield from fields_of_output(document, definitions, "")
+            yield ""
+
+
 GENERATORS: dict[str, Callable[[], Iterable[str]]] = {
     "settings": settings,
     "arguments": arguments,
@@ -130,6 +156,7 @@ GENERATORS: dict[str, Callable[[], Iterable[str]]] = {
     "cell_keys": partial(keys, Cell),
     "database_keys": partial(keys, Source),
     "commands": commands,
+    "json_output": json_output,
     "collections": collections,
     "process_metrics": partial(metrics, of_processes),
     "database_metrics": partial(metrics, of_database),
@@ -144,6 +171,76 @@ def project_commands() -> Iterator[tuple[str, ScrapyCommand]]:
             command: ScrapyCommand = kind()
             command.settings = get_project_settings()
             yield module.__name__.rpartition(".")[2], command
+
+
+def json_documents() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the schemas of the JSON outputs, by command and example line."""
+    return {
+        name: {line: schema_of(type_) for line, type_ in command.json_types().items()}
+        for name, command in project_commands()
+        if isinstance(command, FreshetCommand)
+    }
+
+
+def schema_name(line: str) -> str:
+    """Return the file name of the schema of an example line's output."""
+    words = line.removeprefix("scrapy ").removesuffix(" --json")
+    return f"{re.sub('[^a-z0-9]+', '-', words.lower())}.json"
+
+
+def fields_of_output(
+    schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str
+) -> Iterator[str]:
+    """Yield table rows of the fields of a JSON Schema, and of the documents in them."""
+    for name, field in schema.get("properties", {}).items():
+        words, documents = json_type(field, definitions)
+        # A description that equals that of the document's type is only in the definition.
+        text = field.get("description") or documents[0][1]["description"]
+        if name not in schema.get("required", ()):
+            text += " Not always present."
+        yield row(f"`{prefix}{name}`", words, text.removesuffix("."))
+        for suffix, document in documents:
+            yield from fields_of_output(document, definitions, f"{prefix}{name}{suffix}.")
+
+
+def json_type(
+    field: Mapping[str, Any], definitions: Mapping[str, Any]
+) -> tuple[str, list[tuple[str, Mapping[str, Any]]]]:
+    """Return the type of a field in words, and the schemas of the documents in it.
+
+    Each schema comes with a suffix: `[]` for documents of an array, `.*` for documents by name.
+    """
+    if "$ref" in field:
+        return "object", [("", definitions[field["$ref"].rpartition("/")[2]])]
+    if "anyOf" in field:
+        parts = [json_type(part, definitions) for part in field["anyOf"]]
+        return " or ".join(words for words, _ in parts), [
+            each for _, docs in parts for each in docs
+        ]
+    if "enum" in field or "const" in field:
+        values = field.get("enum", [field.get("const")])
+        return ", ".join(f"`{value}`" for value in values), []
+    if field.get("type") == "array" and "items" in field:
+        words, documents = json_type(field["items"], definitions)
+        return f"array of {plural(words)}", [
+            (f"[]{suffix}", document) for suffix, document in documents
+        ]
+    values = field.get("additionalProperties")
+    if field.get("type") == "object" and isinstance(values, dict):
+        words, documents = json_type(values, definitions)
+        return f"{plural(words)} by name", [
+            (f".*{suffix}", document) for suffix, document in documents
+        ]
+    if field.get("format") == "date-time":
+        return "time", []
+    return str(field.get("type", "any")), []
+
+
+def plural(words: str) -> str:
+    """Return the plural of the words for a type."""
+    if words.startswith("array of "):
+        return words.replace("array", "arrays", 1)
+    return " or ".join(word if word.endswith("`") else f"{word}s" for word in words.split(" or "))
 
 
 def options_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -251,8 +348,21 @@ def generated_pages(_: Sphinx, env: BuildEnvironment, *__: object) -> list[str]:
     return [name for name in paths if PLACEHOLDER.search(paths[name].read_text(encoding="utf-8"))]
 
 
+def publish_schemas(app: Sphinx, error: Exception | None) -> None:
+    """Write the JSON Schemas into the built site."""
+    if error is not None:
+        return
+    folder = Path(app.outdir) / "reference" / SCHEMAS
+    folder.mkdir(parents=True, exist_ok=True)
+    for documents in json_documents().values():
+        for line, schema in documents.items():
+            text = json.dumps({"$schema": DIALECT} | schema, indent=1, ensure_ascii=False)
+            (folder / schema_name(line)).write_text(f"{text}\n", encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension with Sphinx."""
+    app.connect("build-finished", publish_schemas)
     app.connect("source-read", replace_placeholders)
     app.connect("env-get-outdated", generated_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,6 +14,7 @@ from scrapy.settings import BaseSettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.misc import build_from_crawler, load_object
+from typing_extensions import TypedDict
 
 from crawler.errors import FreshetError
 from crawler.extract.response import HANDLED
@@ -21,12 +22,62 @@ from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
 from spiders.wrapper import WrapperSpider
 
-Page = dict[str, Any]
 # Maximum number of a page's unmatched links, whose URL shapes are reported.
 MAX_UNMATCHED = 2000
 MAX_PROBLEM_CHARACTERS = 200
 # Key in request.meta: the URL as it was given.
 URL = "asked"
+
+
+class Page(TypedDict):
+    """What a site definition extracts from a page."""
+
+    url: str
+    """URL as given."""
+    matches: str
+    """Key of the definition that matches the URL, such as `item_pages`, or `no pattern`."""
+    category: str | None
+    """Category of the page, or of its first link with a category."""
+    outcome: str | None
+    """Outcome of a visit that failed: `error`, `gone` or `blocked`; else null."""
+    problem: str | None
+    """Why the page cannot be read, or has no matching links; null without a problem."""
+    content: dict[str, Any] | None
+    """Fields by name, or `title` and `main_text`; null if the page has no content."""
+    empty_fields: list[str] | None
+    """Names of the fields that were not found; null for list pages."""
+    links: dict[str, list[str]] | None
+    """Matching links by kind of target; null if links are not followed."""
+    unmatched_links: list[str]
+    """Links that match no pattern, at most 2,000."""
+    counts: dict[str, int]
+    """Numbers of links by what they match, such as `items`, `unmatched` or `foreign`."""
+
+
+class UrlShape(TypedDict):
+    """URLs that only differ in words and numbers."""
+
+    text: str
+    """Path with `{word}` and `{number}`, after the host if there are several hosts."""
+    count: int
+    """Number of links."""
+    example: str
+    """One of the URLs."""
+
+
+class WrapperReport(TypedDict):
+    """Result of a check of a site definition."""
+
+    wrapper: str
+    """Name of the definition."""
+    fields: list[str]
+    """Names of its fields."""
+    pages: list[Page]
+    """Results by page, in the order of the URLs given."""
+    unmatched: list[UrlShape]
+    """Shapes of the links that match no pattern, most frequent first, at most 20."""
+    problems: list[str]
+    """Problems of pages and fields."""
 
 
 def checking(
@@ -87,7 +138,7 @@ def _unmatched(url: str, match: Match, wrapper: Wrapper) -> Page:
         "content": None,
         "empty_fields": None,
         "links": None,
-        "unmatched": [],
+        "unmatched_links": [],
         "counts": {},
     }
 
@@ -117,8 +168,8 @@ def _page(url: str, fetched: Fetched, wrapper: Wrapper) -> Page:
         "empty_fields": None if fetched.empty_fields is None else list(fetched.empty_fields),
         "links": None
         if links is None
-        else {kind: [link.url for link in links if link.kind is kind] for kind in Kind},
-        "unmatched": list(counts.unmatched),
+        else {str(kind): [link.url for link in links if link.kind is kind] for kind in Kind},
+        "unmatched_links": list(counts.unmatched),
         "counts": {name.name.lower(): counts.counts[name] for name in LinkCount},
     }
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database
 
 T = TypeVar("T")
+# Types of JSON documents by an example of the command line that prints them.
+JsonTypes = Mapping[str, Any]
 # Placeholder for the help of all actions. It is replaced only when the help is printed, because
 # that imports the modules of all actions.
 ACTIONS_HELP = "actions:"
@@ -57,7 +59,6 @@ class FreshetCommand(ScrapyCommand):
 
     arguments: ClassVar[tuple[str, ...]] = ()
     example: ClassVar[str]
-    has_json: ClassVar[bool] = True
 
     def syntax(self) -> str:
         """Return the part of the usage line after the command's name."""
@@ -68,8 +69,7 @@ class FreshetCommand(ScrapyCommand):
         super().add_options(parser)
         parser.formatter_class = Help
         parser.epilog = f"Example: {self.example}"
-        if self.has_json:
-            parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
     @property
     def name(self) -> str:
@@ -103,6 +103,14 @@ class FreshetCommand(ScrapyCommand):
     @abstractmethod
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Run the command; raises FreshetError."""
+
+    @abstractmethod
+    def json_types(self) -> JsonTypes:
+        """Import and return the types of the documents that `--json` prints.
+
+        A type is a TypedDict or a list of TypedDicts. Each field is described by the docstring
+        below it. `crawler.cli.json_schemas` has the schemas of these types.
+        """
 
 
 @dataclass(frozen=True, slots=True)

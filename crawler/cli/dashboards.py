@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from typing_extensions import TypedDict
+
 from crawler.cli.base import print_json, with_database
 from crawler.config import Config
 from crawler.storage import cells
@@ -13,6 +15,15 @@ from crawler.utils.time import Clock
 from crawler.web.dashboards.sources import add_listening, add_places, listening, places
 
 COMMAND = "dashboards"
+
+
+class BuildReport(TypedDict):
+    """Result of a build."""
+
+    pages: dict[str, str]
+    """Result by page: `written`, `unchanged`, `failed` or `removed`."""
+    out: str
+    """Output folder."""
 
 
 def build_options(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +52,8 @@ def run_build(config: Config, opts: argparse.Namespace) -> int:
     for problem in done.problems.values():
         complain(COMMAND, problem)
     if opts.json:
-        print_json({"pages": done.pages, "out": str(folders.out)})
+        report: BuildReport = {"pages": done.pages, "out": str(folders.out)}
+        print_json(report)
     else:
         print_line(f"{done} -> {folders.out}")
     return 1 if done.problems else 0

@@ -6,6 +6,7 @@ import argparse
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from typing_extensions import TypedDict
 
 from crawler.cli.base import print_json, with_database
 from crawler.config import Config
@@ -16,6 +17,13 @@ from crawler.utils.terminal import print_line, shortened, stdout
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 from crawler.utils.urls import canonical, is_http
+
+
+class ChangedLetters(TypedDict):
+    """Pages that were removed from the dead letters."""
+
+    targets: list[str]
+    """Ids of the targets: spider and URL, separated by a space."""
 
 
 def list_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +94,8 @@ def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> None:
 
     keys = with_database(config, change)
     if opts.json:
-        print_json({"targets": keys})
+        report: ChangedLetters = {"targets": keys}
+        print_json(report)
     else:
         result = "discarded; never visited again" if drops else "due again"
         print_line(f"{count(len(keys), 'target')} {result}")

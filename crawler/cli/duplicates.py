@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -20,6 +19,7 @@ from bson.errors import InvalidId
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from typing_extensions import TypedDict
 
 from crawler.cli.base import confirm, print_json, with_database
 from crawler.cli.types import positive_int
@@ -27,9 +27,10 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.storage import leases, search
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database
 from crawler.storage.dedup import check_index, queries, rebuild
 from crawler.storage.dedup.index import HINT
+from crawler.storage.dedup.queries import Cluster, ClusterMember, ClusterRow, Overview, ShownPost
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.outages import storage_errors
 from crawler.storage.store import opened
@@ -45,6 +46,23 @@ DEFAULT_CLUSTERS, DEFAULT_COPIES = 20, 200
 OFF = "off"
 BUSY = "another scrapy duplicates rebuild is running"
 UNFINISHED = "crawls cannot run until scrapy duplicates rebuild has finished"
+
+
+class RebuildReport(TypedDict):
+    """Result of a rebuild."""
+
+    scheme: str
+    """How the posts were compared; `off`: near-duplicate detection is off."""
+    posts: int
+    """Number of posts."""
+    compared: int
+    """Number of posts with text."""
+    clusters: int
+    """Number of clusters with copies."""
+    copies: int
+    """Number of copies."""
+    seconds: float
+    """Duration in seconds."""
 
 
 def interruptible(work: Coroutine[Any, Any, Result]) -> Result | None:
@@ -64,15 +82,14 @@ def interruptible(work: Coroutine[Any, Any, Result]) -> Result | None:
         return None
 
 
-def title_of(post: Document) -> str:
+def title_of(title: str | None) -> str:
     """Return a post's title as printable text; empty if it has none."""
-    title = post.get("title")
     return "" if title is None else printable(str(title))
 
 
-def place_of(post: Document) -> str:
+def place_of(post: ShownPost | ClusterMember) -> str:
     """Return a post's URL, else its id, as printable text."""
-    return printable(str(post.get("url") or post["id"]))
+    return printable(post["url"] or post["id"])
 
 
 def copies(n: int) -> str:
@@ -100,12 +117,16 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
     console = stdout()
     default = DEFAULT_CLUSTERS if opts.cluster is None else DEFAULT_COPIES
     limit = opts.limit if opts.limit is not None or opts.json else default
-    result = asyncio.run(_clusters(config, opts, limit))
+    if opts.cluster is not None:
+        cluster = asyncio.run(_cluster(config, opts.cluster, limit))
+        if opts.json:
+            print_json(cluster)
+        else:
+            _show_cluster(console, cluster)
+        return 0
+    result = asyncio.run(_overview(config, opts.spider, limit))
     if opts.json:
         print_json(result)
-        return 0
-    if opts.cluster is not None:
-        _show_cluster(console, result)
         return 0
     for row in result["shown"]:
         _show_original(console, row)
@@ -122,31 +143,31 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
     return 0
 
 
-async def _clusters(config: Config, opts: argparse.Namespace, limit: int | None) -> Document:
-    """Return the cluster that `--cluster` names, else an overview of all clusters."""
+async def _cluster(config: Config, name: str, limit: int | None) -> Cluster:
     async with opened(config) as db:
-        if opts.cluster is not None:
-            with suppress(InvalidId):
-                cluster = await queries.cluster_of(db, ObjectId(opts.cluster), limit)
-                if cluster is not None:
-                    return cluster
-            raise ConfigError(
-                f"cluster not found: {opts.cluster!r}. scrapy duplicates lists the clusters"
-            )
-        if opts.spider is not None and opts.spider not in (spiders := await search.spiders(db)):
+        with suppress(InvalidId):
+            cluster = await queries.cluster_of(db, ObjectId(name), limit)
+            if cluster is not None:
+                return cluster
+    raise ConfigError(f"cluster not found: {name!r}. scrapy duplicates lists the clusters")
+
+
+async def _overview(config: Config, spider: str | None, limit: int | None) -> Overview:
+    async with opened(config) as db:
+        if spider is not None and spider not in (spiders := await search.spiders(db)):
             available = ", ".join(spiders) or "none. Run scrapy crawl first"
-            raise ConfigError(f"no posts of {opts.spider!r}. Spiders with posts: {available}")
-        return asdict(await queries.overview(db, opts.spider, limit))
+            raise ConfigError(f"no posts of {spider!r}. Spiders with posts: {available}")
+        return await queries.overview(db, spider, limit)
 
 
-def _show_original(console: Console, row: Document) -> None:
+def _show_original(console: Console, row: ClusterRow | Cluster) -> None:
     post = row["original"]
-    console.print(title_of(post) or "(no title)", style="bold", soft_wrap=True)
+    console.print(title_of(post["title"]) or "(no title)", style="bold", soft_wrap=True)
     parts = (f"{post['created']:%Y-%m-%d}", f"+{copies(row['copies'])}", place_of(post))
     console.print("  ".join(parts), style="cyan", soft_wrap=True)
 
 
-def _show_cluster(console: Console, cluster: Document) -> None:
+def _show_cluster(console: Console, cluster: Cluster) -> None:
     _show_original(console, cluster)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("alike", justify="right", no_wrap=True)
@@ -154,7 +175,7 @@ def _show_cluster(console: Console, cluster: Document) -> None:
     table.add_column("copy")
     for post in cluster["members"]:
         alike = "" if post["similarity"] is None else f"{post['similarity']:.0%}"
-        copy = "\n".join(filter(None, (title_of(post), place_of(post))))
+        copy = "\n".join(filter(None, (title_of(post["title"]), place_of(post))))
         table.add_row(alike, f"{post['created']:%Y-%m-%d %H:%M}", shortened(copy))
     console.print(table)
     if (shown := len(cluster["members"])) < cluster["copies"]:
@@ -188,7 +209,7 @@ def run_kept(config: Config, opts: argparse.Namespace) -> int:
                 table.add_column(heading, justify="right" if is_number else "left")
             for kept in rows:
                 numbers = (f"{kept['texts']:,}", f"{kept['clusters']:,}")
-                days = (f"{kept['made']:%Y-%m-%d}", f"{kept['used']:%Y-%m-%d}")
+                days = (f"{kept['made_at']:%Y-%m-%d}", f"{kept['used_at']:%Y-%m-%d}")
                 table.add_row(kept["name"], kept["scheme"], *numbers, *days)
             stdout().print(table)
         else:
@@ -239,7 +260,7 @@ def run_rebuild(config: Config, opts: argparse.Namespace) -> int:
     return 0
 
 
-async def _rebuild(config: Config, progress: Progress) -> Document:
+async def _rebuild(config: Config, progress: Progress) -> RebuildReport:
     started = time.monotonic()
     is_off = config.duplicates == OFF
     with storage_errors(UNFINISHED):
@@ -255,8 +276,8 @@ async def _rebuild(config: Config, progress: Progress) -> Document:
         "scheme": OFF if is_off else registry.scheme.name,
         "posts": posts,
         "compared": compared,
-        "clusters": overview.clusters,
-        "copies": overview.copies,
+        "clusters": overview["clusters"],
+        "copies": overview["copies"],
         "seconds": round(time.monotonic() - started, 3),
     }
 

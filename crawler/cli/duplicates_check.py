@@ -19,7 +19,9 @@ from contextlib import (
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NotRequired, TextIO
+
+from typing_extensions import TypedDict
 
 from crawler.cli.base import print_json
 from crawler.cli.duplicates import COMMAND, INTERRUPTED, Progress, interruptible
@@ -30,7 +32,6 @@ from crawler.dedup.scheme import NAMES, Scheme, scheme_of
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.storage import leases
-from crawler.storage.client import Document
 from crawler.storage.dedup import check_index
 from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.check_index import Index
@@ -198,6 +199,36 @@ def result_line(
     return f'{line}, "replaces": {replaces}}}\n' if replaces else f"{line}}}\n"
 
 
+class CheckedText(TypedDict):
+    """The verdict on a text. Each line of the output is one object."""
+
+    id: str | float
+    """Id of the text, as given."""
+    duplicate_of: str | float | None
+    """Id of the original; null for an original."""
+    similarity: float | None
+    """Estimated Jaccard similarity to the original; null for an original."""
+    replaces: NotRequired[str | float]
+    """Id of an earlier original that this text replaces, because it is older."""
+
+
+class CheckReport(TypedDict):
+    """Numbers of checked texts."""
+
+    texts: int
+    """Number of texts."""
+    originals: int
+    """Number of texts that are not duplicates."""
+    duplicates: int
+    """Number of duplicates."""
+    replacing: int
+    """Number of originals that replaced an earlier original."""
+    bad_lines: int
+    """Number of invalid lines."""
+    seconds: float
+    """Duration in seconds."""
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts of the lines read so far. name: of the file, for messages."""
@@ -220,8 +251,8 @@ class Tally:
         if (more := self.bad - SHOWN_PROBLEMS) > 0:
             complain(COMMAND, f"{self.name}: and {more:,} more invalid lines")
 
-    def result(self) -> Document:
-        """Return the counts as `--json` prints them."""
+    def report(self) -> CheckReport:
+        """Return the counts."""
         return {
             "texts": self.texts,
             "originals": self.texts - self.duplicates,
@@ -232,7 +263,7 @@ class Tally:
         }
 
     def __str__(self) -> str:
-        done = self.result()
+        done = self.report()
         per_second = self.texts / max(done["seconds"], 1e-3)
         replacing = f" ({self.replacing:,} replacing later ones)" if self.replacing else ""
         return (
@@ -410,7 +441,7 @@ def run(config: Config, opts: argparse.Namespace) -> int:
         complain(COMMAND, f"interrupted after {count(tally.texts, 'text')}; {left}")
         return INTERRUPTED
     if opts.output is not None and opts.json:
-        print_json(tally.result())
+        print_json(tally.report())
     elif sys.stderr.isatty():
         print_line(str(tally), error=True)
     return 1 if tally.bad else 0

@@ -1,183 +1,42 @@
-"""`scrapy duplicates explain`: compare two posts, and explain the stored verdict on them."""
+"""`scrapy duplicates explain`: print two posts side by side, and explain the verdict on them."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from difflib import SequenceMatcher
-from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from crawler.cli.base import print_json
-from crawler.cli.duplicates import place_of, title_of
+from crawler.cli.base import print_json, with_database
+from crawler.cli.duplicates import title_of
 from crawler.config import Config
-from crawler.dedup.post_text import normal_text
-from crawler.dedup.scheme import Scheme
-from crawler.dedup.sketch import Sketch
-from crawler.errors import ConfigError
-from crawler.storage.client import Database, Document
-from crawler.storage.dedup import candidates, queries
-from crawler.storage.store import opened
-from crawler.storage.target_queries import names_of, nearest
+from crawler.reports.comparison import (
+    GAP,
+    LEFT,
+    RIGHT,
+    SAME,
+    Comparison,
+    DiffRow,
+    compare_posts,
+)
 from crawler.utils.terminal import SafeConsole, printable
-from crawler.utils.text import count, listed
-from crawler.utils.urls import is_http
+from crawler.utils.text import count
 
-if TYPE_CHECKING:
-    from crawler.dedup.compare import ComparedPost
-
-# The comparison takes quadratic time, so long texts are cut.
-MAX_CHARACTERS, MAX_SENTENCES, MAX_PAIRS = 100_000, 1500, 2500
-# Characters.
-MAX_SENTENCE = 240
-CONTEXT_ROWS = 1
-# Minimum share of common words for sentences to be shown as two versions of one sentence.
-MIN_COMMON_WORDS = 0.2
-SAME, CHANGED, LEFT, RIGHT, GAP = " ", "|", "<", ">", "…"
-# Full stops, exclamation and question marks of Chinese and Japanese, and closing quotation marks.
-_STOPS = "\u3002\uff01\uff1f\uff61"
-_CLOSING = "\"'\u201d\u2019\u300d\u300f)\\]\uff09\u3011"
-_ENDS = re.compile(rf"[{_STOPS}]+[{_CLOSING}]*|[.!?…]+[{_CLOSING}]*\s+")
-_PIECES = re.compile(rf"(?s).{{1,{MAX_SENTENCE}}}(?:\s|$)|.{{1,{MAX_SENTENCE // 2}}}")
-# A word, a character of a script without spaces, white space, or another character.
-_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u9fff]+|\s+|.")
 INDENT = 3
 MAX_ROWS = 200
 STYLES = {LEFT: ("red", ""), RIGHT: ("", "green")}
 SPANS = ("bold red", "bold green")
-Span = tuple[int, int]
 
 
-class Row(NamedTuple):
-    """A row of the comparison: a sentence of the left text, of the right text, or of both.
-
-    mark:     how the sides differ, as in `sdiff`; GAP for equal sentences that are left out
-    left_spans, right_spans: positions of the words that differ
-    left_out: number of sentences left out by a GAP
-    """
-
-    mark: str
-    left: str = ""
-    right: str = ""
-    left_spans: tuple[Span, ...] = ()
-    right_spans: tuple[Span, ...] = ()
-    left_out: int = 0
-
-
-def rows(left: str, right: str) -> list[Row]:
-    """Compare two texts sentence by sentence.
-
-    Equal sentences are included only next to differences. Long texts are cut; see `is_long`.
-    """
-    first, second = (sentences(text[:MAX_CHARACTERS])[:MAX_SENTENCES] for text in (left, right))
-    keys = list(map(normal_text, first)), list(map(normal_text, second))
-    every: list[Row] = []
-    for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
-        if tag == "equal":
-            every += [Row(SAME, *pair) for pair in zip(first[a:b], second[c:d], strict=True)]
-            continue
-        for before, after in _pair_sentences(first[a:b], second[c:d]):
-            if before is None or after is None:
-                mark = LEFT if after is None else RIGHT
-                every.append(Row(mark, before or "", after or ""))
-            else:
-                every.append(Row(CHANGED, before, after, *_differing_words(before, after)))
-    shown: list[Row] = []
-    for at, row in enumerate(every):
-        near = every[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1]
-        if any(neighbor.mark != SAME for neighbor in near):
-            shown.append(row)
-        elif shown and shown[-1].mark == GAP:
-            shown[-1] = Row(GAP, left_out=shown[-1].left_out + 1)
-        else:
-            shown.append(Row(GAP, left_out=1))
-    return shown
-
-
-def is_long(text: str) -> bool:
-    """Return whether `rows` compares only the beginning of a text."""
-    return len(text) > MAX_CHARACTERS or len(sentences(text)) > MAX_SENTENCES
-
-
-def sentences(text: str) -> list[str]:
-    """Return a text's sentences as printable text; long ones are split into pieces."""
-    pieces: list[str] = []
-    for line in text.splitlines():
-        for sentence in _ENDS.sub(lambda end: f"{end[0]}\n", line).split("\n"):
-            if shown := printable(sentence):
-                pieces += [piece.strip() for piece in _PIECES.findall(shown)]
-    return pieces
-
-
-def _differing_words(left: str, right: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """Return the positions of the words that only one of two sentences has, for each of them."""
-    first, second = _WORDS.findall(left), _WORDS.findall(right)
-    spans: tuple[list[Span], list[Span]] = [], []
-    for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
-        if tag != "equal":
-            spans[0].append(_span(first, a, b))
-            spans[1].append(_span(second, c, d))
-    in_left, in_right = (tuple(span for span in side if span[0] < span[1]) for side in spans)
-    return in_left, in_right
-
-
-def _span(words: Sequence[str], start: int, stop: int) -> Span:
-    before = sum(map(len, words[:start]))
-    return before, before + sum(map(len, words[start:stop]))
-
-
-def _pair_sentences(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Pair sentences that are versions of each other, in order; None if there is no counterpart.
-
-    The pairs maximize the sum of the shares of common words.
-    """
-    if len(left) * len(right) > MAX_PAIRS:
-        yield from zip_longest(left, right)
-        return
-    best = _best_agreement(left, right)
-    i = j = 0
-    while i < len(left) or j < len(right):
-        if j == len(right) or (i < len(left) and best[i][j] == best[i + 1][j]):
-            yield left[i], None
-            i += 1
-        elif i == len(left) or best[i][j] == best[i][j + 1]:
-            yield None, right[j]
-            j += 1
-        else:
-            yield left[i], right[j]
-            i, j = i + 1, j + 1
-
-
-def _best_agreement(left: list[str], right: list[str]) -> list[list[float]]:
-    """Return a table: [i][j] is the best sum for pairing left[i:] with right[j:]."""
-    words = [
-        [set(_WORDS.findall(normal_text(text))) - {" "} for text in side] for side in (left, right)
-    ]
-    best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
-    for i in reversed(range(len(left))):
-        for j in reversed(range(len(right))):
-            shared = len(words[0][i] & words[1][j])
-            common = shared / max(1, len(words[0][i] | words[1][j]))
-            paired = common + best[i + 1][j + 1] if common > MIN_COMMON_WORDS else 0.0
-            best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
-    return best
-
-
-def show(console: Console, comparison: Document) -> None:
+def show(console: Console, comparison: Comparison) -> None:
     """Print both posts, their similarity, the verdict, and their texts side by side."""
-    for name in ("a", "b"):
-        post = comparison[name]
-        heading = f"{name.upper()}  {title_of(post) or '(no title)'}"
+    for name, post in (("A", comparison["a"]), ("B", comparison["b"])):
+        heading = f"{name}  {title_of(post['title']) or '(no title)'}"
         console.print(heading, style="bold", soft_wrap=True)
-        console.print(" " * INDENT + place_of(post), style="cyan", soft_wrap=True)
+        place = printable(post["url"] or post["id"])
+        console.print(" " * INDENT + place, style="cyan", soft_wrap=True)
         facts = [
             f"{post['created']:%Y-%m-%d %H:%M}",
             f"{count(post['characters'], 'character')}, {count(post['words'], 'word')}",
@@ -188,8 +47,8 @@ def show(console: Console, comparison: Document) -> None:
         console.print(Padding("; ".join(filter(None, facts)), (0, 0, 0, INDENT)))
     console.print()
     exact, estimated = (
-        [f"{value:.3f} ({name})" for name, value in comparison[by].items()]
-        for by in ("exact", "datasketch")
+        [f"{value:.3f} ({name})" for name, value in similarities.items()]
+        for similarities in (comparison["exact"], comparison["datasketch"])
     )
     for line in (
         f"shared bands  {comparison['shared_bands']} of {comparison['of_bands']}",
@@ -206,7 +65,7 @@ def show(console: Console, comparison: Document) -> None:
         console.print("long texts: only their beginnings are shown side by side", style="dim")
 
 
-def _show_diff(console: Console, rows: list[Document]) -> None:
+def _show_diff(console: Console, rows: list[DiffRow]) -> None:
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(ratio=1, overflow="fold")
     table.add_column(width=1)
@@ -218,10 +77,11 @@ def _show_diff(console: Console, rows: list[Document]) -> None:
             table.add_row(same, "", "")
             continue
         sides = []
-        for place, name in enumerate(("left", "right")):
+        both = ((row["left"], row["left_spans"]), (row["right"], row["right_spans"]))
+        for place, (sentence, spans) in enumerate(both):
             style = STYLES.get(mark, ("", ""))[place]
-            text = Text(row[name], style="dim" if mark == SAME else style)
-            for start, stop in row[f"{name}_spans"]:
+            text = Text(sentence, style="dim" if mark == SAME else style)
+            for start, stop in spans:
                 text.stylize(SPANS[place], start, stop)
             sides.append(text)
         table.add_row(sides[0], mark, sides[1])
@@ -243,114 +103,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(config: Config, opts: argparse.Namespace) -> int:
     """Print the comparison and the verdict."""
-    comparison = asyncio.run(_compare(config, opts))
+    urls = opts.url_a, opts.url_b
+    comparison = with_database(config, lambda db: compare_posts(db, config, urls, opts.spider))
     if opts.json:
         print_json(comparison)
     else:
         show(SafeConsole(), comparison)
     return 0
-
-
-async def _compare(config: Config, opts: argparse.Namespace) -> Document:
-    """Return both posts, their similarity and the verdict, as `--json` prints them."""
-    from crawler.dedup import compare  # slow: loads the compiled kernels
-
-    async with opened(config) as db:
-        scheme = await queries.stored_scheme(db, config)
-        posts = [await _find_post(db, config, url, opts.spider) for url in (opts.url_a, opts.url_b)]
-        if posts[0]["_id"] == posts[1]["_id"]:
-            raise ConfigError(f"both are the same post: {posts[0]['_id']}")
-        a, b = await _compared_posts(db, scheme, posts)
-    measured = compare.measure(a, b)
-    return {
-        "a": _post_json(posts[0], a),
-        "b": _post_json(posts[1], b),
-        "shared_bands": measured.shared_bands,
-        "of_bands": measured.of_bands,
-        "similarity": measured.similarity,
-        "exact": measured.exact,
-        "datasketch": measured.datasketch,
-        "scheme": scheme.name,
-        "threshold": scheme.threshold,
-        "same_item": compare.is_same_item(a, b),
-        "duplicates": compare.are_duplicates(a, b),
-        "verdict": compare.verdict(a, b, measured, scheme),
-        "is_long": is_long(a.text) or is_long(b.text),
-        "diff": [row._asdict() for row in rows(a.text, b.text)],
-    }
-
-
-async def _find_post(db: Database, config: Config, url_or_id: str, spider: str | None) -> Document:
-    """Return the post with a URL or id; raises ConfigError unless there is exactly one."""
-    urls = names_of(url_or_id, config) if is_http(url_or_id) else []
-    posts = await queries.posts_named(db, url_or_id, urls, spider)
-    if not posts:
-        near = await nearest(db, url_or_id, ("posts",))
-        mean = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise ConfigError(f"post not found: {url_or_id}. {mean}scrapy search WORDS finds posts")
-    items = {post.get("item") for post in posts}
-    if len(posts) > 1 and len(items) == 1 and None not in items:
-        # All are sources of one item. The page itself is preferred to the posts of feeds.
-        return min(posts, key=lambda post: ("feed" in post, post["_id"]))
-    if len(posts) > 1:
-        ids = listed([repr(post["_id"]) for post in posts])
-        raise ConfigError(f"several posts have the URL {url_or_id}. Give the id of one: {ids}")
-    return posts[0]
-
-
-async def _compared_posts(
-    db: Database, scheme: Scheme, posts: list[Document]
-) -> list[ComparedPost]:
-    """Return the posts with their current sketches and stored signatures."""
-    from crawler.dedup.boilerplate import weighed
-    from crawler.dedup.compare import ComparedPost  # slow: loads the compiled kernels
-    from crawler.storage.dedup import boilerplate
-    from crawler.storage.dedup.registry import Registry
-
-    stored = await queries.signatures_of(db, [post["_id"] for post in posts])
-    ids = {row["cluster"] for row in stored.values() if "cluster" in row}
-    originals = await queries.originals_of(db, ids)
-    sides = []
-    for post in posts:
-        text, sketch = candidates.compared_text(post), candidates.sketch_of(post, scheme)
-        side = ComparedPost(post["_id"], text, sketch, item=post.get("item"))
-        sourced = candidates.sourced_of(post) if scheme.weighs else None
-        if sourced is not None and sketch is not None:
-            tables = await boilerplate.tables_of(Registry.of(db, scheme), [sourced.source])
-            side = replace(side, sketch=weighed(sketch, sourced, tables[sourced.source]))
-        if row := stored.get(post["_id"]):
-            cluster = row.get("cluster")
-            side = replace(
-                side,
-                scheme=row["signature_scheme"],
-                stored=Sketch.decode(row["sketch"]),
-                at=row["at"],
-                cluster=cluster,
-                original=originals.get(cluster),
-            )
-        sides.append(side)
-    return sides
-
-
-def _post_json(post: Document, side: ComparedPost) -> Document:
-    from crawler.dedup.compare import shape_name
-
-    shapes = side.sketch.parts if side.sketch else ()
-    own = side.sketch.own if side.sketch else None
-    bandings = side.sketch.bandings if side.sketch else ()
-    return {
-        "id": post["_id"],
-        "url": post.get("url"),
-        "title": post.get("title"),
-        "created": candidates.created_of(post),
-        "characters": len(side.text),
-        "words": len(side.text.split()),
-        "boilerplate": round(1 - own.share, 3) if own else 0.0,
-        "shingles": [shape_name(shape) for shape in shapes],
-        "bandings": [f"{banding.bands} x {banding.rows}" for banding in bandings],
-        "compared_at": side.at,
-        "changed_since": side.at is not None and side.is_changed,
-        "cluster": side.cluster,
-        "original": side.original,
-        "item": side.item,
-    }

@@ -9,7 +9,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -19,6 +19,7 @@ from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse, Response
 from scrapy.settings import Settings
+from typing_extensions import TypedDict
 
 from crawler.cli.base import confirm, print_json, with_database
 from crawler.cli.types import category
@@ -39,7 +40,7 @@ from crawler.feeds.subscriptions import (
 from crawler.items import FeedDocument, NoFeed
 from crawler.ops.progress import working
 from crawler.storage import feeds as subscriptions
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database
 from crawler.storage.dedup.index import as_stored
 from crawler.storage.store import opened
 from crawler.storage.target_queries import names_of, nearest
@@ -63,6 +64,93 @@ PERMANENT_REDIRECTS = frozenset({301, 308})
 CONCURRENT_URLS = 8
 # Characters of an error message.
 MAX_REASON = 300
+
+
+class RefusedFeed(TypedDict):
+    """An entry that is not a feed."""
+
+    where: str
+    """Position such as `line 3`, with the title if there is one; empty on the command line."""
+    url: str
+    """The URL, without secrets."""
+    reason: str
+    """Why the URL was refused."""
+
+
+class ImportReport(TypedDict):
+    """Result of an import."""
+
+    added: int
+    """Number of new feeds."""
+    known: int
+    """Number of feeds that were stored already."""
+    categories: int
+    """Number of categories in the list."""
+    refused: list[RefusedFeed]
+    """Entries that are not feeds."""
+    problems: list[str]
+    """Problems of the list as a whole."""
+
+
+class AddedFeed(TypedDict):
+    """A feed that was added, or was stored already."""
+
+    url: str
+    """URL of the feed."""
+    title: str | None
+    """Title that was given, else the title in the document."""
+    format: str | None
+    """Format, such as `rss20`, `atom10`, `json11`; null with `--no-fetch`."""
+    given: str
+    """URL as given: of the feed, or of a page that links to it."""
+    added: bool
+    """Whether the feed is new."""
+
+
+class AddReport(TypedDict):
+    """Added feeds."""
+
+    added: int
+    """Number of new feeds."""
+    known: int
+    """Number of feeds that were stored already."""
+    feeds: list[AddedFeed]
+    """The feeds."""
+    refused: list[RefusedFeed]
+    """URLs without a feed."""
+
+
+class ExportedFeed(TypedDict):
+    """A feed."""
+
+    url: str
+    """URL of the feed."""
+    title: str | None
+    """Title."""
+    site: str | None
+    """URL of the site."""
+    categories: list[str]
+    """Categories."""
+
+
+class ExportReport(TypedDict):
+    """A file of feeds."""
+
+    feeds: int
+    """Number of feeds."""
+    file: str
+    """The file."""
+
+
+class RemovalReport(TypedDict):
+    """Removed feeds."""
+
+    dry_run: bool
+    """Whether nothing was removed."""
+    urls: list[str]
+    """URLs of the feeds, including aliases."""
+    removed: dict[str, int]
+    """Number of removed documents by collection."""
 
 
 def spider_option(parser: argparse.ArgumentParser) -> None:
@@ -110,15 +198,14 @@ def run_import(config: Config, opts: argparse.Namespace) -> int:
         )
     categories = len({name for feed in feed_list.feeds for name in feed.categories})
     if opts.json:
-        print_json(
-            {
-                "added": stored.added,
-                "known": stored.known,
-                "categories": categories,
-                "refused": [asdict(refused) for refused in feed_list.refused],
-                "problems": list(feed_list.problems),
-            }
-        )
+        report: ImportReport = {
+            "added": stored.added,
+            "known": stored.known,
+            "categories": categories,
+            "refused": [*map(_refused, feed_list.refused)],
+            "problems": list(feed_list.problems),
+        }
+        print_json(report)
     else:
         parts = [
             f"{count(stored.added, 'feed')} added, {stored.known:,} already known",
@@ -157,6 +244,10 @@ def _seekable_file(name: str) -> Iterator[tuple[BinaryIO, str]]:
                 yield cast(BinaryIO, copy), shown
     except OSError as error:
         raise ConfigError(f"{shown}: {error.strerror or error}") from None
+
+
+def _refused(refusal: Refused) -> RefusedFeed:
+    return {"where": refusal.where, "url": refusal.url, "reason": refusal.reason}
 
 
 def _print_refusals(refused: Sequence[Refused]) -> None:
@@ -220,14 +311,13 @@ def run_add(config: Config, opts: argparse.Namespace) -> int:
     rows = asyncio.run(_store_feeds(config, opts, feeds)) if feeds else []
     if opts.json:
         added = sum(row["added"] for row in rows)
-        print_json(
-            {
-                "added": added,
-                "known": len(rows) - added,
-                "feeds": rows,
-                "refused": [asdict(refusal) for refusal in refused],
-            }
-        )
+        report: AddReport = {
+            "added": added,
+            "known": len(rows) - added,
+            "feeds": rows,
+            "refused": [*map(_refused, refused)],
+        }
+        print_json(report)
     else:
         for row in rows:
             title = tidy(row["title"] or "", TITLE_CHARACTERS)
@@ -260,19 +350,24 @@ def _discover_feeds(
 
 async def _store_feeds(
     config: Config, opts: argparse.Namespace, feeds: list[NewFeed]
-) -> list[Document]:
+) -> list[AddedFeed]:
     """Store feeds one by one, and return a row for each with whether it was added."""
     title = tidy(opts.title or "", TITLE_CHARACTERS) or None
     categories = tuple(dict.fromkeys(opts.category))
-    rows = []
+    rows: list[AddedFeed] = []
     async with opened(config) as db:
         now = Clock(config.clock_offset_hours).now()
         for feed in feeds:
             subscription = Subscription(feed.url, title, None, categories)
             done = await subscriptions.add(db, opts.spider, [subscription], now, singly=True)
             rows.append(
-                {"url": feed.url, "title": title or feed.title, "format": feed.form}
-                | {"asked": feed.given, "added": bool(done.added)}
+                {
+                    "url": feed.url,
+                    "title": title or feed.title,
+                    "format": feed.form,
+                    "given": feed.given,
+                    "added": bool(done.added),
+                }
             )
     return rows
 
@@ -294,12 +389,11 @@ def run_export(config: Config, opts: argparse.Namespace) -> None:
     """Write all feeds except aliases."""
     feeds = with_database(config, lambda db: subscriptions.exported(db, opts.spider))
     if opts.json and opts.file == STANDARD:
-        print_json(
-            [
-                {"url": f.url, "title": f.title, "site": f.site, "categories": list(f.categories)}
-                for f in feeds
-            ]
-        )
+        rows: list[ExportedFeed] = [
+            {"url": f.url, "title": f.title, "site": f.site, "categories": list(f.categories)}
+            for f in feeds
+        ]
+        print_json(rows)
         return
     if opts.format == URLS:
         lines: Iterable[str] = (f"{feed.url}\n" for feed in feeds)
@@ -316,7 +410,8 @@ def run_export(config: Config, opts: argparse.Namespace) -> None:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     if opts.json:
-        print_json({"feeds": len(feeds), "file": opts.file})
+        report: ExportReport = {"feeds": len(feeds), "file": opts.file}
+        print_json(report)
     else:
         print_line(f"{count(len(feeds), 'feed')} written to {opts.file}")
 
@@ -338,7 +433,8 @@ def run_remove(config: Config, opts: argparse.Namespace) -> None:
         confirm(_in_words(counts), opts, of=listed(urls))
         urls, counts = asyncio.run(_remove(config, opts, really=True))
     if opts.json:
-        print_json({"dry_run": opts.dry_run, "urls": urls} | counts)
+        report: RemovalReport = {"dry_run": opts.dry_run, "urls": urls, "removed": counts}
+        print_json(report)
     else:
         verb = "would remove" if opts.dry_run else "removed"
         print_line(f"{verb} {listed(urls)}: {_in_words(counts)}")
@@ -346,7 +442,7 @@ def run_remove(config: Config, opts: argparse.Namespace) -> None:
 
 async def _remove(
     config: Config, opts: argparse.Namespace, *, really: bool
-) -> tuple[list[str], Document]:
+) -> tuple[list[str], dict[str, int]]:
     async with opened(config) as db, as_stored(db, config) as registry:
         now = Clock(config.clock_offset_hours).now()
         urls = await owned(db, config, opts.spider, opts.urls)

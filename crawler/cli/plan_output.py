@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
@@ -11,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.planning import report
-from crawler.storage.client import Document
+from crawler.planning.documents import ReplanReport
+from crawler.planning.report import PlanOverview
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import DAY, HOUR, NOT_KNOWN, listed, span
 from schedules.history import DAY_HOURS, Floats
@@ -39,8 +41,10 @@ BARS = " ▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 HOURS = "0     6     12    18     "
 
+Report = Mapping[str, Any]
 
-def show_replan(plans: Sequence[Document]) -> None:
+
+def show_replan(plans: Sequence[ReplanReport]) -> None:
     """Print the plans of a replan."""
     console = stdout()
     for number, plan in enumerate(plans):
@@ -56,7 +60,7 @@ def show_replan(plans: Sequence[Document]) -> None:
             console.print("dry run: no plan was stored")
 
 
-def _lines(plan: Document) -> dict[str, str]:
+def _lines(plan: Report) -> dict[str, str]:
     """Return the lines that describe a plan, by their labels."""
     totals, is_feeds = plan["totals"], plan["kind"] == "feeds"
     heading = "feeds" if is_feeds else "targets"
@@ -95,7 +99,7 @@ def _lines(plan: Document) -> dict[str, str]:
     return lines | {"updated": f"{moved:,} of {targets:,} ({moved / targets:.1%})"}
 
 
-def _budget(plan: Document) -> str:
+def _budget(plan: Report) -> str:
     """Return the budget, its source and the caps, to follow the number of requests."""
     caps = [f"at most {plan[name]:,} {time}" for name, time in CAPS if plan[name]]
     if plan["budget_per_day"] is None:
@@ -110,15 +114,16 @@ def _budget(plan: Document) -> str:
     return ", ".join(["", budget, *caps])
 
 
-def _freshness(totals: Document, expected: str = "") -> str:
+def _freshness(totals: Report, expected: str = "") -> str:
     value, days = totals["freshness"], totals["age_days"]
     freshness = "unknown" if value is None else f"{value:.3f}"
     return f"{freshness}{expected}, age {'unknown' if days is None else span(days * DAY)}"
 
 
-def show_plan(console: Console, plan: Document) -> None:
-    """Print the result of `report.of_plans`."""
-    for part in plan["plans"]:
+def show_plan(console: Console, plan: PlanOverview) -> None:
+    """Print the current plans."""
+    summaries: Sequence[Report] = plan["plans"]
+    for part in summaries:
         budget = part["budget_per_day"]
         parts = [
             f"policy {part['policy']}",
@@ -156,7 +161,7 @@ def show_plan(console: Console, plan: Document) -> None:
     _show_times(console, plan)
 
 
-def _figures(row: Document, kind: str) -> tuple[str, str]:
+def _figures(row: Report, kind: str) -> tuple[str, str]:
     if not row["known"]:
         return NOT_KNOWN, ""
     if kind == "feeds":
@@ -169,7 +174,7 @@ def _figures(row: Document, kind: str) -> tuple[str, str]:
     )
 
 
-def _show_times(console: Console, plan: Document) -> None:
+def _show_times(console: Console, plan: Report) -> None:
     """Print the visit times of each page if there are few pages, else the requests by hour."""
     even = plan["even"]
     if pages := plan.get("pages"):
@@ -196,8 +201,8 @@ def _show_times(console: Console, plan: Document) -> None:
         )
 
 
-def show_changes(console: Console, changes: Document) -> None:
-    """Print the result of `report.of_changes`."""
+def show_changes(console: Console, changes: Report) -> None:
+    """Print the changes of a spider, from `report.SpiderChanges`."""
     total, rows = changes["total"], changes["urls"]
     console.print(
         f"{changes['spider']}: {total['changes']:,} changes found, counted at the hour of the "

@@ -8,8 +8,8 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
+from crawler.reports.search import FoundCopy, FoundPost
 from crawler.search import Passage, Query, Term, marked
-from crawler.storage.client import Document
 from crawler.utils.terminal import printable
 
 PASSAGE_LINES = 2
@@ -29,7 +29,7 @@ def _width(console: Console) -> int:
     return max(MIN_WIDTH, console.width) - INDENT
 
 
-def show_posts(console: Console, rows: Iterable[Document], terms: Sequence[Term]) -> None:
+def show_posts(console: Console, rows: Iterable[FoundPost], terms: Sequence[Term]) -> None:
     """Print the posts that `scrapy search` found."""
     for row in rows:
         title = marked(row["title"], terms)
@@ -40,17 +40,18 @@ def show_posts(console: Console, rows: Iterable[Document], terms: Sequence[Term]
         console.print(place, style="cyan", soft_wrap=True)
         if len(row["sources"]) > 1:
             sources = ", ".join(
-                source["spider"] + (f" ({source['feed']})" if source.get("feed") else "")
+                source["spider"] + (f" ({source['feed']})" if source["feed"] else "")
                 for source in row["sources"]
             )
             console.print(printable(f"sources: {sources}"), style="dim", soft_wrap=True)
-        if row["passage"].text:
-            for line in _styled(row["passage"]).wrap(console, _width(console)):
+        if row["snippet"]:
+            passage = Passage(row["snippet"], tuple(row["marks"]))
+            for line in _styled(passage).wrap(console, _width(console)):
                 line.rstrip()
                 line.pad_left(INDENT)
                 console.print(line, soft_wrap=True)
         for copy in row.get("hidden", ()):
-            similarity = copy.get("similarity")
+            similarity = copy["similarity"]
             alike = "" if similarity is None else f"{similarity:.0%} alike"
             parts = (" " * INDENT + "copy", alike, _day(copy["date"]), _url(copy))
             console.print("  ".join(filter(None, parts)), style="dim", soft_wrap=True)
@@ -64,9 +65,9 @@ def _styled(passage: Passage, style: str = "") -> Text:
     return text
 
 
-def _url(post: Document) -> str:
+def _url(post: FoundPost | FoundCopy) -> str:
     """Return the post's URL, or its feed's URL if the post has no link."""
-    return printable(post.get("url") or post.get("feed") or post["_id"])
+    return printable(post["url"] or post["feed"] or post["id"])
 
 
 def _day(moment: datetime) -> str:
@@ -85,19 +86,3 @@ def no_matches(query: Query) -> str:
     if query.every and len(query.terms) > 1:
         return "no posts found with all of the words. --any finds posts with at least one of them"
     return "no posts found"
-
-
-def json_of(row: Document) -> Document:
-    """Return a post as `--json` prints it."""
-    post = _with_id({name: value for name, value in row.items() if name != "passage"})
-    post["sources"] = [
-        {"id": source["_id"]} | {name: source.get(name) for name in ("spider", "url", "feed")}
-        for source in row["sources"]
-    ]
-    if "hidden" in row:
-        post["hidden"] = [_with_id(copy) for copy in row["hidden"]]
-    return post | {"snippet": row["passage"].text}
-
-
-def _with_id(post: Document) -> Document:
-    return {"id" if name == "_id" else name: value for name, value in post.items()}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import as_time, positive_int, time_or_age, url_part
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, stdout
@@ -15,15 +14,9 @@ from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
-    from crawler.storage.client import Database, Document
+    from crawler.reports.changes import ChangeList
 
 DEFAULT_LIMIT = 50
-# Characters.
-MAX_SUMMARY = 160
-# Characters. Of longer values, a summary has only the names of their fields.
-MAX_VALUE = 40
-MAX_FIELDS = 5
-BACK = "back"
 
 
 class Command(FreshetCommand):
@@ -58,7 +51,8 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the changes, and the number of changes that are not shown."""
-        spiders, rows, total, is_cut = asyncio.run(self._read(args[0] if args else None, opts))
+        spiders, newest = asyncio.run(self._read(args[0] if args else None, opts))
+        rows = newest.changes
         if opts.json:
             print_json(rows)
             return
@@ -77,21 +71,28 @@ class Command(FreshetCommand):
             )
             return
         more = ""
-        if left_out := total - len(rows):
+        if left_out := newest.total - len(rows):
             last = f"{rows[-1]['at']:%Y-%m-%dT%H:%M}"
             more = f". {left_out:,} more with --limit N or --until {last}"
         console.print(f"{count(len(rows), 'change')} in {names}, times in UTC{more}")
-        if is_cut:
+        if newest.is_cut:
             console.print(
                 f"only the newest {MAX_EVENTS:,} changes were searched. --until T searches older "
                 "ones"
             )
 
+    def json_types(self) -> JsonTypes:
+        """Return the type of the changes."""
+        from crawler.reports.changes import Change
+
+        return {"scrapy changes --json": list[Change]}
+
     async def _read(
         self, spider: str | None, opts: argparse.Namespace
-    ) -> tuple[list[str], list[Document], int, bool]:
-        """Return spiders, changes, the number of all changes, and whether the search was cut."""
-        from crawler.storage import targets, visits
+    ) -> tuple[list[str], ChangeList]:
+        """Return the spiders and their changes."""
+        from crawler.reports.changes import newest_changes
+        from crawler.storage import targets
         from crawler.storage.store import opened
 
         config = self.config
@@ -107,81 +108,4 @@ class Command(FreshetCommand):
                         f"site not found: {spider!r}. Sites with targets: {', '.join(spiders)}"
                     )
                 spiders = [spider]
-            rows, total, is_cut = await visits.latest(db, spiders, span, opts.match, opts.limit)
-            return spiders, [await _change_json(db, row) for row in rows], total, is_cut
-
-
-async def _change_json(db: Database, row: Document) -> Document:
-    """Return a change as `--json` prints it. row: its visit."""
-    from crawler.items import Outcome
-    from crawler.storage import visits
-
-    outcome = row["outcome"]
-    if outcome == Outcome.GONE:
-        summary = row.get("reason") or f"status {row['status']}"
-    elif "posts_new" in row:
-        nouns = (("posts_new", "new post"), ("posts_edited", "edited post"))
-        parts = ", ".join(count(row[key], noun) for key, noun in nouns if row.get(key))
-        titles = "; ".join(await visits.titles(db, row))
-        summary = _short(": ".join(filter(None, (parts, titles))))
-    elif outcome in (Outcome.NEW, Outcome.CHANGED):
-        summary = summary_of(*await visits.contents(db, row), row["diff_size"])
-    else:
-        outcome, summary = BACK, "the page was gone before this visit"
-    return {
-        "at": row["at"],
-        "outcome": outcome,
-        "spider": row["spider"],
-        "url": row["target"],
-        "summary": summary,
-        "diff_size": row["diff_size"],
-    }
-
-
-def summary_of(before: Document | None, after: Document | None, diff_size: int = 0) -> str:
-    """Summarize the changes between two contents, or the content of a new page, in one line.
-
-    diff_size: characters that differ, shown instead of long values
-    """
-    if after is None:
-        return f"{count(diff_size, 'character')} differ" if diff_size else ""
-    if before is None:
-        return _short(next(filter(None, map(_text, after.values())), ""))
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    parts = [_field_change(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]
-    summary = "; ".join(parts)
-    if (more := len(names) - MAX_FIELDS) > 0:
-        summary += f"; and {count(more, 'more field')}"
-    if diff_size and any(part.endswith(" edited") for part in parts):
-        summary += f" ({count(diff_size, 'character')} differ)"
-    return _short(summary)
-
-
-def _field_change(name: str, before: Any, after: Any) -> str:
-    """Summarize the change of one field."""
-    if isinstance(before, list) and isinstance(after, list):
-        were, are = set(map(str, before)), set(map(str, after))
-        added, removed = len(are - were), len(were - are)
-        counts = [f"+{added:,}"] * bool(added) + [f"-{removed:,}"] * bool(removed)
-        return f"{name}: {' '.join(counts) or 'reordered'}"
-    old, new = _text(before), _text(after)
-    if not new:
-        return f"{name}: removed"
-    if len(new) > MAX_VALUE or len(old) > MAX_VALUE:
-        return f"{name} edited" if old else f"{name}: new"
-    return f"{name}: {old} -> {new}" if old else f"{name}: {new}"
-
-
-def _text(value: Any) -> str:
-    """Return a value in one line; for a list, its number of values."""
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return count(len(value), "value") if value else ""
-    if isinstance(value, dict):
-        return " ".join(filter(None, map(_text, value.values())))
-    return " ".join(str(value).split())
-
-
-def _short(text: str) -> str:
-    return shorten(printable(text), MAX_SUMMARY, placeholder=" …")
+            return spiders, await newest_changes(db, spiders, span, opts.match, opts.limit)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
+from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import ConfigError, ServerError
 from crawler.utils.terminal import print_line
@@ -25,6 +26,24 @@ CRAWL_MINUTES = 10
 NIGHT_HOURS = 2, 3
 LOG = "cron.log"
 QUIET = ("-L", "WARNING")
+
+
+class CrontabLine(TypedDict):
+    """A line for a crontab."""
+
+    schedule: str
+    """Minute, hour, day of the month, month and day of the week."""
+    command: str
+    """The command, with `%` escaped."""
+
+
+class SystemdUnit(TypedDict):
+    """A systemd unit."""
+
+    name: str
+    """File name of the unit."""
+    text: str
+    """Contents of the file."""
 
 
 class Command(FreshetCommand):
@@ -82,12 +101,25 @@ class Command(FreshetCommand):
             names, remarks = _sites_to_schedule(spiders, stored)
         lines = _crontab_lines(names, spiders, stored, config)
         if opts.systemd:
-            print_line(unit(config, args, WORKER if opts.worker else SERVICE).rstrip("\n"))
+            template = WORKER if opts.worker else SERVICE
+            text = unit(config, args, template)
+            if opts.json:
+                file: SystemdUnit = {"name": template, "text": text}
+                print_json(file)
+            else:
+                print_line(text.rstrip("\n"))
             return
         self._print(lines, remarks, opts)
 
+    def json_types(self) -> JsonTypes:
+        """Return the types of crontab lines and units."""
+        return {
+            "scrapy cron --json": list[CrontabLine],
+            "scrapy cron --systemd --json": SystemdUnit,
+        }
+
     def _print(
-        self, lines: list[tuple[str, str]], remarks: list[str], opts: argparse.Namespace
+        self, lines: list[CrontabLine], remarks: list[str], opts: argparse.Namespace
     ) -> None:
         folder = self.config.data_dir
         try:
@@ -96,7 +128,7 @@ class Command(FreshetCommand):
         except OSError as error:
             raise ServerError(f"data folder {folder}: {error.strerror or error}") from None
         if opts.json:
-            print_json([{"schedule": when, "command": command} for when, command in lines])
+            print_json(lines)
             return
         variables = sorted(
             name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX)
@@ -109,8 +141,8 @@ class Command(FreshetCommand):
             )
         for remark in remarks:
             print_line(f"# {remark}")
-        for when, command in lines:
-            print_line(f"{when:<15} {command}")
+        for line in lines:
+            print_line(f"{line['schedule']:<15} {line['command']}")
 
 
 def _sites_to_schedule(spiders: Spiders, stored: StoredSites) -> tuple[list[str], list[str]]:
@@ -139,8 +171,8 @@ def _sites_to_schedule(spiders: Spiders, stored: StoredSites) -> tuple[list[str]
 
 def _crontab_lines(
     names: list[str], spiders: Spiders, stored: StoredSites, config: Config
-) -> list[tuple[str, str]]:
-    """Return schedules and commands: a crawl per site, the replan and the prune.
+) -> list[CrontabLine]:
+    """Return crontab lines: a crawl per site, the replan and the prune.
 
     names: spider classes, stored sites or files of site definitions; raises ConfigError for others
     """
@@ -150,7 +182,7 @@ def _crontab_lines(
 
     # Projects and sites start at different minutes, to spread the load of a machine.
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
-    lines = []
+    lines: list[CrontabLine] = []
     for number, name in enumerate(names):
         if name.endswith(".toml"):
             path = Path(name).resolve()
@@ -159,12 +191,13 @@ def _crontab_lines(
         else:
             check_name(name, spiders, stored)
             words = [name]
-        lines.append((_crawl_times(minute + number), _command(config, "crawl", *words, *QUIET)))
+        command = _command(config, "crawl", *words, *QUIET)
+        lines.append({"schedule": _crawl_times(minute + number), "command": command})
     replan, prune = (f"{(minute + 7 * k) % 60} {hour} * * *" for k, hour in enumerate(NIGHT_HOURS))
     return [
         *lines,
-        (replan, _command(config, "replan")),
-        (prune, _command(config, *prune_words(config))),
+        {"schedule": replan, "command": _command(config, "replan")},
+        {"schedule": prune, "command": _command(config, *prune_words(config))},
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand, Functions
+from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes
 
 
 class Command(ActionsCommand):
@@ -34,3 +34,13 @@ class Command(ActionsCommand):
         if action == "build":
             return dashboards.build_options, dashboards.run_build
         return dashboards.serve_options, dashboards.run_serve
+
+    def json_types(self) -> JsonTypes:
+        """Return the types of the results."""
+        from crawler.cli.dashboards import BuildReport
+        from crawler.web.dashboards.serve import ServingReport
+
+        return {
+            "scrapy dashboards build TEMPLATES --json": BuildReport,
+            "scrapy dashboards serve TEMPLATES --for 1h --json": ServingReport,
+        }

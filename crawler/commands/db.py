@@ -6,11 +6,11 @@ import argparse
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 from scrapy.exceptions import UsageError
+from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, print_json, refuse_left_over
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json, refuse_left_over
 from crawler.errors import Busy, ConfigError, ServerError
 from crawler.ops.progress import working
 from crawler.utils.terminal import print_line
@@ -18,6 +18,43 @@ from crawler.utils.text import count
 
 COPY = "copy"
 ACTIONS = ("start", "stop", "status", "uri", COPY)
+
+
+class ServerUri(TypedDict):
+    """The address of the database."""
+
+    uri: str
+    """MongoDB URI, with its password."""
+
+
+class ServerState(TypedDict):
+    """State of the embedded server."""
+
+    running: bool
+    """Whether the server responds."""
+    not_responding: str | None
+    """Message about a server that is running but does not respond; else null."""
+    stopped: bool
+    """Whether this command stopped the server."""
+    pid: int | None
+    """Process id; null if the server is not running."""
+    uri: str
+    """MongoDB URI."""
+    folder: str
+    """Folder of the data."""
+    log: str
+    """The server's log file."""
+
+
+class CopyReport(TypedDict):
+    """Copied data."""
+
+    to: str
+    """MongoDB URI of the copy, without its password."""
+    documents: int
+    """Number of documents."""
+    collections: dict[str, int]
+    """Number of documents by collection."""
 
 
 class Command(FreshetCommand):
@@ -43,30 +80,49 @@ class Command(FreshetCommand):
         if action == COPY:
             self._copy(args[1], opts)
             return
-        result = self._act(action)
+        if action == "uri":
+            self._print_uri(opts)
+            return
+        state = self._act(action)
         if opts.json:
-            print_json(result)
-        elif action == "uri":
-            print_line(result["uri"])
-        elif result["running"]:
+            print_json(state)
+        elif state["running"]:
             print_line(
-                f"running: process {result['pid']}, {result['uri']}, data in {result['folder']}"
+                f"running: process {state['pid']}, {state['uri']}, data in {state['folder']}"
             )
-        elif result["not_responding"]:
-            print_line(str(result["not_responding"]))
+        elif state["not_responding"]:
+            print_line(state["not_responding"])
         else:
-            stopped = "stopped" if result["stopped"] else f"not running; data in {result['folder']}"
+            stopped = "stopped" if state["stopped"] else f"not running; data in {state['folder']}"
             print_line(stopped)
-        if action == "status" and not result["running"]:
+        if action == "status" and not state["running"]:
             self.exitcode = 1
 
-    def _act(self, action: str) -> dict[str, Any]:
-        from crawler.storage.client import server_uri, without_password
+    def json_types(self) -> JsonTypes:
+        """Return the types of the server's state and address, and of a copy."""
+        return {
+            "scrapy db start --json": ServerState,
+            "scrapy db stop --json": ServerState,
+            "scrapy db status --json": ServerState,
+            "scrapy db uri --json": ServerUri,
+            "scrapy db copy URI --json": CopyReport,
+        }
+
+    def _print_uri(self, opts: argparse.Namespace) -> None:
+        from crawler.storage.client import server_uri
+
+        address: ServerUri = {"uri": server_uri(self.config)}
+        if opts.json:
+            print_json(address)
+        else:
+            print_line(address["uri"])
+
+    def _act(self, action: str) -> ServerState:
+        """Start, stop or check the embedded server, and return its state."""
+        from crawler.storage.client import without_password
         from crawler.storage.embedded import EmbeddedServer
 
         config = self.config
-        if action == "uri":
-            return {"uri": server_uri(config)}
         if config.mongo_uri is not None:
             raise ConfigError(
                 f"MONGO_URI is set ({without_password(config.mongo_uri)}), so the embedded server "
@@ -80,7 +136,7 @@ class Command(FreshetCommand):
         is_silent = pid is not None and not answers
         return {
             "running": answers,
-            "not_responding": server.unresponsive() if is_silent else None,
+            "not_responding": str(server.unresponsive()) if is_silent else None,
             "stopped": stopped,
             "pid": pid,
             "uri": server.uri,
@@ -95,7 +151,10 @@ class Command(FreshetCommand):
             counts = asyncio.run(self._copy_locked(uri, progress))
         to = without_password(uri)
         if opts.json:
-            print_json({"to": to, "documents": sum(counts.values()), "collections": counts})
+            report: CopyReport = {
+                "to": to, "documents": sum(counts.values()), "collections": counts,
+            }  # fmt: skip
+            print_json(report)
             return
         copied = f"{count(sum(counts.values()), 'document')} in {count(len(counts), 'collection')}"
         print_line(

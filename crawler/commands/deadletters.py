@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand, Functions
+from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes
 
 
 class Command(ActionsCommand):
@@ -38,3 +38,14 @@ class Command(ActionsCommand):
             "drop": (deadletters.drop_options, deadletters.run_drop),
         }
         return functions[action]
+
+    def json_types(self) -> JsonTypes:
+        """Return the types of the list and of changes to it."""
+        from crawler.cli.deadletters import ChangedLetters
+        from crawler.storage.runs import DeadLetterReport
+
+        return {
+            "scrapy deadletters list --json": list[DeadLetterReport],
+            "scrapy deadletters retry URL --json": ChangedLetters,
+            "scrapy deadletters drop URL --json": ChangedLetters,
+        }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.ops.findings import Status, as_json, lines
+from crawler.ops.findings import DoctorReport, Status, doctor_report, lines
 from crawler.ops.progress import working
 from crawler.utils.terminal import stdout
 
@@ -67,10 +67,14 @@ class Command(FreshetCommand):
         if any(finding.status is Status.FAILED for finding in findings):
             self.exitcode = 1
         if opts.json:
-            print_json(as_json(findings))
+            print_json(doctor_report(findings))
             return
         console = stdout()
         *rows, total = lines(findings, console.width)
         for finding, row in zip(findings, rows, strict=True):
             console.print(row, style=STYLES.get(finding.status), soft_wrap=True)
         console.print(total)
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the findings."""
+        return {"scrapy doctor --json": DoctorReport}

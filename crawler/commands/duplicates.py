@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand, Functions
+from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes
 
 
 class Command(ActionsCommand):
@@ -58,3 +58,22 @@ class Command(ActionsCommand):
             "rebuild": (duplicates.rebuild_options, duplicates.run_rebuild),
         }
         return functions[action]
+
+    def json_types(self) -> JsonTypes:
+        """Return the types of clusters, comparisons, verdicts and counts."""
+        from crawler.cli.duplicates import RebuildReport
+        from crawler.cli.duplicates_check import CheckedText, CheckReport
+        from crawler.reports.comparison import Comparison
+        from crawler.storage.dedup.check_index import KeptIndex
+        from crawler.storage.dedup.queries import Cluster, Overview
+
+        return {
+            "scrapy duplicates list --json": Overview,
+            "scrapy duplicates list --cluster ID --json": Cluster,
+            "scrapy duplicates explain URL_A URL_B --json": Comparison,
+            "scrapy duplicates check FILE --json": CheckedText,
+            "scrapy duplicates check FILE --output FILE --json": CheckReport,
+            "scrapy duplicates kept --json": list[KeptIndex],
+            "scrapy duplicates kept --forget NAME --json": KeptIndex,
+            "scrapy duplicates rebuild --json": RebuildReport,
+        }

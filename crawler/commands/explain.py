@@ -6,20 +6,18 @@ import argparse
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.ops.progress import working
 from crawler.utils.terminal import stdout
 from crawler.utils.text import DAY, NOT_KNOWN, count, often, span
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
-    from crawler.storage.client import Document
-
-# Up to this number, all targets can be read within a second or two.
-MAX_QUICK_TARGETS = 100_000
+    from crawler.planning.explain import Explanation, ObservedHistory
+    from crawler.storage.plans import VisitPlan
 
 
 class Command(FreshetCommand):
@@ -48,10 +46,15 @@ class Command(FreshetCommand):
         else:
             self._show(explanation)
 
+    def json_types(self) -> JsonTypes:
+        """Return the type of the explanation."""
+        from crawler.planning.explain import Explanation
+
+        return {"scrapy explain URL --json": Explanation}
+
     async def _explain(
         self, url: str, spider: str | None, progress: Callable[[str], None]
-    ) -> Document:
-        from crawler.storage import feeds, histories, plans, sites
+    ) -> Explanation:
         from crawler.storage.store import opened
         from crawler.storage.target_queries import target_of
 
@@ -59,28 +62,12 @@ class Command(FreshetCommand):
         async with opened(config) as db:
             now = Clock(config.clock_offset_hours).now()
             target = await target_of(db, config, url, spider)
-            spider = str(target["spider"])
-            progress(f"reading the history of {spider}")
             # Slow to import. Unknown URLs are reported before.
-            from crawler.planning.explain import explained
-            from crawler.planning.population import gather
-            from crawler.planning.replan import hours_of
+            from crawler.planning.explain import explain_target
 
-            plan_id = str((target.get("plan") or {}).get("id"))
-            plan = (await plans.plans_of(db, [plan_id])).get(plan_id)
-            # The estimates of a page depend on all sites of its plan, so all of them are read to
-            # get the replan's numbers, unless that takes too long.
-            is_quick = await db.targets.estimated_document_count() < MAX_QUICK_TARGETS
-            planned_with = plan["spiders"] if plan and is_quick else []
-            watched = await histories.read(db, now, sorted({spider, *planned_with}))
-            gathered = await gather(db, watched, config, hours_of(now)) if len(watched) else None
-            (site,) = await sites.of_spiders(db, [spider])
-            progress("estimating")
-            waiting = await plans.count_over_cap(db, spider)
-            feed = await feeds.of_key(db, target["_id"]) if target["kind"] == "feed" else None
-            return explained(gathered, target, plan, site, waiting, now, feed)
+            return await explain_target(db, config, target, now, progress)
 
-    def _show(self, explanation: Document) -> None:
+    def _show(self, explanation: Explanation) -> None:
         from rich.table import Table
 
         from crawler.cli.plan_output import week_chart
@@ -94,22 +81,24 @@ class Command(FreshetCommand):
         console.print(table)
         for sentence in explanation["reasons"]:
             console.print(f"- {sentence}")
-        events = "Posts" if explanation.get("feed") else "Changes"
-        if "rate" in explanation and not explanation["rate"]["known"]:
+        events = "Posts" if explanation["feed"] else "Changes"
+        if not (expected := explanation["expected"]):
+            return
+        if not expected["rate"]["known"]:
             console.print(f"\n{events} by hour of the week: {NOT_KNOWN}")
-        elif "changes_by_hour" in explanation:
-            slots = (explanation["plan"] or {}).get("slots") or ()
-            legend = "dark: frequent, ●: visit" if slots else "dark: frequent"
-            console.print(f"\n{events} by hour of the week ({legend})")
-            values = [value for day in explanation["changes_by_hour"].values() for value in day]
-            for line in week_chart(values, {slot % WEEK_HOURS for slot in slots}):
-                console.print(line)
+            return
+        slots = explanation["plan"]["slots"] if explanation["plan"] else []
+        legend = "dark: frequent, ●: visit" if slots else "dark: frequent"
+        console.print(f"\n{events} by hour of the week ({legend})")
+        values = [value for day in expected["changes_by_hour"].values() for value in day]
+        for line in week_chart(values, {slot % WEEK_HOURS for slot in slots}):
+            console.print(line)
 
 
-def _lines(explanation: Document) -> dict[str, str]:
+def _lines(explanation: Explanation) -> dict[str, str]:
     """Return the lines that describe a target, by their labels."""
     zone = ZoneInfo(explanation["timezone"])
-    feed = explanation.get("feed")
+    feed, expected = explanation["feed"], explanation["expected"]
     kind, events = ("feed", "posts") if feed else ("page", "changes")
     categories = explanation["categories"]
     page = f"{explanation['kind']} of {explanation['spider']}"
@@ -122,23 +111,24 @@ def _lines(explanation: Document) -> dict[str, str]:
         lines |= {"title": feed["title"]} if feed["title"] else {}
         lines["document"] = f"{feed['format']}, {size}"
         lines["collected"] = f"{feed['posts']:,} posts, about {feed['missed_posts']:,.0f} missed"
-        error = feed["error"] or "; ".join(feed["problems"] or ())
+        error = feed["error"] or "; ".join(feed["problems"])
         lines |= {"error": error} if error else {}
     elif feed and feed["error"]:
         lines["error"] = feed["error"]
-    if "rate" in explanation:
-        rate = [f"{explanation['rate'][name]:.3g}" for name in ("per_week", "low", "high")]
+    if expected:
+        rate = expected["rate"]
         lines[events] = (
-            f"{rate[0]} a week, {rate[1]} to {rate[2]} with 90 % probability"
-            if explanation["rate"]["known"]
+            f"{rate['per_week']:.3g} a week, {rate['low']:.3g} to {rate['high']:.3g} with 90 % "
+            "probability"
+            if rate["known"]
             else f"rate {NOT_KNOWN}"
         )
     if plan := explanation["plan"]:
-        lines["plan"] = _plan_line(explanation, plan)
-    if "freshness" in explanation:
-        age = span(explanation["age_days"] * DAY)
-        expected = f"freshness {explanation['freshness']:.3f}, age {age}"
-        lines["expected"] = expected if explanation["rate"]["known"] else NOT_KNOWN
+        lines["plan"] = _plan_line(plan, explanation["planned_at"])
+    if expected and expected["freshness"] is not None and expected["age_days"] is not None:
+        age = span(expected["age_days"] * DAY)
+        freshness = f"freshness {expected['freshness']:.3f}, age {age}"
+        lines["expected"] = freshness if expected["rate"]["known"] else NOT_KNOWN
     visits, next_visit = explanation["visits"], explanation["next_visit"]
     if missed := visits["missed"]:
         lines["visits"] = f"{visits['made']:,} made, {missed:,} planned visits missed"
@@ -148,9 +138,9 @@ def _lines(explanation: Document) -> dict[str, str]:
     return lines
 
 
-def _observed(history: Document, zone: ZoneInfo, event: str) -> str:
+def _observed(history: ObservedHistory, zone: ZoneInfo, event: str) -> str:
     """Return how often the target was observed, and its changes. event: `change` or `post`."""
-    if "since" not in history:
+    if history["since"] is None:
         return "never"
     since = _time(history["since"], zone)
     changes = count(history["changes"], event)
@@ -159,17 +149,15 @@ def _observed(history: Document, zone: ZoneInfo, event: str) -> str:
         after, by = _time(last["after"], zone), _time(last["by"], zone)
         is_exact = last["after"] == last["by"]
         text += f", the last at {by}" if is_exact else f", the last between {after} and {by}"
-    return text + ("; its stated dates are trusted" if history.get("dates_believed") else "")
+    return text + ("; its stated dates are trusted" if history["dates_believed"] else "")
 
 
-def _plan_line(explanation: Document, plan: dict[str, Any]) -> str:
+def _plan_line(plan: VisitPlan, planned_at: datetime | None) -> str:
     """Return frequency class, visit times and policy of the target's plan, and the plan's date."""
-    times = "; ".join(plan.get("windows") or ())
-    per_week = plan.get("visits_per_week") or 0
-    frequency = times if plan.get("every_hours") or not per_week else f"{often(per_week)} ({times})"
-    planned_at = explanation["planned_at"]
+    times, per_week = "; ".join(plan["windows"]), plan["visits_per_week"]
+    frequency = times if plan["every_hours"] or not per_week else f"{often(per_week)} ({times})"
     at = f", planned {planned_at:%Y-%m-%d %H:%M} UTC" if planned_at else ""
-    return f"{plan.get('frequency_class')}: {frequency}, policy {plan.get('policy')}{at}"
+    return f"{plan['frequency_class']}: {frequency}, policy {plan['policy']}{at}"
 
 
 def _local_and_utc(moment: datetime, zone: ZoneInfo) -> str:

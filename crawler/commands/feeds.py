@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand, Functions
+from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes
 
 
 class Command(ActionsCommand):
@@ -56,3 +56,25 @@ class Command(ActionsCommand):
             "push": (push_options, feeds.run_push),
         }
         return functions[action]
+
+    def json_types(self) -> JsonTypes:
+        """Return the types of feeds and of the results of actions."""
+        from crawler.cli.feeds import (
+            AddReport,
+            ExportedFeed,
+            ExportReport,
+            ImportReport,
+            RemovalReport,
+        )
+        from crawler.reports.feeds import FeedState
+        from crawler.web.websub.service import PushReport
+
+        return {
+            "scrapy feeds import FILE --json": ImportReport,
+            "scrapy feeds add URL --json": AddReport,
+            "scrapy feeds export --json": list[ExportedFeed],
+            "scrapy feeds export FILE --json": ExportReport,
+            "scrapy feeds list --json": list[FeedState],
+            "scrapy feeds remove URL --yes --json": RemovalReport,
+            "scrapy feeds push --callback URL --for 3600 --json": PushReport,
+        }

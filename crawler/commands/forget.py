@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from crawler.cli.base import FreshetCommand, confirm, print_json
+from typing_extensions import TypedDict
+
+from crawler.cli.base import FreshetCommand, JsonTypes, confirm, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
 from crawler.utils.time import Clock
 from crawler.utils.urls import is_http
+
+
+class ForgetReport(TypedDict):
+    """Deleted data."""
+
+    dry_run: bool
+    """Whether nothing was deleted."""
+    deleted: dict[str, int]
+    """Number of deleted documents by collection."""
 
 
 class Command(FreshetCommand):
@@ -39,10 +50,15 @@ class Command(FreshetCommand):
             confirm(_in_words(counts), opts, of=args[0])
             asyncio.run(_forget(self.config, args[0], really=True))
         if opts.json:
-            print_json({"dry_run": opts.dry_run} | counts)
+            report: ForgetReport = {"dry_run": opts.dry_run, "deleted": counts}
+            print_json(report)
         else:
             verb = "would delete" if opts.dry_run else "deleted"
             print_line(f"{verb} {_in_words(counts)}")
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the counts."""
+        return {"scrapy forget URL --yes --json": ForgetReport}
 
 
 async def _forget(config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
-from crawler.utils.text import count, listed
+from crawler.utils.text import count
 
 if TYPE_CHECKING:
-    from crawler.storage.client import Document
+    from crawler.reports.history import Difference, History
 
 SHOWN_HASH = 8
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -56,64 +55,45 @@ class Command(FreshetCommand):
         history = asyncio.run(self._read(args[0], opts))
         if opts.diff is not None:
             pair = _version_pair(opts.diff, len(history["versions"]))
-            self._show_diff(history, pair, as_json=opts.json)
+            # Slow to import, and --help does not need it.
+            from crawler.reports.history import difference
+
+            between = difference(history, pair)
+            if opts.json:
+                print_json(between)
+            else:
+                _show_diff(between, pair)
         elif opts.json:
             print_json(history)
         else:
             self._show(history)
 
-    async def _read(self, url: str, opts: argparse.Namespace) -> Document:
-        from crawler.storage import posts, sources, targets, visits
+    def json_types(self) -> JsonTypes:
+        """Return the types of a history and of a difference."""
+        from crawler.reports.history import Difference, History
+
+        return {
+            "scrapy history URL --json": History,
+            "scrapy history URL --diff 1 2 --json": Difference,
+        }
+
+    async def _read(self, url: str, opts: argparse.Namespace) -> History:
+        from crawler.reports.history import history_of
         from crawler.storage.store import opened
-        from crawler.storage.target_queries import names_of, target_of
 
-        config = self.config
+        config, last = self.config, max(0, opts.last)
         async with opened(config) as db:
-            names = names_of(url, config)
-            items = await sources.of_urls(db, [url, *names], opts.spider)
-            feed_posts = [item for item in items if "feed" in item]
-            # A post's link may differ from the page's URL, such as http instead of https.
-            named = [*names, *(item["url"] for item in items if "feed" not in item)]
-            watched = await targets.of_url(db, named, opts.spider)
-            # Targets with `post` are fetched only to complete the post of a feed.
-            pages = [target for target in watched if "post" not in target] or watched
-            if opts.source is not None or (feed_posts and not pages):
-                post = _post_of_source(feed_posts, url, opts.source)
-                key, spider = post["_id"], post["spider"]
-                return {
-                    "url": post["url"],
-                    "spider": spider,
-                    "post": post,
-                    # Visits are recorded for the feed, not for its posts.
-                    "visits": [],
-                    "versions": await posts.of_target(db, spider, key.removeprefix(f"{spider} ")),
-                    "sources": _sources(other for other in feed_posts if other["_id"] != key),
-                }
-            target = (
-                pages[0]
-                if len(pages) == 1
-                else await target_of(db, config, url, opts.spider, among=("targets", "posts"))
-            )
-            spider, stored_url = target["spider"], target["url"]
-            return {
-                "url": stored_url,
-                "spider": spider,
-                "target": {key: value for key, value in target.items() if key != "last_visit"},
-                "visits": await visits.of_target(db, spider, stored_url, max(0, opts.last)),
-                "versions": await posts.of_target(db, spider, stored_url),
-                "sources": _sources(feed_posts),
-            }
+            return await history_of(db, config, url, opts.spider, opts.source, last)
 
-    def _show(self, history: Document) -> None:
+    def _show(self, history: History) -> None:
         from rich.table import Table
 
         console = stdout()
         console.print(history["url"], style="bold", soft_wrap=True)
-        if post := history.get("post"):
+        if post := history["post"]:
             seen = _time(post["first_seen"])
             console.print(f"{history['spider']}, post of {post['feed']}, first seen {seen}")
-        else:
-            target = history["target"]
+        elif target := history["target"]:
             console.print(
                 f"{history['spider']}, {target['kind']}, first seen {_time(target['first_seen'])}, "
                 f"next visit {_time(target['next_visit'])}"
@@ -126,66 +106,39 @@ class Command(FreshetCommand):
             for column in visits.columns[:-1]:
                 column.no_wrap = True
             for row in history["visits"]:
-                sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))
-                reason = shortened(printable(row.get("reason") or ""))
+                sizes = map(str, (row["get_size"], row["update_size"], row["diff_size"]))
+                reason = shortened(printable(row["reason"] or ""))
                 status = str(row["status"] or "")
                 visits.add_row(_time(row["at"]), row["outcome"], status, *sizes, reason)
             console.print(visits)
         versions = Table("", "since (UTC)", "bytes", "hash", title="versions", title_justify="left")
-        for number, row in enumerate(history["versions"], 1):
-            digest = row["content_hash"][:SHOWN_HASH]
-            versions.add_row(str(number), _time(row["at"]), str(row["size"]), digest)
+        for number, version in enumerate(history["versions"], 1):
+            digest = version["content_hash"][:SHOWN_HASH]
+            versions.add_row(str(number), _time(version["at"]), str(version["size"]), digest)
         console.print(versions)
         for source in history["sources"]:
             console.print(
                 f"also a post of {source['feed']} (--source {source['feed']})", soft_wrap=True
             )
 
-    def _show_diff(self, history: Document, pair: tuple[int, int], *, as_json: bool) -> None:
-        from crawler.storage import posts
-        from crawler.utils.diff import unified
 
-        before, after = (history["versions"][position] for position in pair)
-        names = tuple(
-            f"version {i + 1}, {history['versions'][i]['at']:%Y-%m-%d %H:%M}" for i in pair
-        )
-        lines = unified(
-            posts.as_lines(before["content"]),
-            posts.as_lines(after["content"]),
-            (names[0], names[1]),
-        )
-        if as_json:
-            print_json({"url": history["url"], "before": before, "after": after, "diff": lines})
-            return
-        from rich.text import Text
+def _show_diff(between: Difference, pair: tuple[int, int]) -> None:
+    """Print a difference with colors. pair: positions of the versions."""
+    from rich.text import Text
 
-        console = stdout(soft_wrap=True)
-        if not lines:
-            console.print(f"no difference between {names[0]} and {names[1]}")
-        for line in lines:
-            text = Text(line, style=STYLES.get(line[:1], ""))
-            if line.startswith("~"):
-                for mark, style in MARKS.items():
-                    text.highlight_regex(mark, style)
-            console.print(text)
+    from crawler.reports.history import version_name
 
-
-def _post_of_source(posts: Sequence[Document], url: str, source: str | None) -> Document:
-    """Return the post of a feed, or the first post if no feed is given; raises ConfigError."""
-    if not posts:
-        raise ConfigError(f"no feed has a post with the URL {url}")
-    post = next((post for post in posts if source in (None, post["feed"])), None)
-    if post is None:
-        feeds = listed([post["feed"] for post in posts])
-        raise ConfigError(
-            f"--source {source}: this feed has no post with the URL {url}. Available: {feeds}"
-        )
-    return post
-
-
-def _sources(posts: Iterable[Document]) -> list[Document]:
-    """Return the posts of feeds with the same URL, and the feeds for `--source`."""
-    return [{"id": post["_id"], "spider": post["spider"], "feed": post["feed"]} for post in posts]
+    console = stdout(soft_wrap=True)
+    if not between["diff"]:
+        before = version_name(between["before"], pair[0])
+        after = version_name(between["after"], pair[1])
+        console.print(f"no difference between {before} and {after}")
+    for line in between["diff"]:
+        text = Text(line, style=STYLES.get(line[:1], ""))
+        if line.startswith("~"):
+            for mark, style in MARKS.items():
+                text.highlight_regex(mark, style)
+        console.print(text)
 
 
 def _version_pair(numbers: list[str], n: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, HelpWithLines, no_targets, print_json
+from crawler.cli.base import FreshetCommand, HelpWithLines, JsonTypes, no_targets, print_json
 from crawler.cli.types import option, pages, weeks
 from crawler.errors import ConfigError
 from crawler.utils import time as units
@@ -20,8 +20,8 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from crawler.planning.learning import PhaseOptions
-    from crawler.storage.client import Database, Document
+    from crawler.planning.learning import PhaseOptions, PhaseReport, SampledPage
+    from crawler.storage.client import Database
 
 EXAMPLE = """\
 Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day
@@ -86,7 +86,13 @@ class Command(FreshetCommand):
         else:
             self._show(done)
 
-    async def _learn(self, spider: str, options: PhaseOptions, *, stop: bool) -> Document:
+    def json_types(self) -> JsonTypes:
+        """Return the type of the phase."""
+        from crawler.planning.learning import PhaseReport
+
+        return {"scrapy learn NAME --json": PhaseReport}
+
+    async def _learn(self, spider: str, options: PhaseOptions, *, stop: bool) -> PhaseReport:
         from crawler.storage import leases, targets
         from crawler.storage.store import opened
 
@@ -100,11 +106,11 @@ class Command(FreshetCommand):
             async with leases.held(db, config, f"learn {spider}", busy):
                 return await self._update_phase(db, spider, options, now, stop=stop)
 
-    def _show(self, done: Document) -> None:
+    def _show(self, done: PhaseReport) -> None:
         console = stdout()
         for line in _summary(done):
             console.print(line, soft_wrap=True)
-        if "urls" in done:
+        if done["urls"] is not None:
             console.print(_table(done["urls"], with_polls=not done["begun"]))
         for note in done["notes"]:
             console.print(f"note: {note}", soft_wrap=True)
@@ -117,7 +123,7 @@ class Command(FreshetCommand):
 
     async def _update_phase(
         self, db: Database, spider: str, options: PhaseOptions, now: datetime, *, stop: bool
-    ) -> Document:
+    ) -> PhaseReport:
         """Start, change or end the sampling phase of a spider; return its progress or result."""
         from crawler.planning.learning import PhaseOptions, choose, outcome, progress
         from crawler.storage import sampling_phases
@@ -137,46 +143,48 @@ class Command(FreshetCommand):
                 await sampling_phases.end(db, phase, now)
             await sampling_phases.begin(db, choice.phase, choice.places)
             phase = await sampling_phases.follow(db, spider, now) or choice.phase
-            return await progress(db, phase, now) | {"begun": True, "notes": choice.notes}
+            done = await progress(db, phase, now)
+            done["begun"], done["notes"] = True, choice.notes
+            return done
         done = await progress(db, phase, now)
         if stop:
             await sampling_phases.end(db, phase, now)
-            done |= {"learning": False, "ended": now}
+            done["learning"], done["ended"] = False, now
         return done
 
 
-def _summary(done: Document) -> Iterator[str]:
+def _summary(done: PhaseReport) -> Iterator[str]:
     """Yield the state of the phase, its sample and its polls."""
     name = done["spider"]
     if done["begun"]:
         weeks, until = done["weeks"], _time(done["until"])
         yield f"{name}: sampling phase of {weeks:g} weeks started, until {until}"
-    elif done["learning"]:
+    elif done["learning"] and done["days_left"] is not None:
         left = f"{span(done['days_left'] * DAY)} from now"
         yield f"{name}: sampling phase until {_time(done['until'])}, {left}"
-    else:
+    elif done["ended"] is not None:
         yield (
             f"{name}: sampling phase ended {_time(done['ended'])}; pages are back on their schedule"
         )
     rotations = ""
     if done["rotations"] != 1:
         rotations = f", {-(-done['pages'] // done['rotations']):,} at a time"
-        if done["learning"]:
+        if done["learning"] and done["rotation"] is not None:
             rotations += f" (rotation {done['rotation'] + 1} of {done['rotations']})"
     yield (
         f"{done['pages']:,} pages{rotations}, polled every {done['every']}, "
         f"at most {done['budget_per_day']:,g} requests a day"
     )
     if not done["begun"]:
-        due = f" of {done['polls_due']:,} due so far" if "polls_due" in done else ""
+        due = f" of {done['polls_due']:,} due so far" if done["polls_due"] is not None else ""
         yield f"{done['polls']:,} polls{due}, {done['changes']:,} changes found"
 
 
-def _table(rows: list[Document], *, with_polls: bool) -> Table:
+def _table(rows: list[SampledPage], *, with_polls: bool) -> Table:
     """Return a table of pages by kind and category. with_polls: add polls and changes."""
     from rich.table import Table
 
-    parts: dict[tuple[str, str], list[Document]] = defaultdict(list)
+    parts: dict[tuple[str, str], list[SampledPage]] = defaultdict(list)
     for row in rows:
         parts[row["kind"], ", ".join(row["categories"][:1])].append(row)
     columns = ("pages", "polls", "changes") if with_polls else ("pages",)
@@ -184,8 +192,13 @@ def _table(rows: list[Document], *, with_polls: bool) -> Table:
     for column in table.columns[2:]:
         column.justify = "right"
     for part, members in sorted(parts.items()):
-        sums = (sum(row[name] for row in members) for name in columns[1:])
-        table.add_row(*part, *(f"{n:,}" for n in (len(members), *sums)))
+        numbers = [len(members)]
+        if with_polls:
+            numbers += [
+                sum(row["polls"] for row in members),
+                sum(row["changes"] for row in members),
+            ]
+        table.add_row(*part, *(f"{n:,}" for n in numbers))
     return table
 
 

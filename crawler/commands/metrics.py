@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import option
 from crawler.errors import ConfigError
 from crawler.utils import time as units
@@ -65,7 +65,7 @@ class Command(FreshetCommand):
             self._serve(opts)
             return
         # prometheus_client is slow to import, and --help does not need it.
-        from crawler.ops.metrics_database import text_of
+        from crawler.ops.metrics_database import samples_of, text_of
 
         metrics = asyncio.run(self._read())
         if opts.out is not None:
@@ -75,10 +75,15 @@ class Command(FreshetCommand):
             except OSError as error:
                 raise ConfigError(f"--out {opts.out}: {error.strerror or error}") from None
         elif opts.json:
-            samples = (sample for metric in metrics for sample in metric.samples)
-            print_json([{"name": s.name, "labels": s.labels, "value": s.value} for s in samples])
+            print_json(samples_of(metrics))
         else:
             sys.stdout.write(text_of(metrics).decode())
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the samples."""
+        from crawler.ops.metrics_database import MetricSample
+
+        return {"scrapy metrics --json": list[MetricSample]}
 
     async def _read(self) -> list[Metric]:
         from crawler.ops.metrics_database import read

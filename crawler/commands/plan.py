@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, no_targets, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
@@ -17,13 +17,13 @@ from crawler.utils.terminal import stdout
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
-    from crawler.storage.client import Database, Document
+    from crawler.planning.report import ChangesOverview, PlanOverview
+    from crawler.storage.client import Database
 
 Progress = Callable[[str], None]
 DEFAULT_URLS = 20
 # The maximum number of spider names that fit into the title of a chart.
 SHOWN_NAMES = 3
-NO_PLAN = "no plan yet. Run scrapy replan first"
 
 
 class Command(FreshetCommand):
@@ -66,48 +66,58 @@ class Command(FreshetCommand):
             from crawler.planning import plots
 
             plots.check(opts.calendar)
-        with working(self.config, "opening the database") as progress:
-            if opts.changes:
-                report = asyncio.run(self._changes(spider, opts.weeks, opts.urls))
-            else:
-                report = asyncio.run(self._plan(spider, opts.calendar, progress))
-        if opts.json:
-            print_json(report)
-            return
+        if opts.changes:
+            with working(self.config, "opening the database"):
+                changes = asyncio.run(self._changes(spider, opts.weeks, opts.urls))
+            if opts.json:
+                print_json(changes)
+                return
+        else:
+            with working(self.config, "opening the database") as progress:
+                overview = asyncio.run(self._plan(spider, opts.calendar, progress))
+            if opts.json:
+                print_json(overview)
+                return
         from crawler.cli.plan_output import show_changes, show_plan
 
         console = stdout()
-        for changes in report.get("changes", ()):
-            show_changes(console, changes)
-        if "plans" in report:
-            show_plan(console, report)
-        if "calendar" in report:
-            console.print(f"heat map written to {report['calendar']}")
+        if opts.changes:
+            for of_spider in changes["changes"]:
+                show_changes(console, of_spider)
+            return
+        show_plan(console, overview)
+        if overview["calendar"] is not None:
+            console.print(f"heat map written to {overview['calendar']}")
+
+    def json_types(self) -> JsonTypes:
+        """Return the types of plans and of changes."""
+        from crawler.planning.report import ChangesOverview, PlanOverview
+
+        return {
+            "scrapy plan --json": PlanOverview,
+            "scrapy plan --changes --json": ChangesOverview,
+        }
 
     async def _plan(
         self, spider: str | None, calendar: Path | None, progress: Progress
-    ) -> Document:
-        from crawler.planning.report import of_plans
-        from crawler.storage import plans
+    ) -> PlanOverview:
+        from crawler.planning.report import current_plans
         from crawler.storage.store import opened
 
         config = self.config
         async with opened(config) as db:
             spiders = await _spiders(db, spider)
-            now = Clock(config.clock_offset_hours).now()
-            latest = [await plans.latest(db, name, now) for name in spiders]
-            documents = {str(plan["_id"]): plan for plan in latest if plan is not None}
-            if not documents:
-                raise ConfigError(NO_PLAN)
             progress("summarizing the plan")
-            report = await of_plans(db, spiders, list(documents.values()))
+            overview = await current_plans(db, spiders, Clock(config.clock_offset_hours).now())
             if calendar is not None:
                 progress("estimating when pages change")
-                await _draw(db, config, report, calendar)
-            return report
+                await _draw(db, config, overview, calendar)
+            return overview
 
-    async def _changes(self, spider: str | None, weeks: float | None, n_urls: int) -> Document:
-        from crawler.planning.report import of_changes
+    async def _changes(
+        self, spider: str | None, weeks: float | None, n_urls: int
+    ) -> ChangesOverview:
+        from crawler.planning.report import changes_found
         from crawler.storage import sites
         from crawler.storage.store import opened
 
@@ -116,8 +126,7 @@ class Command(FreshetCommand):
             now = Clock(config.clock_offset_hours).now()
             since = None if weeks is None else now - timedelta(weeks=weeks)
             rows = await sites.of_spiders(db, await _spiders(db, spider))
-            changes = [await of_changes(db, site, since, n_urls) for site in rows]
-            return {"since": since, "changes": changes}
+            return await changes_found(db, rows, since, n_urls)
 
 
 async def _spiders(db: Database, spider: str | None) -> list[str]:
@@ -134,8 +143,8 @@ async def _spiders(db: Database, spider: str | None) -> list[str]:
     return [spider]
 
 
-async def _draw(db: Database, config: Config, report: Document, path: Path) -> None:
-    """Write a heat map of a report's requests and changes, and note its path in the report."""
+async def _draw(db: Database, config: Config, report: PlanOverview, path: Path) -> None:
+    """Write a heat map of requests and changes, and set its path in the overview."""
     import numpy as np
 
     from crawler.planning import plots

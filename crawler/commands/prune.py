@@ -6,13 +6,35 @@ import argparse
 import asyncio
 from datetime import timedelta
 
-from crawler.cli.base import FreshetCommand, no_targets, print_json
+from typing_extensions import TypedDict
+
+from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
 from crawler.utils.text import megabytes
 from crawler.utils.time import Clock
 
-Counts = dict[str, dict[str, int]]
+
+class PrunedSpider(TypedDict):
+    """Deleted data of a spider."""
+
+    versions: int
+    """Number of deleted versions."""
+    visits: int
+    """Number of visits that daily aggregates replaced."""
+    runs: int
+    """Number of deleted runs."""
+    kept_bytes: int
+    """Uncompressed bytes of the versions that are left."""
+
+
+class PruneReport(TypedDict):
+    """Deleted data."""
+
+    dry_run: bool
+    """Whether nothing was deleted."""
+    spiders: dict[str, PrunedSpider]
+    """Deleted data by spider."""
 
 
 class Command(FreshetCommand):
@@ -57,16 +79,21 @@ class Command(FreshetCommand):
             raise ConfigError("nothing to prune. Give --keep-versions N or --keep-days DAYS")
         counts = asyncio.run(self._prune(opts.spider, int(keep), days, really=not opts.dry_run))
         if opts.json:
-            print_json({"dry_run": opts.dry_run, "spiders": counts})
+            report: PruneReport = {"dry_run": opts.dry_run, "spiders": counts}
+            print_json(report)
             return
         verb = "would delete" if opts.dry_run else "deleted"
         for name, n in counts.items():
             deleted = f"{n['versions']} versions, {n['visits']} visits and {n['runs']} runs"
             print_line(f"{name}: {verb} {deleted}; {megabytes(n['kept_bytes'])} of versions kept")
 
+    def json_types(self) -> JsonTypes:
+        """Return the type of the counts."""
+        return {"scrapy prune --keep-versions 10 --json": PruneReport}
+
     async def _prune(
         self, spiders: list[str] | None, keep: int, days: float, *, really: bool
-    ) -> Counts:
+    ) -> dict[str, PrunedSpider]:
         from crawler.storage import retention, targets
         from crawler.storage.retention import SizeLimits
         from crawler.storage.store import opened
@@ -77,7 +104,7 @@ class Command(FreshetCommand):
             if unknown := sorted(set(spiders or ()) - set(stored)):
                 raise no_targets(unknown[0], stored)
             before = Clock(config.clock_offset_hours).now() - timedelta(days=days)
-            counts: Counts = {}
+            counts: dict[str, PrunedSpider] = {}
             for name in spiders or stored:
                 by_number = (
                     await retention.prune_versions(db, name, keep, really=really) if keep else 0

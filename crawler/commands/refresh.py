@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand, Functions, print_json
+from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes, print_json
 from crawler.config import Config
 from crawler.utils.terminal import print_line
 
@@ -31,6 +31,12 @@ class Command(ActionsCommand):
         from crawler.ops.schedule import add_options
 
         return add_options, self.serve
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the totals."""
+        from crawler.ops.service import ServiceReport
+
+        return {"scrapy refresh run --for 1h --json": ServiceReport}
 
     def serve(self, config: Config, opts: argparse.Namespace) -> None:
         """Run the service until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.

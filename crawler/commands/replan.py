@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import option
 from crawler.errors import Busy
 from crawler.ops.progress import working
@@ -16,8 +16,8 @@ from crawler.utils import time as units
 from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
+    from crawler.planning.documents import ReplanReport
     from crawler.planning.options import ReplanRequest
-    from crawler.storage.client import Document
 
 BUSY = "another replan is running"
 
@@ -113,15 +113,19 @@ class Command(FreshetCommand):
             print_line(f"scrapy replan: {busy}", error=True)
             return
         if opts.json:
-            # If both pages and feeds were planned, the feeds' plan is a field of the pages' plan.
-            first, *others = plans
-            print_json(first | {plan["kind"]: plan for plan in others})
+            print_json(plans)
         else:
             show_replan(plans)
 
+    def json_types(self) -> JsonTypes:
+        """Return the type of the plans."""
+        from crawler.planning.documents import ReplanReport
+
+        return {"scrapy replan --json": list[ReplanReport]}
+
     async def _replan(
         self, order: ReplanRequest, progress: Callable[[str], None]
-    ) -> list[Document]:
+    ) -> list[ReplanReport]:
         # Slow to import. Invalid options are reported before.
         from crawler.planning.replan import replan_parts
         from crawler.storage import leases

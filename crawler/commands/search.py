@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import as_time, category, positive_int, time_or_age, valid_utf8
 from crawler.errors import ConfigError
 from crawler.utils.terminal import SafeConsole, complain
@@ -17,12 +16,11 @@ from crawler.utils.text import count
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
+    from crawler.reports.search import SearchResult
     from crawler.search import Query
     from crawler.storage.client import Document
 
 DEFAULT_LIMIT = 20
-BATCH = 1000
-MAX_TITLE = 300
 COLUMNS_IN_JSON = 200
 NO_POSTS = "no posts since then. Try an earlier --since, or run scrapy crawl NAME"
 
@@ -78,7 +76,7 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the posts; like grep, exit with code 1 if there are none."""
-        from crawler.cli.search_output import json_of, no_matches, passage_columns, show_posts
+        from crawler.cli.search_output import no_matches, passage_columns, show_posts
         from crawler.search import Query
 
         if not args and opts.since is None:
@@ -86,35 +84,40 @@ class Command(FreshetCommand):
         query = Query.of(args, opts.without, every=not opts.any)
         console = SafeConsole()
         columns = COLUMNS_IN_JSON if opts.json else passage_columns(console)
-        rows, more = asyncio.run(self._search(query, opts, columns, newest=not args))
+        result = asyncio.run(self._search(query, opts, columns, newest=not args))
+        rows = result.posts
         if opts.json:
-            print_json([json_of(row) for row in rows])
+            print_json(rows)
         else:
             show_posts(console, rows, query.terms)
         if not rows:
             complain(self.name, no_matches(query) if args else NO_POSTS)
             self.exitcode = 1
-        elif more and not opts.json:
+        elif result.has_more and not opts.json:
             console.print(f"first {count(len(rows), 'post')} shown. --limit N shows more")
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the posts."""
+        from crawler.reports.search import FoundPost
+
+        return {"scrapy search WORD --json": list[FoundPost]}
 
     async def _search(
         self, query: Query, opts: argparse.Namespace, columns: int, *, newest: bool
-    ) -> tuple[list[Document], bool]:
-        """Return the posts, and whether there are more than `--limit`.
+    ) -> SearchResult:
+        """Return the posts.
 
         newest: list the newest posts, because no words were given. A query may have no terms in
                 spite of words, if they have no letters or digits; it finds nothing.
         """
+        from crawler.reports.search import found_posts
         from crawler.storage import feeds, search
-        from crawler.storage.outages import in_batches
         from crawler.storage.store import opened
 
         config = self.config
         source: Document = {} if opts.spider is None else {"spider": opts.spider}
         if opts.category:
             source |= feeds.within(opts.category)
-        rows: list[Document] = []
-        more = False
         async with opened(config) as db:
             since = as_time(opts.since, Clock(config.clock_offset_hours).now())
             items = (
@@ -122,45 +125,12 @@ class Command(FreshetCommand):
                 if newest and since is not None
                 else search.hits(db, query, source, since)
             )
-            async with aclosing(items) as posts:
-                async for post in posts:
-                    if more := len(rows) == opts.limit:
-                        break
-                    rows.append(_search_result(post, query, columns))
-            if opts.spider is not None and not rows:
+            result = await found_posts(
+                db, items, query, opts.limit, columns=columns, with_copies=opts.all
+            )
+            if opts.spider is not None and not result.posts:
                 spiders = await search.spiders(db)
                 if opts.spider not in spiders:
                     names = ", ".join(spiders) or "none. Run scrapy crawl first"
                     raise ConfigError(f"no posts of {opts.spider!r}. Spiders with posts: {names}")
-            for batch in in_batches(rows, BATCH):
-                if opts.all:
-                    for row, copies in zip(batch, await search.hidden(db, batch), strict=True):
-                        row["hidden"], row["copies"] = copies, len(copies)
-                else:
-                    for row, n in zip(batch, await search.counted(db, batch), strict=True):
-                        row["copies"] = n
-        return rows, more
-
-
-def _search_result(post: Document, query: Query, columns: int) -> Document:
-    """Return a post with a passage instead of its full text, to save memory.
-
-    columns: width of the passage
-    """
-    from crawler.search import passage
-    from crawler.storage import search
-
-    title = post.get("title")
-    texts = [text for text in search.texts_of(post) if text != title] or [""]
-    return {name: post.get(name) for name in ("_id", "spider", "url", "feed", "categories")} | {
-        "title": "" if title is None else str(title)[:MAX_TITLE],
-        "date": post["date"],
-        "published": post.get("published"),
-        "first_seen": post["first_seen"],
-        "score": post["score"],
-        "cluster": post.get("cluster"),
-        "item": post.get("item"),
-        "sources": post["sources"],
-        "passage": passage(texts, query.terms, columns),
-        "copies": 0,
-    }
+            return result

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
-from crawler.cli.base import FreshetCommand, HelpWithLines, print_json
+from crawler.cli.base import FreshetCommand, HelpWithLines, JsonTypes, print_json
 from crawler.ops.progress import working
 from crawler.utils.terminal import stdout
 
@@ -147,7 +147,7 @@ class Command(FreshetCommand):
         """Simulate each policy with each budget or number of visits, then write and print."""
         kind, opts.file = args[0], args[1] if len(args) > 1 else None
         check(kind, opts)
-        simulation: Simulation[Any, Any]
+        simulation: Simulation[Any, Any, Any]
         with working(self.config, "reading the data") as progress:
             if kind == PAGES:
                 from crawler.planning.simulate_pages import PageSimulation
@@ -164,9 +164,21 @@ class Command(FreshetCommand):
             simulation.play(progress)
         simulation.write()
         if opts.json:
-            print_json(simulation.in_json())
+            print_json(simulation.report())
         else:
             simulation.show(stdout())
+
+    def json_types(self) -> JsonTypes:
+        """Return the types of the figures."""
+        from crawler.planning.simulate_feeds import FeedsReport
+        from crawler.planning.simulate_overload import OverloadReport
+        from crawler.planning.simulate_pages import PagesReport
+
+        return {
+            "scrapy simulate pages --changes FILE --budget 100 --json": PagesReport,
+            "scrapy simulate feeds --posts FILE --visits 3x --json": FeedsReport,
+            "scrapy simulate overload --json": OverloadReport,
+        }
 
 
 def check(kind: str, opts: argparse.Namespace) -> None:

@@ -6,14 +6,14 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from crawler.cli.base import FreshetCommand, no_targets, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
 from crawler.cli.types import positive_int, url_part
-from crawler.utils.terminal import as_json, print_line, printable, stdout
+from crawler.utils.terminal import print_line, printable, stdout
 from crawler.utils.text import count, megabytes
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
-    from crawler.storage.client import Document
+    from crawler.storage.target_queries import TargetCounts, TargetState
 
 # The values of `crawler.storage.target_queries.State`.
 STATES_LISTED = {
@@ -65,7 +65,10 @@ class Command(FreshetCommand):
         spider = args[0] if args else None
         if opts.urls or opts.state or opts.match:
             rows, total = asyncio.run(self._list(spider, opts))
-            self._show_list(rows, total, opts)
+            if opts.json:
+                print_json(rows)
+            else:
+                self._show_list(rows, total, opts)
             return
         counts = asyncio.run(self._count(spider))
         if opts.json:
@@ -73,7 +76,16 @@ class Command(FreshetCommand):
         else:
             self._show_counts(counts)
 
-    async def _count(self, spider: str | None) -> dict[str, Any]:
+    def json_types(self) -> JsonTypes:
+        """Return the types of the counts and of the list."""
+        from crawler.storage.target_queries import TargetCounts, TargetState
+
+        return {
+            "scrapy targets --json": TargetCounts,
+            "scrapy targets --urls --json": list[TargetState],
+        }
+
+    async def _count(self, spider: str | None) -> TargetCounts:
         from crawler.storage import target_queries, targets
         from crawler.storage.store import opened
 
@@ -87,7 +99,7 @@ class Command(FreshetCommand):
 
     async def _list(
         self, spider: str | None, opts: argparse.Namespace
-    ) -> tuple[list[Document], int]:
+    ) -> tuple[list[TargetState], int]:
         """Return the targets to print, and the number of all matching targets."""
         from crawler.storage import target_queries, targets
         from crawler.storage.store import opened
@@ -103,18 +115,11 @@ class Command(FreshetCommand):
             rows = await target_queries.listed(db, query, order, opts.skip, opts.limit)
             return rows, await target_queries.count(db, query)
 
-    def _show_list(self, rows: list[Document], total: int, opts: argparse.Namespace) -> None:
-        """Print a line for each target; with `--json`, the summary goes to stderr."""
+    def _show_list(self, rows: list[TargetState], total: int, opts: argparse.Namespace) -> None:
         for row in rows:
-            if opts.json:
-                last = row.pop("last_visit", None) or {}
-                target = {name: value for name, value in row.items() if name != "_id"}
-                visit = {"reason": last.get("reason"), "status": last.get("status")}
-                print_line(as_json(target | visit))
-                continue
             # `URL  item of shop, error 3 times in a row: status 500, next visit 2026-01-31 10:00`
             parts = [f"{row['kind']} of {row['spider']}", _state(row)]
-            if "dead_lettered_at" not in row and not row.get("alias_of"):
+            if row["dead_lettered_at"] is None and not row["alias_of"]:
                 parts.append(f"next visit {row['next_visit']:%Y-%m-%d %H:%M}")
             print_line(f"{printable(row['url'])}  {printable(', '.join(parts))}")
         if rows:
@@ -126,40 +131,40 @@ class Command(FreshetCommand):
             if opts.match:
                 summary += f" {'and' if opts.state else 'that'} match {opts.match!r}"
             summary += f" after the first {opts.skip:,}" if opts.skip and total else ""
-        print_line(summary, error=opts.json)
+        print_line(summary)
 
-    def _show_counts(self, counts: dict[str, Any]) -> None:
+    def _show_counts(self, counts: TargetCounts) -> None:
         from rich.columns import Columns
         from rich.table import Table
 
-        states = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in STATES if counts[name]]
         console = stdout()
+        numbers: dict[str, Any] = {**counts}
+        states = [f"{numbers[name]:,} {name.replace('_', ' ')}" for name in STATES if numbers[name]]
         states += [f"{megabytes(counts['kept_bytes'])} of versions"] if states else []
         console.print(", ".join(states) or "no targets")
         tables = []
         for title in ("kinds", "outcomes", "categories", "spiders"):
-            if not counts[title]:
+            if not numbers[title]:
                 continue
             table = Table(title, "targets")
             table.columns[1].justify = "right"
-            for name, n in counts[title].items():
+            for name, n in numbers[title].items():
                 table.add_row(name, f"{n:,}")
             tables.append(table)
         console.print(Columns(tables))
 
 
-def _state(row: Document) -> str:
-    """Return the target's state: the outcome of its last visit, or why it is not visited."""
-    if alias := row.get("alias_of"):
-        return f"alias of {alias}"
-    if "dead_lettered_at" in row:
+def _state(row: TargetState) -> str:
+    """Return the outcome of the target's last visit, or why it is not visited."""
+    if row["alias_of"]:
+        return f"alias of {row['alias_of']}"
+    if row["dead_lettered_at"] is not None:
         return "dead-lettered (scrapy deadletters list)"
-    if row.get("visited_at") is None:
+    if row["visited_at"] is None:
         return "never visited"
-    outcome = str(row.get("outcome"))
-    reason = (row.get("last_visit") or {}).get("reason")
-    if (errors := row.get("consecutive_errors", 0)) > 1:
+    outcome = str(row["outcome"])
+    if (errors := row["consecutive_errors"]) > 1:
         outcome += f" {errors} times in a row"
-    if reason:
-        outcome += f": {reason}"
+    if row["reason"]:
+        outcome += f": {row['reason']}"
     return f"{outcome} at {row['visited_at']:%Y-%m-%d %H:%M}"

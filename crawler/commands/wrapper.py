@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.conf import arglist_to_dict
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout
 from crawler.utils.text import count
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from crawler.extract.site_definition import Wrapper
+    from spiders.probe import Page, WrapperReport
     from spiders.wrapper import WrapperSpider
 
-Page = dict[str, Any]
 SHOWN_CHARACTERS = 200
 SHOWN_SHAPES = 20
 TIMES = "\u00d7"
@@ -76,23 +75,30 @@ class Command(FreshetCommand):
         never = set.intersection(*empty) if empty else set()
         problems += [never_found(wrapper, f, len(empty)) for f in wrapper.field_names if f in never]
         # Distinct links that match none of the patterns.
-        links = dict.fromkeys(url for page in pages for url in page["unmatched"])
+        links = dict.fromkeys(url for page in pages for url in page["unmatched_links"])
         unmatched = shapes(links)
         if problems:
             self.exitcode = 1
         if opts.json:
-            shown = [{k: v for k, v in page.items() if k != "unmatched"} for page in pages]
-            print_json(
-                {
-                    "wrapper": wrapper.name,
-                    "fields": list(wrapper.fields),
-                    "pages": shown,
-                    "unmatched": [asdict(shape) for shape in unmatched[:SHOWN_SHAPES]],
-                    "problems": problems,
-                }
-            )
+            report: WrapperReport = {
+                "wrapper": wrapper.name,
+                "fields": list(wrapper.fields),
+                "pages": pages,
+                "unmatched": [
+                    {"text": shape.text, "count": shape.count, "example": shape.example}
+                    for shape in unmatched[:SHOWN_SHAPES]
+                ],
+                "problems": problems,
+            }
+            print_json(report)
         else:
             self._show(wrapper, pages, unmatched, len(links), problems)
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the report."""
+        from spiders.probe import WrapperReport
+
+        return {"scrapy wrapper check FILE URL --json": WrapperReport}
 
     def _load(self, name: str, given: dict[str, str]) -> tuple[type[WrapperSpider], dict[str, str]]:
         """Return the spider class for a definition, and the spider's arguments.
@@ -154,7 +160,7 @@ class Command(FreshetCommand):
             _show_page(console, wrapper, page)
         if n_links:
             left_out = sum(
-                max(0, page["counts"].get("unmatched", 0) - len(page["unmatched"]))
+                max(0, page["counts"].get("unmatched", 0) - len(page["unmatched_links"]))
                 for page in pages
             )
             more_links = f", {left_out:,} more not examined" if left_out else ""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from textwrap import TextWrapper
-from typing import Any
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from crawler.utils.text import count
 
@@ -114,19 +116,57 @@ def lines(findings: Sequence[Finding], characters: int) -> list[str]:
     return [*map(paragraph.fill, rows), total]
 
 
-def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the findings as the object that `--json` prints."""
-    counts, rows = _counts(findings), []
-    for finding in findings:
-        row = asdict(finding)
-        if not finding.broken:
-            del row["broken"], row["examples"]
-        rows.append(row)
+class FindingReport(TypedDict):
+    """The result of one check."""
+
+    check: str
+    """Name of the check, such as `mongodb write`."""
+    status: Literal["ok", "warning", "failed"]
+    """`ok`, `warning`: Freshet works, or `failed`: fix it before you run Freshet."""
+    found: str
+    """The result in words."""
+    todo: str
+    """How to fix the problem; empty if nothing needs fixing or `found` includes the fix."""
+    of: str
+    """Spider or file, for checks of each site; else empty."""
+    broken: int
+    """With `--deep`: number of violations of an invariant."""
+    examples: list[str]
+    """With `--deep`: the first violations."""
+
+
+class DoctorReport(TypedDict):
+    """Results of all checks."""
+
+    ok: bool
+    """Whether no check failed."""
+    failed: int
+    """Number of checks that failed."""
+    warnings: int
+    """Number of warnings."""
+    findings: list[FindingReport]
+    """Results in the order of the checks."""
+
+
+def doctor_report(findings: Sequence[Finding]) -> DoctorReport:
+    """Return the findings with their counts."""
+    counts = _counts(findings)
     return {
         "ok": not counts[Status.FAILED],
         "failed": counts[Status.FAILED],
         "warnings": counts[Status.WARNING],
-        "findings": rows,
+        "findings": [
+            {
+                "check": str(finding.check),
+                "status": finding.status.value,
+                "found": finding.found,
+                "todo": finding.todo,
+                "of": finding.of,
+                "broken": finding.broken,
+                "examples": list(finding.examples),
+            }
+            for finding in findings
+        ],
     }
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
@@ -367,6 +368,30 @@ def text_of(metrics: Sequence[Metric]) -> bytes:
     registry = CollectorRegistry()
     registry.register(Fixed(metrics))
     return generate_latest(registry)
+
+
+class MetricSample(TypedDict):
+    """A value of a metric."""
+
+    name: str
+    """Name of the metric."""
+    labels: dict[str, str]
+    """Values of the labels by name."""
+    value: float | None
+    """Value; null if it is not a finite number."""
+
+
+def samples_of(metrics: Iterable[Metric]) -> list[MetricSample]:
+    """Return the values of metrics."""
+    return [
+        {
+            "name": sample.name,
+            "labels": dict(sample.labels),
+            "value": sample.value if math.isfinite(sample.value) else None,
+        }
+        for metric in metrics
+        for sample in metric.samples
+    ]
 
 
 class LatestMetrics:

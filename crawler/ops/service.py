@@ -21,6 +21,7 @@ from typing import Any
 
 from scrapy.crawler import AsyncCrawlerProcess, Crawler
 from scrapy.settings import SETTINGS_PRIORITIES, Settings
+from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError, StorageError
@@ -87,9 +88,49 @@ SUMS = {
 }
 
 
+class SpiderTotals(TypedDict):
+    """Totals of a spider's runs. In a shared run, only those of this process count."""
+
+    name: str
+    """Name of the spider."""
+    runs: int
+    """Number of successful runs."""
+    failed: int
+    """Number of failed runs."""
+    visits: int
+    """Number of visits."""
+    new: int
+    """Visits with the outcome `new`."""
+    changed: int
+    """Visits with the outcome `changed`."""
+    gone: int
+    """Visits with the outcome `gone`."""
+    errors: int
+    """Visits with the outcome `error`."""
+    blocked: int
+    """Visits with the outcome `blocked`."""
+    posts: int
+    """Number of new feed posts."""
+    missed: int
+    """Number of planned visits that were not made."""
+
+
+class ServiceReport(TypedDict):
+    """Totals of the service, from its start to its end."""
+
+    seconds: float
+    """Duration in seconds."""
+    replans: int
+    """Number of replans."""
+    prunes: int
+    """Number of prunes."""
+    spiders: list[SpiderTotals]
+    """Totals of each spider."""
+
+
 def serve(
     config: Config, settings: Settings, jobs: list[Job], options: ServiceOptions
-) -> dict[str, Any]:
+) -> ServiceReport:
     """Run the service until it is stopped; return the summary. Raises FreshetError."""
     # Only for the reactor, DNS and threads as in a crawl: the service creates the crawlers itself.
     own = settings.copy()
@@ -141,7 +182,7 @@ def _set_up_log(settings: Settings) -> None:
 
 async def _work(
     config: Config, settings: Settings, jobs: list[Job], options: ServiceOptions
-) -> dict[str, Any]:
+) -> ServiceReport:
     began, loop = time.monotonic(), asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -174,7 +215,7 @@ async def _work(
         stopping.cancel()
     finally:
         await store.close()
-    return service.report.as_json(time.monotonic() - began)
+    return service.report.totals(time.monotonic() - began)
 
 
 class Run:
@@ -449,15 +490,26 @@ class Report:
         """Count a run that failed."""
         self.sums[word]["failed"] += 1
 
-    def as_json(self, seconds: float) -> dict[str, Any]:
-        """Return the object that `--json` prints."""
+    def totals(self, seconds: float) -> ServiceReport:
+        """Return all totals. seconds: duration of the service."""
         return {
             "seconds": round(seconds, 1),
             "replans": self.periodic_jobs["replan"],
             "prunes": self.periodic_jobs["prune"],
             "spiders": [
-                {"name": self.names[word]}
-                | {name: sums[name] for name in ("runs", "failed", *SUMS)}
+                {
+                    "name": self.names[word],
+                    "runs": sums["runs"],
+                    "failed": sums["failed"],
+                    "visits": sums["visits"],
+                    "new": sums["new"],
+                    "changed": sums["changed"],
+                    "gone": sums["gone"],
+                    "errors": sums["errors"],
+                    "blocked": sums["blocked"],
+                    "posts": sums["posts"],
+                    "missed": sums["missed"],
+                }
                 for word, sums in self.sums.items()
             ],
         }
@@ -471,10 +523,11 @@ def run_line(counts: dict[str, Any], seconds: float) -> str:
     return f"{counts['name']}: {count(int(counts['fetched']), 'visit')}{more}; {seconds:.1f} s"
 
 
-def summary_lines(done: dict[str, Any]) -> list[str]:
-    """Format the summary as text. done: from `Report.as_json`."""
+def summary_lines(done: ServiceReport) -> list[str]:
+    """Format the totals as text."""
     lines = []
-    for row in done["spiders"]:
+    rows: list[dict[str, Any]] = [{**row} for row in done["spiders"]]
+    for row in rows:
         runs = count(row["runs"], "run")
         line = f"{row['name']}: {runs}, {count(row['visits'], 'visit')}"
         named = {name: row[name] for name in (*SUMS, "failed") if name != "visits"}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
 from datetime import datetime
 
 import numpy as np
+from typing_extensions import TypedDict
 
+from crawler.config import Config
 from crawler.items import Kind
 from crawler.planning.explain_reasons import Facts, Worth, reasons
 from crawler.planning.options import BALANCED, OBJECTIVES
-from crawler.planning.population import Gathered, keys_of_texts
+from crawler.planning.population import Gathered, gather, keys_of_texts
+from crawler.planning.replan import hours_of
 from crawler.planning.report import matrix
-from crawler.storage import targets
-from crawler.storage.client import Document
+from crawler.storage import feeds, histories, plans, sites, targets
+from crawler.storage.client import Database, Document
+from crawler.storage.plans import VisitPlan
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
 from schedules import calendar
@@ -31,12 +35,187 @@ MAX_SAMPLE = 50_000
 MIN_VALUE = 1e-3
 FIRST = slice(0, 1)
 MAX_AHEAD = 48
-OF_FEED = (
-    "title", "site", "format", "feed_size", "full", "posts", "missed_posts", "gaps", "last_gap_at",
-    "newest", "bounds", "hubs", "problems", "error",
-)  # fmt: skip
-IDENTITY = ("url", "spider", "kind", "categories", "first_seen", "visited_at", "outcome")
+# Up to this number, all targets can be read within a second or two.
+MAX_QUICK_TARGETS = 100_000
 UNKNOWN = Worth(None, None, None)
+
+
+class LastChange(TypedDict):
+    """When the last change happened."""
+
+    after: datetime
+    """Last observation before the change."""
+    by: datetime
+    """Observation that found the change."""
+
+
+class ObservedHistory(TypedDict):
+    """What visits observed."""
+
+    since: datetime | None
+    """First observation; null before it and for aliases."""
+    until: datetime | None
+    """Last observation."""
+    observations: int
+    """Number of visits that saw the page."""
+    changes: int
+    """Number of changes found, at most the newest 512."""
+    last_change: LastChange | None
+    """The last change; null before the first."""
+    dates_believed: bool
+    """Whether the dates that the site states are used."""
+
+
+class RateEstimate(TypedDict):
+    """An estimated rate of changes; for a feed: of posts."""
+
+    per_week: float
+    """Mean number per week."""
+    low: float
+    """5 % quantile."""
+    high: float
+    """95 % quantile."""
+    known: bool
+    """Whether the 95 % quantile is at most ten times the 5 % quantile."""
+
+
+class VisitValue(TypedDict):
+    """Hours of staleness that visits save by the current estimate."""
+
+    last: float | None
+    """Hours that the last planned visit of a week saves."""
+    more: float | None
+    """Hours that one more visit would save."""
+    shadow_price: float | None
+    """Minimum saving of a visit in the plan."""
+
+
+class Expectation(TypedDict):
+    """Estimates from the history of a target."""
+
+    rate: RateEstimate
+    """Rate of changes; for a feed: of posts."""
+    changes_by_hour: dict[str, list[float]]
+    """Expected changes per week by day and hour, in the site's time zone."""
+    freshness: float | None
+    """Expected share of time in which the copy is current; null without a schedule."""
+    age_days: float | None
+    """Expected mean age of the copy in days; null without a schedule."""
+    value: VisitValue | None
+    """For a page: what its visits are worth."""
+
+
+class PollBounds(TypedDict):
+    """Polls that a feed asks for."""
+
+    every_hours: float | None
+    """Minimum interval in hours."""
+    skip_hours: list[int]
+    """Hours of the UTC day without polls."""
+    skip_days: list[int]
+    """Days without polls; 0 = Monday."""
+
+
+class ExplainedFeed(TypedDict):
+    """The state of a feed."""
+
+    title: str | None
+    """Title in the document."""
+    site: str | None
+    """URL of the site in the document."""
+    format: str | None
+    """Format, such as `rss20`, `atom10`, `json11`."""
+    feed_size: int | None
+    """Number of posts in the document."""
+    full: bool
+    """Whether posts have left the document, so that it never holds more than `feed_size`."""
+    posts: int
+    """Number of collected posts."""
+    missed_posts: float
+    """Estimated number of missed posts."""
+    gaps: int
+    """Number of visits that missed posts."""
+    last_gap_at: datetime | None
+    """Last visit that missed posts."""
+    newest: datetime | None
+    """Date of the newest post."""
+    bounds: PollBounds | None
+    """Polls that the feed asks for."""
+    hubs: list[str]
+    """URLs of WebSub hubs."""
+    problems: list[str]
+    """Errors in the document."""
+    error: str | None
+    """Cause of the last failure; null after a success."""
+
+
+class VisitCounts(TypedDict):
+    """Numbers of visits."""
+
+    made: int
+    """Visits."""
+    missed: int
+    """Planned visits that were not made."""
+
+
+class Explanation(TypedDict):
+    """State, estimates and plan of a target."""
+
+    url: str
+    """Canonical URL; for a cell `cell:NAME`."""
+    spider: str
+    """Name of the spider."""
+    kind: str
+    """Kind of target: `list`, `item`, `feed` or `cell`."""
+    categories: list[str]
+    """The newest 100 categories of an item or feed."""
+    first_seen: datetime
+    """Time of discovery."""
+    visited_at: datetime | None
+    """Time of the last visit; null before the first."""
+    outcome: str | None
+    """Outcome of the last visit."""
+    timezone: str
+    """IANA time zone of the site."""
+    history: ObservedHistory
+    """What visits observed."""
+    expected: Expectation | None
+    """Estimates; null for aliases and for pages that are gone."""
+    feed: ExplainedFeed | None
+    """State of a feed; null for other targets."""
+    plan: VisitPlan | None
+    """Schedule; null before the first plan and for aliases."""
+    planned_at: datetime | None
+    """Time of the replan; null if the plan is no longer stored."""
+    visits: VisitCounts
+    """Numbers of visits."""
+    reasons: list[str]
+    """Why the target is visited when it is, in sentences."""
+    next_visit: datetime
+    """Time from which the target is due."""
+    ahead: list[datetime]
+    """Planned visits of the next 48 hours, at most 48."""
+
+
+async def explain_target(
+    db: Database, config: Config, target: Document, now: datetime, say: Callable[[str], None]
+) -> Explanation:
+    """Return state, estimates and plan of a target. say: shows progress."""
+    name = str(target["spider"])
+    say(f"reading the history of {name}")
+    plan_id = str((target.get("plan") or {}).get("id"))
+    plan = (await plans.plans_of(db, [plan_id])).get(plan_id)
+    # The estimates of a page depend on all sites of its plan, so all of them are read to get the
+    # replan's numbers, unless that takes too long.
+    is_quick = await db.targets.estimated_document_count() < MAX_QUICK_TARGETS
+    planned_with = plan["spiders"] if plan and is_quick else []
+    watched = await histories.read(db, now, sorted({name, *planned_with}))
+    gathered = await gather(db, watched, config, hours_of(now)) if len(watched) else None
+    (site,) = await sites.of_spiders(db, [name])
+    say("estimating")
+    waiting = await plans.count_over_cap(db, name)
+    feed = await feeds.of_key(db, target["_id"]) if target["kind"] == Kind.FEED else None
+    return explained(gathered, target, plan, site, waiting, now, feed)
 
 
 def explained(
@@ -47,7 +226,7 @@ def explained(
     waiting: int,
     now: datetime,
     feed: Document | None = None,
-) -> Document:
+) -> Explanation:
     """Return the state and the plan of a target, with reasons.
 
     gathered: targets of its spider and those planned with it; None if there are none
@@ -57,53 +236,89 @@ def explained(
     """
     planned = targets.planned_of(target.get("plan"))
     schedule = planned.schedule if planned else Schedule()
-    document: Document = {name: target.get(name) for name in IDENTITY}
-    document |= {"timezone": site.timezone, "history": _history(target)}
     worth, limits = UNKNOWN, (0.0, 0.0)
+    expected: Expectation | None = None
+    dates_believed = False
     result = None if gathered is None else _estimated(gathered, target)
     if result is not None:
         estimates, dates_reliable = result
         limits = float(estimates.population.min_hours[0]), float(estimates.population.max_hours[0])
+        dates_believed = dates_reliable or feed is not None
         if feed is None:
             worth = worth_of(estimates, schedule, whole)
-            document |= _expected(estimates, schedule) | {"value": asdict(worth)}
-        else:
-            document |= _expected(estimates, Schedule())
-        document["history"]["dates_believed"] = dates_reliable or feed is not None
-    if feed is not None:
-        document["feed"] = {name: feed.get(name) for name in OF_FEED}
+        expected = _expected(estimates, schedule if feed is None else Schedule())
+        if feed is None:
+            expected["value"] = {
+                "last": worth.last, "more": worth.more, "shadow_price": worth.shadow_price,
+            }  # fmt: skip
     ahead = AHEAD_HOURS, MAX_AHEAD
-    return document | {
-        "plan": target.get("plan"),
-        "visits": {"made": target["requested"], "missed": target.get("missed_visits", 0)},
-        "policy": (target.get("plan") or {}).get("policy"),
+    return {
+        "url": target["url"],
+        "spider": target["spider"],
+        "kind": target["kind"],
+        "categories": target.get("categories", []),
+        "first_seen": target["first_seen"],
+        "visited_at": target.get("visited_at"),
+        "outcome": target.get("outcome"),
+        "timezone": site.timezone,
+        "history": _history(target, dates_believed=dates_believed),
+        "expected": expected,
+        "feed": None if feed is None else _feed(feed),
+        "plan": plans.plan_of(target),
         "planned_at": (whole or {}).get("at"),
+        "visits": {"made": target["requested"], "missed": target.get("missed_visits", 0)},
         "reasons": reasons(Facts(target, site, whole, worth, waiting, *limits, now, feed)),
         "next_visit": target["next_visit"],
         "ahead": calendar.upcoming(schedule, site.zone, now, *ahead) if planned else [],
     }
 
 
-def _history(target: Document) -> Document:
-    """Return the history of a target as a document; without `since` if it was never seen."""
-    stored, observations = target.get("history"), target.get("refreshed", 0)
-    if not stored:
-        return {"observations": observations, "changes": 0}
-    changes = np.frombuffer(bytes(stored["changes"]), CHANGE)
-    last = changes[-1:].copy()
-    if target.get("kind") == str(Kind.FEED) and last["stated"].any():
-        last["after"] = last["by"] = last["stated"]
-    moments = {
-        name: targets.EPOCH + int(at) * targets.MINUTE
-        for name in ("after", "by")
-        for at in last[name]
-    }
+def _feed(feed: Document) -> ExplainedFeed:
+    bounds: PollBounds | None = None
+    if stated := feed.get("bounds"):
+        bounds = {
+            "every_hours": stated.get("every_hours"),
+            "skip_hours": stated.get("skip_hours") or [],
+            "skip_days": stated.get("skip_days") or [],
+        }
     return {
-        "since": stored["since"],
-        "until": stored["until"],
-        "observations": observations,
+        "title": feed.get("title"),
+        "site": feed.get("site"),
+        "format": feed.get("format"),
+        "feed_size": feed.get("feed_size"),
+        "full": bool(feed.get("full")),
+        "posts": feed.get("posts", 0),
+        "missed_posts": feed.get("missed_posts", 0.0),
+        "gaps": feed.get("gaps", 0),
+        "last_gap_at": feed.get("last_gap_at"),
+        "newest": feed.get("newest"),
+        "bounds": bounds,
+        "hubs": feed.get("hubs") or [],
+        "problems": feed.get("problems") or [],
+        "error": feed.get("error"),
+    }
+
+
+def _history(target: Document, *, dates_believed: bool) -> ObservedHistory:
+    """Return the history of a target; without times if it was never seen."""
+    stored = target.get("history")
+    changes = np.frombuffer(bytes(stored["changes"]) if stored else b"", CHANGE)
+    last: LastChange | None = None
+    if len(changes):
+        after, by = int(changes["after"][-1]), int(changes["by"][-1])
+        if target.get("kind") == str(Kind.FEED) and changes["stated"][-1]:
+            after = by = int(changes["stated"][-1])
+        last = {
+            "after": targets.EPOCH + after * targets.MINUTE,
+            "by": targets.EPOCH + by * targets.MINUTE,
+        }
+    return {
+        "since": stored["since"] if stored else None,
+        "until": stored["until"] if stored else None,
+        "observations": target.get("refreshed", 0),
         "changes": len(changes),
-        "last_change": moments or None,
+        "last_change": last,
+        "dates_believed": dates_believed,
     }
 
 
@@ -125,11 +340,11 @@ def _estimated(gathered: Gathered, target: Document) -> tuple[Estimate, bool] | 
     return estimate(population, histories).of(row), dates_reliable
 
 
-def _expected(estimates: Estimate, schedule: Schedule) -> Document:
+def _expected(estimates: Estimate, schedule: Schedule) -> Expectation:
     """Return the estimated rate and profile, and the expected freshness and age."""
     rates, profile = estimates.rates(FIRST), estimates.profiles(FIRST)[0]
     mean = float(rates.mean[0])
-    expected: Document = {
+    expected: Expectation = {
         # Quantiles are grid points, and the grid may be coarser than the estimate.
         "rate": {
             "per_week": round(mean, 4),
@@ -138,6 +353,9 @@ def _expected(estimates: Estimate, schedule: Schedule) -> Document:
             "known": is_known(float(rates.low[0]), float(rates.high[0])),
         },
         "changes_by_hour": matrix(profile * mean, digits=5),
+        "freshness": None,
+        "age_days": None,
+        "value": None,
     }
     if schedule.visits_per_week:
         schedules = Schedules(

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 from bson import ObjectId
+from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
 from crawler.planning.population import keys_of
@@ -32,6 +33,68 @@ DEFAULT_WEEKS, DEFAULT_POLL_HOURS = 3.0, 1 / 3
 # Maximum share of the time between two polls; the rest is left for other due targets.
 SHARE_OF_TIME = 0.5
 BUDGET = "the budget"
+
+
+class SampledPage(TypedDict):
+    """A page of the sample."""
+
+    url: str
+    """URL of the page."""
+    kind: str
+    """Kind of target."""
+    categories: list[str]
+    """Categories of the page."""
+    rotation: int
+    """Rotation in which the page is polled, from 0."""
+    polls: int
+    """Number of polls."""
+    changes: int
+    """Number of changes found."""
+
+
+class PhaseReport(TypedDict):
+    """A sampling phase."""
+
+    spider: str
+    """Name of the spider."""
+    at: datetime
+    """Start of the phase."""
+    until: datetime
+    """Planned end of the phase."""
+    ended: datetime | None
+    """End of the phase; null while it is running."""
+    learning: bool
+    """Whether the phase is running."""
+    begun: bool
+    """Whether this command started or changed the phase."""
+    weeks: float
+    """Duration in weeks."""
+    every: str
+    """Interval of polls in words."""
+    every_hours: float
+    """Interval of polls in hours."""
+    budget_per_day: float
+    """Maximum polls per day."""
+    sample: int | None
+    """Requested number of pages; null: as many as the budget allows."""
+    pages: int
+    """Number of pages."""
+    rotations: int
+    """Number of groups of pages that are polled in turn."""
+    rotation: int | None
+    """Current rotation, from 0; null after the phase."""
+    days_left: float | None
+    """Days until the planned end; null after the phase."""
+    polls: int
+    """Number of polls."""
+    polls_due: int | None
+    """Number of polls that were due so far; null after the phase."""
+    changes: int
+    """Number of changes found."""
+    urls: list[SampledPage] | None
+    """Pages of the sample; null after the phase."""
+    notes: list[str]
+    """Notes on what the sample does not cover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +244,7 @@ def strata(watched: Watched) -> Ints:
     return numbers
 
 
-async def progress(db: Database, phase: Phase, now: datetime) -> Document:
+async def progress(db: Database, phase: Phase, now: datetime) -> PhaseReport:
     """Return the progress of a phase."""
     rows = [row async for row in sampling_phases.polls(db, phase, now)]
     due = 0.0
@@ -192,34 +255,49 @@ async def progress(db: Database, phase: Phase, now: datetime) -> Document:
         )
         pages = sum(row["rotation"] == rotation for row in rows)
         due += pages * max(0.0, (until - since) / HOUR) / phase.every_hours
-    return _described(phase.document()) | {
-        "learning": True,
-        "days_left": round((phase.until - now) / DAY, 2),
-        "rotation": phase.rotation_at(now),
-        "polls": sum(row["polls"] for row in rows),
-        "polls_due": int(due),
-        "changes": sum(row["changes"] for row in rows),
-        "urls": rows,
-    }
+    report = outcome(phase.document())
+    report["learning"] = True
+    report["days_left"] = round((phase.until - now) / DAY, 2)
+    report["rotation"] = phase.rotation_at(now)
+    report["polls"] = sum(row["polls"] for row in rows)
+    report["polls_due"] = int(due)
+    report["changes"] = sum(row["changes"] for row in rows)
+    report["urls"] = [
+        {
+            "url": row["url"],
+            "kind": row["kind"],
+            "categories": row["categories"],
+            "rotation": row["rotation"],
+            "polls": row["polls"],
+            "changes": row["changes"],
+        }
+        for row in rows
+    ]
+    return report
 
 
-def outcome(document: Document) -> Document:
+def outcome(document: Document) -> PhaseReport:
     """Return the result of a finished phase from its document."""
-    totals: Document = document["totals"]
-    return _described(document) | totals | {"learning": False, "ended": document["ended"]}
-
-
-def _described(document: Document) -> Document:
-    """Return the options of a phase from its document."""
-    names = (
-        "at",
-        "until",
-        "weeks",
-        "every_hours",
-        "budget_per_day",
-        "sample",
-        "pages",
-        "rotations",
-    )
-    shown = {"spider": document["samples"], "every": period(document["every_hours"])}
-    return shown | {name: document[name] for name in names} | {"begun": False, "notes": []}
+    totals = document.get("totals") or {}
+    return {
+        "spider": document["samples"],
+        "at": document["at"],
+        "until": document["until"],
+        "ended": document.get("ended"),
+        "learning": False,
+        "begun": False,
+        "weeks": document["weeks"],
+        "every": period(document["every_hours"]),
+        "every_hours": document["every_hours"],
+        "budget_per_day": document["budget_per_day"],
+        "sample": document["sample"],
+        "pages": document["pages"],
+        "rotations": document["rotations"],
+        "rotation": None,
+        "days_left": None,
+        "polls": totals.get("polls", 0),
+        "polls_due": None,
+        "changes": totals.get("changes", 0),
+        "urls": None,
+        "notes": [],
+    }

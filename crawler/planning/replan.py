@@ -16,6 +16,13 @@ import numpy as np
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.planning.documents import (
+    ReplanReport,
+    document_of,
+    document_of_feeds,
+    limits_of,
+    replan_report,
+)
 from crawler.planning.explain_reasons import in_words
 from crawler.planning.options import (
     BALANCED,
@@ -33,7 +40,6 @@ from crawler.planning.options import (
     too_small,
 )
 from crawler.planning.population import Gathered, gather, longest_interval
-from crawler.planning.report import document_of, document_of_feeds, limits_of
 from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
@@ -263,8 +269,8 @@ class Task:
 
 async def replan_parts(
     db: Database, config: Config, order: ReplanRequest, say: Say
-) -> list[Document]:
-    """Make and write the plans of a request; return their documents, pages first."""
+) -> list[ReplanReport]:
+    """Make and write the plans of a request; return their reports, pages first."""
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(order, stored, of_feeds, config)
@@ -295,8 +301,8 @@ async def replan_parts(
 
 async def _carry_out(
     db: Database, config: Config, task: Task, say: Say, *, dry_run: bool
-) -> Document:
-    """Make and write the plan of one part; return its document."""
+) -> ReplanReport:
+    """Make and write the plan of one part."""
     now, feeds = Clock(config.clock_offset_hours).now(), task.part.kind == FEEDS
     say(f"planning {len(task.gathered.watched):,} {task.part.kind}")
     began = time.perf_counter()
@@ -307,12 +313,10 @@ async def _carry_out(
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
         longest = timedelta(hours=longest_interval(config, feeds=feeds))
         await plans.activate(db, replan.document, replan.rows(), longest)
-    return replan.document | {
-        "updated": moved,
-        "dry_run": dry_run,
-        "seconds": round(time.perf_counter() - task.began, 3),
-        "planning_seconds": round(planning_seconds, 3),
-    }
+    seconds = round(time.perf_counter() - task.began, 3)
+    return replan_report(
+        replan.document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run
+    )
 
 
 def shares_of(

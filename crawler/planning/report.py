@@ -1,237 +1,217 @@
-"""Describe whole plans: their documents in `plans`, and overviews of plans and changes.
-
-`replan` writes the documents. `scrapy plan` and the dashboards read the overviews.
-"""
+"""Describe the current plans and the changes found, for `scrapy plan`."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from crawler.planning.options import BALANCED, Budget, PlanOptions
-from crawler.planning.population import Gathered
+from crawler.errors import ConfigError
+from crawler.planning.documents import DailyTotals
 from crawler.storage import plans, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
-from crawler.storage.targets import ADAPTIVE
-from crawler.utils.text import amount, count, is_known, listed
-from schedules.allocation.outlook import outlook
-from schedules.allocation.plan import LIMITS, Plan, Terms
+from crawler.utils.text import is_known
 from schedules.allocation.policies import NAMES
-from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Floats
-from schedules.schedule import WEEK_HOURS, Schedules
-from schedules.terms import UNBOUNDED, WEEK_DAYS, least_per_day, least_visits
+from schedules.schedule import WEEK_HOURS
 from schedules.windows import DAYS
 
-# Maximum number of targets used for the expected results of daily visits.
-MAX_SAMPLE = 20_000
-DIGITS = 5
 # Maximum number of distinct hours with a table column each.
 MAX_COLUMNS = 8
 # Up to this number, pages are listed by name.
 MAX_LISTED = 30
-OF_A_PLAN = (
-    "_id", "at", "spiders", "policy", "objective", "budget_per_day", "daily_cap", "hourly_cap",
-    "shadow_price", "updated", "targets", "warnings",
-)  # fmt: skip
 
 Row = Mapping[str, Any]
 
 
-def document_of(
-    gathered: Gathered,
-    options: PlanOptions,
-    terms: Terms,
-    budget: Budget,
-    made: Plan,
-    learning: int,
-) -> Document:
-    """Return the document of a plan for pages, as stored in `plans`.
+class PlanSummary(TypedDict):
+    """A plan, as of its replan."""
 
-    learning: number of targets that are left alone because they are being sampled
-    """
-    document = {
-        **_beginning("pages", gathered, terms, budget, made),
-        "objective": options.objective or BALANCED,
-        "learning": learning,
-        "totals": _totals(made),
-        "dated": sorted(np.array(gathered.watched.spiders)[gathered.reliable_dates].tolist()),
-        "warnings": [
-            *_warnings_of_the_past(gathered, learning),
-            *_warnings_of_the_sites(gathered),
-            *_warnings_of_the_plan(terms, made),
-        ],
-    }
-    return document | ({"limits": limits_of(gathered)} if terms.policy == ADAPTIVE else {})
-
-
-def document_of_feeds(
-    gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPlan
-) -> Document:
-    """Return the document of a plan for feeds, as stored in `plans`."""
-    posts, missed = made.posting.per_week, made.missed
-    rates = made.figures(np.arange(len(posts)))
-    got = posts - missed
-    collected = np.isfinite(made.delay_hours) & (got > 0)
-    waited = float((made.delay_hours[collected] * got[collected]).sum())
-    all_got = float(got[collected].sum())
-    warnings = []
-    if unseen := int(np.isnan(gathered.histories.until).sum()):
-        warnings.append(
-            f"{unseen:,} of the feeds were never read and are planned like an average feed"
-        )
-    if ahead := gathered.watched.ahead:
-        warnings.append(f"{ahead:,} feeds have visits dated in the future, which were ignored")
-    spends = made.requests_per_day
-    if terms.daily_cap and spends > terms.daily_cap:
-        warnings.append(
-            f"the plan needs {amount(spends)} requests a day, more than the daily cap of "
-            f"{terms.daily_cap:,.0f}: the crawl will fall behind"
-        )
-    return {
-        **_beginning("feeds", gathered, terms, budget, made),
-        "totals": {
-            "requests_per_day": round(spends, DIGITS),
-            "least_per_day": round(least_per_day(gathered.population), DIGITS),
-            "known": is_known(rates["rate_low"].sum(), rates["rate_high"].sum()),
-            "posts_per_day": _number(float(posts.sum()) / WEEK_DAYS),
-            "missed_share": _number(float(missed.sum()) / float(posts.sum())),
-            "delay_hours": _number(waited / all_got if all_got else math.nan),
-        },
-        "warnings": warnings,
-    }
+    id: str
+    """Id of the plan."""
+    at: datetime
+    """Time of the replan."""
+    spiders: list[str]
+    """Names of the planned spiders."""
+    policy: str
+    """Allocation policy."""
+    objective: str | None
+    """For pages: objective of the policy `optimal`."""
+    budget_per_day: float | None
+    """Mean requests per day; null if the policy takes no budget."""
+    daily_cap: int
+    """Maximum visits per UTC day; 0: no cap."""
+    hourly_cap: int
+    """Maximum visits per hour; 0: no cap."""
+    shadow_price: float | None
+    """Hours of staleness that a visit has to save; for feeds: posts per fetch."""
+    updated: int
+    """Number of targets whose plan was changed."""
+    targets: int
+    """Number of planned targets."""
+    warnings: list[str]
+    """Warnings of the replan."""
 
 
-def _beginning(
-    kind: str, gathered: Gathered, terms: Terms, budget: Budget, made: Plan | FeedsPlan
-) -> Document:
-    """Return the fields that documents of pages and of feeds have in common."""
-    watched = gathered.watched
-    return {
-        "kind": kind,
-        "spiders": sorted(watched.spiders),
-        "policy": terms.policy,
-        "budget_per_day": _number(budget.per_day),
-        "budget_from": budget.source,
-        "budget_kept": budget.kept,
-        "budget_added": _number(budget.added),
-        "daily_cap": int(terms.daily_cap or 0),
-        "hourly_cap": int(terms.hourly_cap or 0),
-        "shadow_price": _number(made.price),
-        "targets": len(watched),
-        "unplanned": int(np.count_nonzero(watched.plan < 0)),
-        "limited_by": {LIMITS[code]: n for code, n in sorted(Counter(made.bound.tolist()).items())},
-        "ignored": {"future": watched.ahead},
-    }
+class PlanClass(TypedDict):
+    """Targets of a frequency class."""
+
+    frequency_class: str
+    """Frequency class, such as `G7` for 7 visits per week."""
+    targets: int
+    """Number of targets."""
+    requests_per_day: float
+    """Mean requests per day."""
+    known: bool
+    """Whether change rates are known well enough."""
+    freshness: float | None
+    """For pages: mean expected freshness."""
+    age_days: float | None
+    """For pages: mean expected age in days."""
+    missed_per_week: float
+    """For feeds: expected missed posts per week."""
+    delay_hours: float | None
+    """For feeds: mean expected delay of collected posts in hours."""
 
 
-def _number(value: float) -> float | None:
-    """Return the rounded value; None for NaN and inf, which JSON does not support."""
-    return round(float(value), DIGITS) if math.isfinite(value) else None
+class PlanTotals(TypedDict):
+    """Expected results of all plans."""
+
+    known: bool
+    """Whether change rates are known well enough."""
+    requests_per_day: float
+    """Mean requests per day."""
+    load: float | None
+    """Requests as a share of those of daily crawling."""
+    freshness: float | None
+    """For pages: mean expected freshness."""
+    age_days: float | None
+    """For pages: mean expected age in days."""
+    missed_per_week: float
+    """For feeds: expected missed posts per week."""
+    delay_hours: float | None
+    """For feeds: mean expected delay of collected posts in hours."""
+    daily: DailyTotals
+    """The same figures for daily crawling."""
 
 
-def _mean(values: Floats) -> float:
-    """Return the mean of the finite values; NaN if there are none."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else math.nan
+class EvenTargets(TypedDict):
+    """Targets with even intervals."""
+
+    targets: int
+    """Number of targets."""
+    per_week: float
+    """Mean visits per week."""
 
 
-def _totals(made: Plan) -> Document:
-    """Return requests and freshness of a plan, and of daily visits to every target."""
-    estimates, n = made.estimates, len(made.stale)
-    least = least_visits(estimates.population)
-    if n > MAX_SAMPLE:
-        estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLE])
-    # Visit each target daily at a pseudorandom but fixed hour.
-    key, m = estimates.population.key, len(estimates.population)
-    hour = (key % np.uint64(DAY_HOURS)).astype(np.int64)
-    slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
-    none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
-    daily = outlook(estimates, Schedules(np.ones(m, np.uint8), first, slots, none, none))
-    return {
-        "requests_per_day": round(made.requests_per_day, DIGITS),
-        "least_per_day": round(float(least.sum() / WEEK_DAYS), DIGITS),
-        "known": is_known(float(np.nansum(made.rate_low)), float(np.nansum(made.rate_high))),
-        "freshness": _number(1 - _mean(made.stale)),
-        "age_days": _number(_mean(made.age_days)),
-        "load": round(made.requests_per_day / n, DIGITS),
-        "daily": {
-            "requests_per_day": n,
-            "freshness": _number(1 - _mean(daily.stale)),
-            "age_days": _number(_mean(daily.age_days)),
-        },
-    }
+class PlannedTarget(TypedDict):
+    """The schedule of a target."""
+
+    spider: str
+    """Name of the spider."""
+    url: str
+    """URL of the target."""
+    frequency_class: str | None
+    """Frequency class."""
+    windows: list[str]
+    """The schedule in words."""
+    weeks: int
+    """Length of the schedule's cycle in weeks."""
+    slots: list[int]
+    """Hours of the cycle with a visit; 0 = Monday 00:00, in the site's time zone."""
+    every_hours: float
+    """Even interval in hours; 0 for a schedule with slots."""
+    visits_per_week: float
+    """Mean number of visits per week."""
 
 
-def _warnings_of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
-    """Yield warnings about missing or implausible history."""
-    watched, past = gathered.watched, gathered.histories
-    if not (past.until > past.since).any():
-        yield "no page has been observed twice yet: rates and hours are those of an average page"
-    elif not len(past.by):
-        yield "no page has been observed to change yet"
-    if watched.ahead:
-        yield f"ignored visits dated in the future of {count(watched.ahead, 'target')}"
-    if learning:
-        yield f"{count(learning, 'target')} in a sampling phase, polled until it ends"
+class PlanOverview(TypedDict):
+    """The current plans of some spiders."""
+
+    kind: Literal["pages", "feeds"]
+    """`feeds` if all plans are for feeds, else `pages`."""
+    spiders: list[str]
+    """Names of the spiders."""
+    plans: list[PlanSummary]
+    """Their latest plans."""
+    targets: int
+    """Number of targets."""
+    unplanned: int
+    """Number of targets found since the replan."""
+    learning: int
+    """Number of targets in a sampling phase."""
+    groups: list[PlanClass]
+    """Targets by frequency class, most frequent first."""
+    totals: PlanTotals
+    """Expected results of all plans."""
+    timetable: dict[str, list[float]]
+    """Mean requests by day of the week and hour, in each site's time zone."""
+    even: EvenTargets
+    """Targets with even intervals, which are in the timetable, too."""
+    pages: list[PlannedTarget] | None
+    """Schedules of all targets; null if there are more than 30."""
+    calendar: str | None
+    """With `--calendar`: path of the heat map."""
 
 
-def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
-    """Yield warnings about missing site definitions and caps that are too low."""
-    population = gathered.population
-    if unknown := [site.name for site in gathered.sites if site.at is None]:
-        yield (
-            f"no crawl has stored the site definition of {listed(unknown)} yet: assuming UTC, "
-            "weight 1 and no closed hours"
-        )
-    least = np.bincount(population.site, least_visits(population), population.sites) / WEEK_DAYS
-    for site, needs in zip(gathered.sites, least.tolist(), strict=True):
-        caps = {"requests_per_day": needs, "requests_per_hour": needs / DAY_HOURS}
-        for name, needed in caps.items():
-            cap = getattr(site, name)
-            if cap is not None and cap < needed:
-                yield (
-                    f"{site.name}: {name} {cap} is below the {amount(needed)} that its targets "
-                    "need at their longest intervals; the crawl will fall behind"
-                )
+class ChangeSums(TypedDict):
+    """Number and sizes of changes."""
+
+    changes: int
+    """Number of changes."""
+    update_size: int
+    """Bytes by which bodies differed from the previous ones."""
+    diff_size: int
+    """Characters inserted and deleted."""
 
 
-def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
-    """Yield warnings about closed hours and exceeded caps."""
-    # The frequency classes have fixed times, regardless of the site's visiting hours.
-    population, schedules = made.estimates.population, made.schedules
-    site = np.repeat(population.site, np.diff(schedules.first))
-    shut = ~population.open_hours[site, schedules.slots % WEEK_HOURS]
-    if shut.any():
-        share = np.count_nonzero(shut) / len(shut)
-        yield (
-            f"{share:.0%} of the visits are planned for closed hours and wait until the site opens"
-        )
-    spends = made.requests_per_day
-    if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
-        yield (
-            f"the policy needs {amount(spends)} requests a day, more than the daily cap of "
-            f"{terms.daily_cap:,.0f}: the crawl will fall behind"
-        )
+class UrlChanges(TypedDict):
+    """Changes of a URL."""
+
+    url: str
+    """URL of the target."""
+    changes: int
+    """Number of changes."""
+    update_size: int
+    """Bytes by which bodies differed from the previous ones."""
+    diff_size: int
+    """Characters inserted and deleted."""
+    weekdays: dict[str, int]
+    """Number of changes by day of the week."""
+    hours: list[int]
+    """Number of changes in each of the 24 hours."""
 
 
-def limits_of(gathered: Gathered) -> list[Document]:
-    """Return the limits of the adaptive intervals of each site."""
-    population = gathered.population
-    _, first = np.unique(population.site, return_index=True)
-    names = [gathered.watched.spiders[number] for number in population.site[first]]
-    hours = population.min_hours[first].tolist(), population.max_hours[first].tolist()
-    rows = [
-        {"spider": name, "min_hours": least, "max_hours": most}
-        for name, least, most in zip(names, *hours, strict=True)
-    ]
-    return sorted(rows, key=lambda row: str(row["spider"]))
+class SpiderChanges(TypedDict):
+    """Changes of a spider, by the local time of the visit that found them."""
+
+    spider: str
+    """Name of the spider."""
+    timezone: str
+    """IANA time zone of the site."""
+    total: ChangeSums
+    """Sums of all changes."""
+    urls: list[UrlChanges]
+    """URLs with most changes."""
+    changes: dict[str, list[float]]
+    """Number of changes by day of the week and hour."""
+    update_size: dict[str, list[float]]
+    """Bytes by which bodies differed, by day of the week and hour."""
+    diff_size: dict[str, list[float]]
+    """Characters inserted and deleted, by day of the week and hour."""
+
+
+class ChangesOverview(TypedDict):
+    """The changes found, by spider."""
+
+    since: datetime | None
+    """With `--weeks`: time from which changes count."""
+    changes: list[SpiderChanges]
+    """Changes by spider."""
 
 
 def requests(slots: Iterable[Row], even: Iterable[Row] = ()) -> Floats:
@@ -274,38 +254,89 @@ def columns(week: Floats) -> tuple[list[str], Floats]:
     )
 
 
-async def of_plans(db: Database, names: list[str], documents: list[Document]) -> Document:
-    """Return an overview of the plans of some spiders. documents: their latest plans."""
-    groups = await plans.groups(db, names)
-    slots, even = await plans.slots(db, names), await plans.even(db, names)
-    week = requests(slots, even)
-    for row in groups:
-        row["known"] = is_known(row["rate_low"], row["rate_high"])
+async def current_plans(db: Database, spiders: list[str], now: datetime) -> PlanOverview:
+    """Return an overview of the current plans of some spiders. Raises ConfigError without any."""
+    latest = [await plans.latest(db, name, now) for name in spiders]
+    documents = list({str(plan["_id"]): plan for plan in latest if plan is not None}.values())
+    if not documents:
+        raise ConfigError("no plan yet. Run scrapy replan first")
+    rows = await plans.groups(db, spiders)
+    even = await plans.even(db, spiders)
+    week = requests(await plans.slots(db, spiders), even)
+    # Other classes are those of targets without a plan, and of targets in a sampling phase.
     planned = sorted(
-        (row for row in groups if row["frequency_class"] in NAMES),
+        (row for row in rows if row["frequency_class"] in NAMES),
         key=lambda row: -NAMES.index(row["frequency_class"]),
     )
-    count = sum(row["targets"] for row in groups)
-    learning = sum(row["targets"] for row in groups if row.get("frequency_class") == plans.LEARNING)
-    overview = {
+    count = sum(row["targets"] for row in rows)
+    learning = sum(row["targets"] for row in rows if row.get("frequency_class") == plans.LEARNING)
+    return {
         "kind": "feeds" if {plan.get("kind") for plan in documents} == {"feeds"} else "pages",
-        "spiders": names,
-        "plans": [{name: plan.get(name) for name in OF_A_PLAN} for plan in documents],
+        "spiders": spiders,
+        "plans": [_summary_of(plan) for plan in documents],
         "targets": count,
         "unplanned": count - learning - sum(row["targets"] for row in planned),
         "learning": learning,
-        "groups": planned,
+        "groups": [_class_of(row) for row in planned],
         "totals": _totals_of_groups(planned, documents),
         "timetable": matrix(week),
-        "even": {key: sum(row[key] for row in even) for key in ("targets", "per_week")},
+        "even": {
+            "targets": sum(row["targets"] for row in even),
+            "per_week": sum(row["per_week"] for row in even),
+        },
+        "pages": await _planned_targets(db, spiders) if count <= MAX_LISTED else None,
+        "calendar": None,
     }
-    if count <= MAX_LISTED:
-        overview["pages"] = await plans.planned(db, names)
-    return overview
 
 
-def _totals_of_groups(groups: list[Document], documents: list[Document]) -> Document:
-    """Return requests a day, expected freshness and age, and the same for daily visits."""
+def _summary_of(plan: Document) -> PlanSummary:
+    return {
+        "id": str(plan["_id"]),
+        "at": plan["at"],
+        "spiders": plan["spiders"],
+        "policy": plan["policy"],
+        "objective": plan.get("objective"),
+        "budget_per_day": plan.get("budget_per_day"),
+        "daily_cap": plan.get("daily_cap", 0),
+        "hourly_cap": plan.get("hourly_cap", 0),
+        "shadow_price": plan.get("shadow_price"),
+        "updated": plan.get("updated", 0),
+        "targets": plan.get("targets", 0),
+        "warnings": plan.get("warnings", []),
+    }
+
+
+def _class_of(row: Row) -> PlanClass:
+    return {
+        "frequency_class": row["frequency_class"],
+        "targets": row["targets"],
+        "requests_per_day": row["requests_per_day"],
+        "known": is_known(row["rate_low"], row["rate_high"]),
+        "freshness": row["freshness"],
+        "age_days": row["age_days"],
+        "missed_per_week": row["missed_per_week"],
+        "delay_hours": row["delay_hours"],
+    }
+
+
+async def _planned_targets(db: Database, spiders: list[str]) -> list[PlannedTarget]:
+    return [
+        {
+            "spider": row["spider"],
+            "url": row["url"],
+            "frequency_class": row.get("frequency_class"),
+            "windows": row.get("windows") or [],
+            "weeks": row.get("weeks", 1),
+            "slots": row.get("slots") or [],
+            "every_hours": row.get("every_hours", 0.0),
+            "visits_per_week": row.get("visits_per_week") or 0.0,
+        }
+        for row in await plans.planned(db, spiders)
+    ]
+
+
+def _totals_of_groups(groups: Sequence[Row], documents: Iterable[Row]) -> PlanTotals:
+    """Return the expected results of plans, and the same for daily visits."""
     n = sum(row["targets"] for row in groups)
     totals = [plan["totals"] for plan in documents if "daily" in (plan.get("totals") or {})]
     daily = [(each["daily"], each["daily"]["requests_per_day"]) for each in totals]
@@ -314,12 +345,12 @@ def _totals_of_groups(groups: list[Document], documents: list[Document]) -> Docu
     low, high = (sum(row[name] for row in groups) for name in ("rate_low", "rate_high"))
     return {
         "known": is_known(low, high),
-        "missed_per_week": round(sum(row["missed_per_week"] for row in groups), 3),
-        "delay_hours": _weighted_mean("delay_hours", weighted),
         "requests_per_day": round(per_day, 3),
         "load": round(per_day / n, 5) if n else None,
         "freshness": _weighted_mean("freshness", weighted),
         "age_days": _weighted_mean("age_days", weighted),
+        "missed_per_week": round(sum(row["missed_per_week"] for row in groups), 3),
+        "delay_hours": _weighted_mean("delay_hours", weighted),
         "daily": {
             "requests_per_day": n,
             "freshness": _weighted_mean("freshness", daily),
@@ -335,14 +366,43 @@ def _weighted_mean(name: str, rows: Iterable[tuple[Row, float]]) -> float | None
     return round(sum(value * weight for value, weight in pairs) / total, 5) if total else None
 
 
-async def of_changes(db: Database, site: Site, since: datetime | None, most: int) -> Document:
-    """Return the changes of a site by weekday and hour, and by URL for `most` URLs."""
+async def changes_found(
+    db: Database, sites: Iterable[Site], since: datetime | None, n_urls: int
+) -> ChangesOverview:
+    """Return the changes of some sites by weekday and hour, and by URL for `n_urls` URLs each."""
+    return {
+        "since": since,
+        "changes": [await _changes_of(db, site, since, n_urls) for site in sites],
+    }
+
+
+async def _changes_of(
+    db: Database, site: Site, since: datetime | None, n_urls: int
+) -> SpiderChanges:
     hours = await visits.by_hour(db, site.name, site.zone, since)
-    urls = await visits.by_url(db, site.name, site.zone, since, most)
-    for row in urls:
-        week = sums(row.pop("hours"), "changes").reshape(len(DAYS), DAY_HOURS)
-        row["weekdays"] = dict(zip(DAYS, week.sum(1).astype(int).tolist(), strict=True))
-        row["hours"] = week.sum(0).astype(int).tolist()
-    tables = {key: matrix(sums(hours, key)) for key in visits.SUMS}
-    total = {key: sum(row[key] for row in hours) for key in visits.SUMS}
-    return {"spider": site.name, "timezone": site.timezone, "total": total, "urls": urls} | tables
+    rows = await visits.by_url(db, site.name, site.zone, since, n_urls)
+    return {
+        "spider": site.name,
+        "timezone": site.timezone,
+        "total": {
+            "changes": sum(row["changes"] for row in hours),
+            "update_size": sum(row["update_size"] for row in hours),
+            "diff_size": sum(row["diff_size"] for row in hours),
+        },
+        "urls": [_changes_of_url(row) for row in rows],
+        "changes": matrix(sums(hours, "changes")),
+        "update_size": matrix(sums(hours, "update_size")),
+        "diff_size": matrix(sums(hours, "diff_size")),
+    }
+
+
+def _changes_of_url(row: Row) -> UrlChanges:
+    week = sums(row["hours"], "changes").reshape(len(DAYS), DAY_HOURS)
+    return {
+        "url": row["url"],
+        "changes": row["changes"],
+        "update_size": row["update_size"],
+        "diff_size": row["diff_size"],
+        "weekdays": dict(zip(DAYS, week.sum(1).astype(int).tolist(), strict=True)),
+        "hours": week.sum(0).astype(int).tolist(),
+    }

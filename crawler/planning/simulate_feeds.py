@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from rich.table import Table
+from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError
@@ -24,6 +25,7 @@ from crawler.planning.simulation import (
     Scenario,
     TraceSimulation,
     chosen_policies,
+    finite,
     table,
     text,
 )
@@ -55,6 +57,82 @@ HEADS = ("missed\n%", "uncollected\n%", "lost\n%", "delay\nhours")
 FORMS = ("{:.1f}", "{:.1f}", "{:.1f}", "{:,.1f}")
 
 
+class FeedsResult(TypedDict):
+    """Figures of a policy with a number of fetches. Posts have equal weights."""
+
+    policy: str
+    """Allocation policy."""
+    visits: int
+    """Number of fetches that were given."""
+    spent: int
+    """Number of fetches that were made."""
+    missed_pct: float | None
+    """Percentage of posts that dropped out of the document before a fetch."""
+    uncollected_pct: float | None
+    """Percentage of posts that are still in the document at the end, but were not fetched."""
+    lost_pct: float | None
+    """Sum of `missed_pct` and `uncollected_pct`."""
+    delay_hours: float | None
+    """Mean hours from a collected post to its fetch."""
+    never_visited: int
+    """Number of feeds without a fetch."""
+    posts: int
+    """Number of posts."""
+    collected: int
+    """Number of collected posts."""
+
+
+class FeedsMeans(TypedDict):
+    """Means of a policy over all numbers of fetches."""
+
+    policy: str
+    """Allocation policy."""
+    missed_pct: float | None
+    """Mean of `missed_pct`."""
+    uncollected_pct: float | None
+    """Mean of `uncollected_pct`."""
+    lost_pct: float | None
+    """Mean of `lost_pct`."""
+    delay_hours: float | None
+    """Mean of `delay_hours`."""
+
+
+class LeftOut(TypedDict):
+    """Data that could not be used."""
+
+    feeds: int
+    """Number of feeds of unknown size."""
+    posts: int
+    """Number of posts of feeds that are not listed."""
+
+
+class FeedsReport(TypedDict):
+    """Policies on the posts of feeds. Unknown values are null."""
+
+    kind: Literal["feeds"]
+    """`feeds`."""
+    start: str
+    """Start of the data."""
+    split: str
+    """Start of the scored period."""
+    stop: str
+    """End of the scored period."""
+    closed_loop: bool
+    """Whether policies know only what their own fetches observed."""
+    replan_every_days: float
+    """Days between two replans."""
+    feeds: int
+    """Number of feeds."""
+    posts: int
+    """Number of posts in the scored period."""
+    left_out: LeftOut
+    """Data that could not be used."""
+    results: list[FeedsResult]
+    """Figures of each policy with each number of fetches."""
+    means: list[FeedsMeans]
+    """Means of each policy."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedScenario(Scenario):
     """Hold n feeds and their posts in chronological order.
@@ -77,7 +155,7 @@ class FeedScenario(Scenario):
         return Times(np.concatenate(([0], np.cumsum(counts))), at[before])
 
 
-class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
+class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]):
     """Simulate policies with numbers of fetches.
 
     visits: number, and whether it is per feed; empty: as many as the current plan makes
@@ -225,31 +303,30 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         if not self.visits:
             yield "The number of visits is that of the current budget. Set it with --visits."
 
-    def figures(self) -> dict[str, Any]:
-        """Return all figures under their JSON names."""
-        scenario = self.scenario
-        rows = []
-        for outcome in self.outcomes:
-            totals = outcome.figures
-            rows.append(
-                {
-                    "policy": outcome.policy,
-                    "visits": outcome.amount,
-                    "spent": totals.visits,
-                    **{name: getattr(totals, name) for name in FIGURES},
-                    "never_visited": totals.never_visited,
-                    "posts": totals.posts,
-                    "collected": totals.got,
-                }
-            )
+    def report(self) -> FeedsReport:
+        """Return all figures."""
+        scenario, span = self.scenario, self.scenario.span
         return {
-            **self.span_in_json(),
+            "kind": "feeds",
+            "start": iso(span.start),
+            "split": iso(span.split),
+            "stop": iso(span.stop),
+            "closed_loop": self.closed_loop,
+            "replan_every_days": self.replan_hours / DAY_HOURS,
             "feeds": len(scenario.feeds),
             "posts": self.outcomes[0].figures.posts,
             "left_out": {"feeds": scenario.windowless, "posts": scenario.unlisted},
-            "results": rows,
-            "means": [{"policy": policy} | means for policy, means in self.means().items()],
-            **self.loop_in_json(),
+            "results": [_result(outcome) for outcome in self.outcomes],
+            "means": [
+                {
+                    "policy": policy,
+                    "missed_pct": finite(means["missed_pct"]),
+                    "uncollected_pct": finite(means["uncollected_pct"]),
+                    "lost_pct": finite(means["lost_pct"]),
+                    "delay_hours": finite(means["delay_h"]),
+                }
+                for policy, means in self.means().items()
+            ],
         }
 
     def means(self) -> dict[str, dict[str, float]]:
@@ -282,6 +359,22 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             draw_line(axes, policy, [point for point in points if math.isfinite(point[1])])
         scale_by_factors(axes, "fetches of all feeds")
         axes.set_ylim(bottom=0)
+
+
+def _result(outcome: Outcome[CollectedTotals]) -> FeedsResult:
+    totals = outcome.figures
+    return {
+        "policy": outcome.policy,
+        "visits": int(outcome.amount),
+        "spent": totals.visits,
+        "missed_pct": finite(totals.missed_pct),
+        "uncollected_pct": finite(totals.uncollected_pct),
+        "lost_pct": finite(totals.lost_pct),
+        "delay_hours": finite(totals.delay_h),
+        "never_visited": totals.never_visited,
+        "posts": totals.posts,
+        "collected": totals.got,
+    }
 
 
 def check(policy: str, most: int, visits: Times, span: Span) -> None:

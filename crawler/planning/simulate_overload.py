@@ -7,17 +7,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.table import Table
+from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError, WrapperError, first_problem
 from crawler.extract.site_definition import read_toml
 from crawler.planning.plots import GREY, LINE_STYLES, side_by_side
-from crawler.planning.simulation import Outcome, Simulation, chosen_policies, table, text
+from crawler.planning.simulation import Outcome, Simulation, chosen_policies, finite, table, text
 from crawler.utils.text import amount, count
 from schedules.dispatch.dispatch import FLOOR_SHARE, POLICIES, equal_ratio, jain
 from schedules.evaluation.overload import HOUR_SECONDS, Cells, Course, Played, play
@@ -130,7 +131,64 @@ class Ratios:
     jain: float
 
 
-class OverloadSimulation(Simulation[Mix, Ratios]):
+class GroupResult(TypedDict):
+    """Figures of a group of cells."""
+
+    cells: int
+    """Number of cells."""
+    ratio: float
+    """Mean refresh ratio: served requests as a share of all."""
+    expected: float
+    """Refresh ratio by the paper's equations."""
+    worst_ratio: float
+    """Lowest refresh ratio of a cell."""
+    freshness: float
+    """Mean share of time in which a cell is current."""
+    requested: int
+    """Number of requests."""
+    missed: int
+    """Number of requests that were not served."""
+    by_hour: list[float | None]
+    """Served share of the requests of each hour; null without requests."""
+
+
+class OverloadResult(TypedDict):
+    """Figures of a policy."""
+
+    groups: dict[str, GroupResult]
+    """Figures of each group of cells."""
+    worst_ratio: float
+    """Lowest refresh ratio of a cell."""
+    jain: float | None
+    """Jain's index: fairness of the refresh ratios."""
+    freshness: float
+    """Mean share of time in which a cell is current."""
+    requested: int
+    """Number of requests."""
+    missed: int
+    """Number of requests that were not served."""
+
+
+class OverloadReport(TypedDict):
+    """Policies under overload."""
+
+    kind: Literal["overload"]
+    """`overload`."""
+    load: float
+    """Seconds of work requested per second."""
+    hours: float
+    """Simulated hours."""
+    seed: int
+    """Seed of the random numbers."""
+    cells: int
+    """Number of cells."""
+    min_ratio: float
+    """Minimum refresh ratio that the policy `value` guarantees to each cell."""
+    policies: dict[str, OverloadResult]
+    """Figures of each policy."""
+
+
+class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
     """Simulate policies that choose what to refresh when time is short."""
 
     kind = "overload"
@@ -228,38 +286,17 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
                     ],
                 )
 
-    def figures(self) -> dict[str, Any]:
-        """Return all figures under their JSON names."""
+    def report(self) -> OverloadReport:
+        """Return all figures."""
         mix = self.scenario
         return {
+            "kind": "overload",
             "load": round(mix.cells.load, 9),
             "hours": mix.hours,
             "seed": mix.seed,
             "cells": len(mix.cells),
-            "floor": mix.floor,
-            "policies": {
-                outcome.policy: {
-                    "groups": {
-                        name: {
-                            "cells": share.cells,
-                            "ratio": share.ratio,
-                            "expected": share.expected,
-                            "worst_ratio": share.worst,
-                            "freshness": share.freshness,
-                            "requested": share.requested,
-                            "missed": share.missed,
-                            "by_hour": share.by_hour.tolist(),
-                        }
-                        for name, share in outcome.figures.groups.items()
-                    },
-                    "worst_ratio": outcome.figures.all.worst,
-                    "jain": outcome.figures.jain,
-                    "freshness": outcome.figures.all.freshness,
-                    "requested": outcome.figures.all.requested,
-                    "missed": outcome.figures.all.missed,
-                }
-                for outcome in self.outcomes
-            },
+            "min_ratio": mix.floor,
+            "policies": {outcome.policy: _result(outcome.figures) for outcome in self.outcomes},
         }
 
     def plot(self, path: Path) -> None:
@@ -283,6 +320,29 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
                 axes.plot(at, [share.worst for share in shares], "o", color=GREY, markersize=3)
         axes.set_xticks(middle, names)
         axes.set_ylim(0, 1.02)
+
+
+def _result(ratios: Ratios) -> OverloadResult:
+    return {
+        "groups": {
+            name: {
+                "cells": share.cells,
+                "ratio": share.ratio,
+                "expected": share.expected,
+                "worst_ratio": share.worst,
+                "freshness": share.freshness,
+                "requested": share.requested,
+                "missed": share.missed,
+                "by_hour": [finite(ratio) for ratio in share.by_hour.tolist()],
+            }
+            for name, share in ratios.groups.items()
+        },
+        "worst_ratio": ratios.all.worst,
+        "jain": finite(ratios.jain),
+        "freshness": ratios.all.freshness,
+        "requested": ratios.all.requested,
+        "missed": ratios.all.missed,
+    }
 
 
 def _read_file(path: Path) -> File:

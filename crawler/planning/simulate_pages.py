@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from rich.table import Table
+from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError
@@ -31,17 +32,18 @@ from crawler.planning.simulation import (
     Scenario,
     TraceSimulation,
     chosen_policies,
+    finite,
     table,
     text,
 )
-from crawler.planning.traces import read_trace, whole_seconds
+from crawler.planning.traces import iso, read_trace, whole_seconds
 from crawler.utils import time as units
 from crawler.utils.text import amount
 from schedules.allocation.plan import BudgetTooSmall, Terms, least_per_day
 from schedules.evaluation.pages import daily, simulate
 from schedules.evaluation.score import Figures, Totals, score
 from schedules.evaluation.world import World, even_population
-from schedules.history import Ints, Times
+from schedules.history import DAY_HOURS, Ints, Times
 from schedules.population import walls_of
 from schedules.schedule import WEEK_HOURS
 from schedules.terms import POLICIES, UNBOUNDED
@@ -67,6 +69,85 @@ FORMS = ("{:.3f}", "{:.3f}", "{:.1f}", "{:.1f}", "{:.0%}")
 PageOutcome = Outcome[Totals]
 
 
+class PageMeans(TypedDict):
+    """Means with equal weight for each source."""
+
+    freshness: float | None
+    """Share of time in which the copy equals the page."""
+    age_days: float | None
+    """Mean time since the oldest unseen change, in days."""
+    delay_hours: float | None
+    """Hours from a change to the visit that found it."""
+    delay_all_hours: float | None
+    """Hours from any change to the next visit or the end."""
+    lost_share: float | None
+    """Share of changes that a later change overwrote before a visit."""
+
+
+class PagesResult(TypedDict):
+    """Figures of a policy with a budget. Means have equal weight for each page."""
+
+    policy: str
+    """Allocation policy; `daily`: each page once a day."""
+    budget: float | None
+    """Requests per day that were given; null for references."""
+    requests_per_day: float
+    """Requests per day that were made."""
+    visits: int
+    """Number of visits."""
+    freshness: float | None
+    """Share of time in which the copy equals the page."""
+    age_days: float | None
+    """Mean time since the oldest unseen change, in days."""
+    delay_hours: float | None
+    """Hours from a change to the visit that found it."""
+    delay_all_hours: float | None
+    """Hours from any change to the next visit or the end."""
+    lost_share: float | None
+    """Share of changes that a later change overwrote before a visit."""
+    never_visited: int
+    """Number of pages without a visit."""
+    by_source: PageMeans
+    """The same means with equal weight for each source."""
+    hour_peak: float | None
+    """Requests in the busiest hour, divided by the mean per hour."""
+    busiest_hour: int
+    """Maximum requests in one hour."""
+    busiest_day: int
+    """Maximum requests on one day."""
+    visits_by_week: list[int]
+    """Number of visits in each week."""
+
+
+class PagesReport(TypedDict):
+    """Policies on the changes of pages. Unknown values are null."""
+
+    kind: Literal["pages"]
+    """`pages`."""
+    start: str
+    """Start of the data."""
+    split: str
+    """Start of the scored period."""
+    stop: str
+    """End of the scored period."""
+    closed_loop: bool
+    """Whether policies know only what their own visits observed."""
+    replan_every_days: float
+    """Days between two replans."""
+    daily_cap: int | None
+    """Maximum requests per day; null: no cap."""
+    pages: int
+    """Number of pages."""
+    sources: int
+    """Number of sources."""
+    changes: int
+    """Number of changes in the scored period."""
+    results: list[PagesResult]
+    """Figures of each policy with each budget."""
+    references: list[PagesResult]
+    """Figures of daily visits, and with `--plot` of the paper's policy."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageScenario(Scenario):
     """Hold n pages and their true changes. source: (n,) index of each page's source."""
@@ -75,7 +156,7 @@ class PageScenario(Scenario):
     source: Ints
 
 
-class PageSimulation(TraceSimulation[PageScenario, Totals]):
+class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
     """Simulate policies with request budgets, and daily visits to all pages as a reference.
 
     budgets: requests a day; empty: the budget of the current plan
@@ -204,12 +285,16 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
             budget = amount(self.outcomes[0].amount)
             yield f"The budget is the current one, {budget} requests a day. Set it with --budget."
 
-    def figures(self) -> dict[str, Any]:
-        """Return all figures under their JSON names."""
-        totals = self.outcomes[0].figures
+    def report(self) -> PagesReport:
+        """Return all figures."""
+        totals, span = self.outcomes[0].figures, self.scenario.span
         return {
-            **self.span_in_json(),
-            **self.loop_in_json(),
+            "kind": "pages",
+            "start": iso(span.start),
+            "split": iso(span.split),
+            "stop": iso(span.stop),
+            "closed_loop": self.closed_loop,
+            "replan_every_days": self.replan_hours / DAY_HOURS,
             "daily_cap": self.daily_cap,
             "pages": totals.pages,
             "sources": totals.sources,
@@ -218,19 +303,23 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
             "references": [self._row(outcome) for outcome in self.references],
         }
 
-    def _row(self, outcome: PageOutcome) -> dict[str, Any]:
+    def _row(self, outcome: PageOutcome) -> PagesResult:
         totals, load, (start, split, _) = outcome.figures, outcome.figures.load, self.scenario.span
-        at = outcome.visits.at
+        at, means = outcome.visits.at, _means_of(totals.by_page)
         began = start if len(at) and at.min() < split else split
         return {
             "policy": outcome.policy,
-            "budget": outcome.amount,
+            "budget": finite(outcome.amount),
             "requests_per_day": load.per_day,
             "visits": totals.visits,
-            **asdict(totals.by_page),
+            "freshness": means["freshness"],
+            "age_days": means["age_days"],
+            "delay_hours": means["delay_hours"],
+            "delay_all_hours": means["delay_all_hours"],
+            "lost_share": means["lost_share"],
             "never_visited": totals.never_visited,
-            "by_source": asdict(totals.by_source),
-            "hour_peak": load.hour_peak,
+            "by_source": _means_of(totals.by_source),
+            "hour_peak": finite(load.hour_peak),
             "busiest_hour": load.busiest_hour,
             "busiest_day": load.busiest_day,
             "visits_by_week": np.bincount(((at - began) // WEEK_HOURS).astype(np.int64)).tolist(),
@@ -273,6 +362,16 @@ def _requests(option: str, text: str) -> float:
     if not amount:
         raise ConfigError(f"{option} {text}: must be greater than 0")
     return amount
+
+
+def _means_of(figures: Figures) -> PageMeans:
+    return {
+        "freshness": finite(figures.freshness),
+        "age_days": finite(figures.age_days),
+        "delay_hours": finite(figures.delay_h),
+        "delay_all_hours": finite(figures.delay_all_h),
+        "lost_share": finite(figures.lost_share),
+    }
 
 
 def _in_texts(figures: Figures) -> Iterator[str]:

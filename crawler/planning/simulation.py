@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from rich import box
@@ -45,6 +45,7 @@ NO_VISITS = Times(np.zeros(1, np.int64), np.empty(0))
 
 Say = Callable[[str], None]
 FiguresT = TypeVar("FiguresT")
+ReportT = TypeVar("ReportT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ ScenarioT = TypeVar("ScenarioT")
 TracedT = TypeVar("TracedT", bound=Scenario)
 
 
-class Simulation(ABC, Generic[ScenarioT, FiguresT]):
+class Simulation(ABC, Generic[ScenarioT, FiguresT, ReportT]):
     """Run policies on one scenario, each with each amount. Methods raise FreshetError.
 
-    kind:        name in JSON and on the command line
+    kind:        name on the command line
     amount_text: format of the amount in progress lines
     """
 
@@ -114,8 +115,8 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
         """Yield the tables, and the notes needed to read them."""
 
     @abstractmethod
-    def figures(self) -> dict[str, Any]:
-        """Return all figures under their JSON names."""
+    def report(self) -> ReportT:
+        """Return all figures."""
 
     @abstractmethod
     def plot(self, path: Path) -> None:
@@ -134,11 +135,6 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
         if self.plot_path is not None:
             self.plot(self.plot_path)
 
-    def in_json(self) -> dict[str, Any]:
-        """Return all figures; None for NaN and inf."""
-        document: dict[str, Any] = _without_nan({"kind": self.kind} | self.figures())
-        return document
-
     def show(self, console: Console) -> None:
         """Print the tables."""
         console.print(self.description(), soft_wrap=True)
@@ -146,7 +142,7 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
             console.print(part, soft_wrap=isinstance(part, str))
 
 
-class TraceSimulation(Simulation[TracedT, FiguresT]):
+class TraceSimulation(Simulation[TracedT, FiguresT, ReportT]):
     """Simulate on a trace of files or on the history of a database, and write visits.
 
     replan_hours: interval between two replans
@@ -241,15 +237,6 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
         span = self.scenario.span
         return f"{iso(span.split)[:10]} to {iso(span.stop)[:10]}"
 
-    def span_in_json(self) -> dict[str, str]:
-        """Return start, split and end of the span."""
-        return dict(zip(("from", "split", "to"), map(iso, self.scenario.span), strict=True))
-
-    def loop_in_json(self) -> dict[str, Any]:
-        """Return the options that determine what policies know, and when."""
-        days = self.replan_hours / DAY_HOURS
-        return {"closed_loop": self.closed_loop, "replan_every_days": days}
-
     def write(self) -> None:
         """Write the visits of each outcome, and the plot."""
         for outcome in self.outcomes:
@@ -293,13 +280,9 @@ def _check_folder(option: str, path: Path) -> None:
         raise ConfigError(f"{option} {path}: not a writable folder: {existing}")
 
 
-def _without_nan(value: Any) -> Any:
-    """Replace NaN and inf by None, because JSON supports neither."""
-    if isinstance(value, dict):
-        return {name: _without_nan(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def finite(value: float) -> float | None:
+    """Return a value, or None for NaN and inf, because JSON supports neither."""
+    return value if math.isfinite(value) else None
 
 
 def text(value: float, form: str) -> str:

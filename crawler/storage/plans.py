@@ -19,6 +19,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
+from typing_extensions import TypedDict
 
 from crawler.errors import StorageError
 from crawler.storage import runs
@@ -38,6 +39,88 @@ WEEK_DAYS = 7
 # The group of targets in a sampling phase, in `groups`.
 LEARNING = "learning"
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=True)
+
+
+class VisitPlan(TypedDict):
+    """The schedule of a target, as of the last replan that changed it."""
+
+    id: str
+    """Id of the plan, or `period` for a fixed period."""
+    policy: str | None
+    """Allocation policy; `period`: fixed period of a cell; `learn`: sampling phase."""
+    frequency_class: str | None
+    """Frequency class, such as `G7` for 7 visits per week."""
+    windows: list[str]
+    """The schedule in words."""
+    weeks: int
+    """Length of the schedule's cycle in weeks."""
+    slots: list[int]
+    """Hours of the cycle with a visit; 0 = Monday 00:00, in the site's time zone."""
+    every_hours: float
+    """Even interval in hours; 0 for a schedule with slots."""
+    phase_hours: float
+    """Offset of the even interval in hours."""
+    min_hours: float | None
+    """Minimum interval of the policy `adaptive`, in hours."""
+    max_hours: float | None
+    """Maximum interval of the policy `adaptive`, in hours."""
+    until: datetime | None
+    """End of validity, in a sampling phase; null: until the next plan."""
+    visits_per_week: float
+    """Mean number of visits per week."""
+    rate_per_week: float | None
+    """Estimated changes per week; for a feed: posts per week."""
+    rate_low: float | None
+    """5 % quantile of `rate_per_week`."""
+    rate_high: float | None
+    """95 % quantile of `rate_per_week`."""
+    batch: float | None
+    """For a feed: mean number of posts that appear together."""
+    freshness: float | None
+    """Expected share of time in which the copy is current."""
+    age_days: float | None
+    """Expected mean age of the copy in days."""
+    missed_per_week: float | None
+    """For a feed: expected missed posts per week."""
+    delay_hours: float | None
+    """For a feed: expected mean delay of collected posts in hours."""
+    marginal_value: float | None
+    """Hours of staleness that one more visit would save; for a feed: posts."""
+    last_value: float | None
+    """Hours of staleness that the last visit saves; for a feed: posts."""
+    limited_by: str | None
+    """What limits the number of visits, as in the collection `targets`."""
+
+
+def plan_of(target: Document) -> VisitPlan | None:
+    """Return the schedule of a stored target; None before the first plan and for aliases."""
+    if not (plan := target.get("plan")):
+        return None
+    return {
+        "id": str(plan.get("id")),
+        "policy": plan.get("policy"),
+        "frequency_class": plan.get("frequency_class"),
+        "windows": plan.get("windows") or [],
+        "weeks": plan.get("weeks", 1),
+        "slots": plan.get("slots") or [],
+        "every_hours": plan.get("every_hours", 0.0),
+        "phase_hours": plan.get("phase_hours", 0.0),
+        "min_hours": plan.get("min_hours"),
+        "max_hours": plan.get("max_hours"),
+        "until": plan.get("until"),
+        "visits_per_week": plan.get("visits_per_week") or 0.0,
+        "rate_per_week": plan.get("rate_per_week"),
+        "rate_low": plan.get("rate_low"),
+        "rate_high": plan.get("rate_high"),
+        "batch": plan.get("batch"),
+        "freshness": plan.get("freshness"),
+        "age_days": plan.get("age_days"),
+        "missed_per_week": plan.get("missed_per_week"),
+        "delay_hours": plan.get("delay_hours"),
+        "marginal_value": plan.get("marginal_value"),
+        "last_value": plan.get("last_value"),
+        "limited_by": plan.get("limited_by"),
+    }
 
 
 async def activate(

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from bson import ObjectId
 from pymongo.errors import PyMongoError
+from typing_extensions import TypedDict
 
 from crawler.errors import StorageError
 from crawler.items import LinkCounts
@@ -150,10 +151,38 @@ async def add_dead_letter(db: Database, entry: DeadLetter) -> None:
     await db.targets.update_one({"_id": entry.key}, {"$set": state, "$inc": {"fence": 1}})
 
 
-async def dead_letters(db: Database, spider: str | None = None) -> list[Document]:
+class DeadLetterReport(TypedDict):
+    """A page that repeatedly crashed its workers."""
+
+    id: str
+    """Id of the target (spider and URL), or of a request."""
+    spider: str
+    """Name of the spider."""
+    url: str
+    """URL of the page."""
+    at: datetime
+    """Time when the page was dead-lettered."""
+    leases: int
+    """Number of failed attempts."""
+    worker: str | None
+    """Worker that removed the page from the queue."""
+
+
+async def dead_letters(db: Database, spider: str | None = None) -> list[DeadLetterReport]:
     """Return the dead letters of a spider, of all spiders if None, newest first."""
     query: Document = {} if spider is None else {"spider": spider}
-    return await db.dead_letters.find(query).sort([("at", -1), ("_id", 1)]).to_list(None)
+    cursor = db.dead_letters.find(query).sort([("at", -1), ("_id", 1)])
+    return [
+        {
+            "id": row["_id"],
+            "spider": row["spider"],
+            "url": row["url"],
+            "at": row["at"],
+            "leases": row["leases"],
+            "worker": row.get("worker"),
+        }
+        async for row in cursor
+    ]
 
 
 async def dead_letter_keys(

@@ -11,6 +11,7 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from pymongo import ASCENDING, DESCENDING
+from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError
@@ -30,10 +31,76 @@ MAX_NEAR = 3
 # Less similar URLs are not suggested.
 MIN_SIMILARITY = 0.8
 FIELDS = (
-    "spider", "url", "kind", "categories", "outcome", "visited_at", "next_visit", "changed_at",
-    "consecutive_errors", "gone", "alias_of", "dead_lettered_at", "start", "last_visit.reason",
-    "last_visit.status",
+    "spider", "url", "kind", "categories", "outcome", "first_seen", "visited_at", "next_visit",
+    "changed_at", "consecutive_errors", "gone", "alias_of", "dead_lettered_at", "start",
+    "last_visit.reason", "last_visit.status",
 )  # fmt: skip
+
+
+class TargetState(TypedDict):
+    """A target, and the result of its last visit."""
+
+    spider: str
+    """Name of the spider."""
+    url: str
+    """Canonical URL; for a cell `cell:NAME`."""
+    kind: str
+    """Kind of target: `list`, `item`, `feed` or `cell`."""
+    start: bool
+    """True for a start URL of the site definition."""
+    categories: list[str]
+    """The newest 100 categories of an item or feed."""
+    first_seen: datetime
+    """Time of discovery."""
+    next_visit: datetime
+    """Time from which the target is due."""
+    visited_at: datetime | None
+    """Time of the last visit; null before the first."""
+    changed_at: datetime | None
+    """Time of the visit that found the current content."""
+    outcome: str | None
+    """Outcome of the last visit; null before the first."""
+    reason: str | None
+    """Cause of an error, a refusal or a redirect."""
+    status: int | None
+    """HTTP status of the last visit."""
+    consecutive_errors: int
+    """Number of consecutive visits that failed."""
+    gone: bool
+    """True if `FRESHET_GONE_CONFIRMATIONS` responses confirmed that the page is gone."""
+    alias_of: str | None
+    """URL of the target that has the content; null if the target is not an alias."""
+    dead_lettered_at: datetime | None
+    """Time when the page was dead-lettered; it is not visited until a retry."""
+
+
+class TargetCounts(TypedDict):
+    """Numbers of targets by state, kind, outcome, category and spider."""
+
+    targets: int
+    """Targets, without aliases and dead links."""
+    due: int
+    """Targets whose next visit has come."""
+    unlisted: int
+    """Items that no list shows any more."""
+    gone: int
+    """Pages that are gone."""
+    dead_links: int
+    """URLs that never were a page."""
+    aliases: int
+    """URLs that redirect to another target."""
+    errors: int
+    """Targets whose last visit failed."""
+    kept_bytes: int
+    """Uncompressed bytes of the stored versions."""
+    kinds: dict[str, int]
+    """Targets by kind, without aliases and dead links."""
+    categories: dict[str, int]
+    """Listed items by category. An item may be in several."""
+    outcomes: dict[str, int]
+    """Targets by the outcome of their last visit, or `never visited`."""
+    spiders: dict[str, int]
+    """Targets by spider."""
 
 
 class State(StrEnum):
@@ -76,10 +143,33 @@ def chosen(
 
 async def listed(
     db: Database, query: Document, order: list[tuple[str, int]], skip: int, limit: int
-) -> list[Document]:
-    """Return the targets of a query of `chosen`, with the fields that lists show."""
+) -> list[TargetState]:
+    """Return the states of the targets of a query of `chosen`."""
     cursor = db.targets.find(query, FIELDS).sort(order).skip(skip).limit(limit)
-    return await cursor.to_list(None)
+    return [state_of(target) async for target in cursor]
+
+
+def state_of(target: Document) -> TargetState:
+    """Return the state of a stored target."""
+    last = target.get("last_visit") or {}
+    return {
+        "spider": target["spider"],
+        "url": target["url"],
+        "kind": target["kind"],
+        "start": bool(target.get("start")),
+        "categories": target.get("categories", []),
+        "first_seen": target["first_seen"],
+        "next_visit": target["next_visit"],
+        "visited_at": target.get("visited_at"),
+        "changed_at": target.get("changed_at"),
+        "outcome": target.get("outcome"),
+        "reason": last.get("reason"),
+        "status": last.get("status"),
+        "consecutive_errors": target.get("consecutive_errors", 0),
+        "gone": bool(target.get("gone")),
+        "alias_of": target.get("alias_of"),
+        "dead_lettered_at": target.get("dead_lettered_at"),
+    }
 
 
 async def count(db: Database, query: Document) -> int:
@@ -177,7 +267,7 @@ def closest(url: str, candidates: Iterable[str]) -> list[str]:
     return sorted(good, key=lambda candidate: (-shares[candidate], candidate))[:MAX_NEAR]
 
 
-async def summary(db: Database, spider: str | None, now: datetime) -> Document:
+async def summary(db: Database, spider: str | None, now: datetime) -> TargetCounts:
     """Count targets by kind, category, last outcome and state, on the server."""
 
     def by(field: str) -> list[Document]:
@@ -212,7 +302,13 @@ async def summary(db: Database, spider: str | None, now: datetime) -> Document:
     n = {name: {row["_id"]: row["n"] for row in rows[name]} for name in rows}
     return {
         "targets": sum(n["kinds"].values()),
-        **{name: totals.get(name, 0) for name in counts},
+        "due": totals.get("due", 0),
+        "unlisted": totals.get("unlisted", 0),
+        "gone": totals.get("gone", 0),
+        "dead_links": totals.get("dead_links", 0),
+        "aliases": totals.get("aliases", 0),
+        "errors": totals.get("errors", 0),
+        "kept_bytes": totals.get("kept_bytes", 0),
         "kinds": {str(kind): n["kinds"].get(str(kind), 0) for kind in Kind},
         "categories": dict(sorted(n["categories"].items())),
         "outcomes": {name or "never visited": k for name, k in n["outcomes"].items()},

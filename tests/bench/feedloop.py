@@ -208,7 +208,7 @@ def _show(figures: dict[str, CollectedTotals], simulated: Row) -> None:
     table.add_row(
         "simulation", f"{simulated['spent']:,}",
         f"{simulated['collected']:,} of {simulated['posts']:,}", *percent,
-        f"{simulated['delay_h']:.1f}",
+        f"{simulated['delay_hours']:.1f}",
     )  # fmt: skip
     Console(width=110).print(table)
 

@@ -83,7 +83,7 @@ def _replan(folder: Path, budget: float) -> Replan:
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr)
-    seconds, report = time.perf_counter() - began, json.loads(done.stdout)
+    seconds, (report,) = time.perf_counter() - began, json.loads(done.stdout)
     peak = json.loads(figures.read_text())["peak_mb"]
     return Replan(seconds, report["planning_seconds"], peak, report["updated"])
 

@@ -16,6 +16,7 @@ from functools import partial
 
 from bson import ObjectId
 from pymongo import WriteConcern
+from typing_extensions import TypedDict
 
 from crawler.dedup.model import ALONE, Candidate, Verdict, Verdicts
 from crawler.dedup.scheme import Scheme
@@ -193,16 +194,37 @@ async def opened(db: Database, name: str, scheme: Scheme, now: datetime) -> Inde
     return index
 
 
-async def kept(db: Database) -> list[Document]:
-    """Return the kept indexes: name, scheme, numbers of texts and clusters, and dates."""
-    rows = []
+class KeptIndex(TypedDict):
+    """An index that `scrapy duplicates check --keep` stored."""
+
+    name: str
+    """Name of the index."""
+    scheme: str
+    """How the texts are compared."""
+    texts: int
+    """Number of texts."""
+    clusters: int
+    """Number of clusters of duplicates."""
+    made_at: datetime
+    """Time of the first check."""
+    used_at: datetime
+    """Time of the last check."""
+
+
+async def kept(db: Database) -> list[KeptIndex]:
+    """Return the kept indexes by name."""
+    rows: list[KeptIndex] = []
     async for meta in db.meta.find({"_id": {"$regex": f"^{KEPT}"}}).sort("_id"):
         texts, clusters, _ = (db[name] for name in _collections(meta["_id"]))
         rows.append(
-            {"name": meta["_id"].removeprefix(KEPT), "scheme": meta["scheme"]}
-            | {"texts": await texts.count_documents({})}
-            | {"clusters": await clusters.count_documents({})}
-            | {"made": meta["made"], "used": meta["at"]}
+            {
+                "name": meta["_id"].removeprefix(KEPT),
+                "scheme": meta["scheme"],
+                "texts": await texts.count_documents({}),
+                "clusters": await clusters.count_documents({}),
+                "made_at": meta["made"],
+                "used_at": meta["at"],
+            }
         )
     return rows
 

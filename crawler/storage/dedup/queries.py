@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from datetime import datetime
 
 from bson import ObjectId
+from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.dedup.model import id_of
@@ -24,15 +25,92 @@ SHOWN = ("spider", "url", "feed", "title", "published", "first_seen")
 MEMBERS: Document = {"cluster": {"$exists": True}}
 
 
-@dataclass(slots=True)
-class Overview:
+class ShownPost(TypedDict):
+    """A post of a cluster. Fields are null if the post is no longer stored."""
+
+    id: str
+    """Id of the post."""
+    created: datetime
+    """Date of publication, else time of the first visit that saw the post."""
+    spider: str | None
+    """Name of the spider."""
+    url: str | None
+    """URL of the page."""
+    title: str | None
+    """Title."""
+
+
+class ClusterMember(TypedDict):
+    """A post of a cluster. Fields are null if the post is no longer stored."""
+
+    id: str
+    """Id of the post."""
+    created: datetime
+    """Date of publication, else time of the first visit that saw the post."""
+    spider: str | None
+    """Name of the spider."""
+    url: str | None
+    """URL of the page."""
+    title: str | None
+    """Title."""
+    similarity: float | None
+    """Estimated Jaccard similarity to the original; null if the original is not stored."""
+
+
+class ClusterRow(TypedDict):
+    """A cluster of near-duplicates."""
+
+    cluster: str
+    """Id of the cluster."""
+    copies: int
+    """Number of copies."""
+    original: ShownPost
+    """The original."""
+
+
+class NewOriginal(TypedDict):
+    """A change of a cluster's original."""
+
+    at: datetime
+    """Time of the change."""
+    post: str
+    """Id of the new original."""
+    was: str
+    """Id of the former original."""
+    why: str
+    """Reason for the change."""
+
+
+class Cluster(TypedDict):
+    """A cluster of near-duplicates with its posts and history."""
+
+    cluster: str
+    """Id of the cluster."""
+    copies: int
+    """Number of copies."""
+    original: ShownPost
+    """The original."""
+    members: list[ClusterMember]
+    """Copies, oldest first."""
+    sources: list[ClusterMember]
+    """Posts that are sources of the original's item, and therefore no copies."""
+    changes: list[NewOriginal]
+    """Changes of the original, oldest first."""
+
+
+class Overview(TypedDict):
     """Numbers of compared posts, clusters and copies, and the largest clusters."""
 
-    posts: int = 0
-    clusters: int = 0
-    copies: int = 0
-    rebuilding: bool = False
-    shown: list[Document] = field(default_factory=list)
+    posts: int
+    """Number of compared posts."""
+    clusters: int
+    """Number of clusters with copies."""
+    copies: int
+    """Number of copies."""
+    rebuilding: bool
+    """Whether a rebuild is running or was interrupted."""
+    shown: list[ClusterRow]
+    """Clusters, largest first."""
 
 
 async def overview(db: Database, spider: str | None = None, limit: int | None = None) -> Overview:
@@ -43,16 +121,21 @@ async def overview(db: Database, spider: str | None = None, limit: int | None = 
     """
     meta = await db.meta.find_one(META) or {}
     of_spider = {} if spider is None else {"post": {"$regex": f"^{re.escape(spider)} "}}
-    posts = await db.signatures.count_documents(of_spider)
-    result = Overview(posts, rebuilding=bool(meta.get(REBUILDING)))
+    result: Overview = {
+        "posts": await db.signatures.count_documents(of_spider),
+        "clusters": 0,
+        "copies": 0,
+        "rebuilding": bool(meta.get(REBUILDING)),
+        "shown": [],
+    }
     rows: list[Document] = []
     async for row in await db.signatures.aggregate(_cluster_sizes(spider), allowDiskUse=True):
-        result.clusters += 1
-        result.copies += row["copies"]
+        result["clusters"] += 1
+        result["copies"] += row["copies"]
         if limit is None or len(rows) < limit:
             rows.append(row)
     for some in in_batches(rows, BATCH):
-        result.shown += await _described(db, some)
+        result["shown"] += await _described(db, some)
     return result
 
 
@@ -97,14 +180,14 @@ def _looked_up(collection: str, field: str, name: str) -> Document:
     return {"$lookup": {"from": collection, "localField": field, "foreignField": "_id", "as": name}}
 
 
-async def _described(db: Database, rows: Sequence[Document]) -> list[Document]:
+async def _described(db: Database, rows: Sequence[Document]) -> list[ClusterRow]:
     """Return clusters with their originals and numbers of copies."""
     query = {"_id": {"$in": [row["_id"] for row in rows]}}
     clusters = {cluster["_id"]: cluster async for cluster in db.clusters.find(query)}
     posts = await _posts(db, [cluster["post"] for cluster in clusters.values()])
     return [
         {
-            "cluster": row["_id"],
+            "cluster": str(row["_id"]),
             "copies": row["copies"],
             "original": _post(clusters[row["_id"]], posts),
         }
@@ -113,11 +196,16 @@ async def _described(db: Database, rows: Sequence[Document]) -> list[Document]:
     ]
 
 
-def _post(row: Document, posts: dict[str, Document]) -> Document:
+def _post(row: Document, posts: dict[str, Document]) -> ShownPost:
     """Return the shown fields of a post; row: its cluster or signature."""
     post = posts.get(row["post"], {})
-    fields = {name: post.get(name) for name in ("spider", "url", "title")}
-    return {"id": row["post"], "created": row["created"]} | fields
+    return {
+        "id": row["post"],
+        "created": row["created"],
+        "spider": post.get("spider"),
+        "url": post.get("url"),
+        "title": post.get("title"),
+    }
 
 
 async def _posts(db: Database, keys: Iterable[str]) -> dict[str, Document]:
@@ -125,7 +213,7 @@ async def _posts(db: Database, keys: Iterable[str]) -> dict[str, Document]:
     return {post["_id"]: post async for post in cursor}
 
 
-async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> Document | None:
+async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> Cluster | None:
     """Return a cluster with its copies, the oldest first, and its history; None if not found.
 
     `sources`: the posts that have the original's item too, and are not copies
@@ -140,25 +228,30 @@ async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> D
     cursor = db.signatures.find(query, signatures.OWNER_FIELDS).sort([("created", 1), ("_id", 1)])
     copies = await cursor.allow_disk_use(True).limit(limit or 0).to_list(None)
     sources = db.signatures.find(others | {"item": item}).sort("_id") if item is not None else None
-    described = await _described(db, [{"_id": id_, "copies": 0}])
-    return described[0] | {
+    (described,) = await _described(db, [{"_id": id_, "copies": 0}])
+    return {
+        "cluster": described["cluster"],
         "copies": await db.signatures.count_documents(query),
+        "original": described["original"],
         "members": await _copies(db, copies, own),
         "sources": await _copies(db, await sources.to_list(None), own) if sources else [],
-        "changes": row.get("changes", []),
+        "changes": [
+            {"at": change["at"], "post": change["post"], "was": change["was"], "why": change["why"]}
+            for change in row.get("changes", [])
+        ],
     }
 
 
 async def _copies(
     db: Database, rows: Sequence[Document], original: Document | None
-) -> list[Document]:
+) -> list[ClusterMember]:
     sketch = Sketch.decode(original["sketch"]) if original else None
-    copies = []
+    copies: list[ClusterMember] = []
     for some in in_batches(rows, BATCH):
         posts = await _posts(db, [row["post"] for row in some])
         for row in some:
             similarity = Sketch.decode(row["sketch"]).similarity(sketch) if sketch else None
-            copies.append(_post(row, posts) | {"similarity": similarity})
+            copies.append({**_post(row, posts), "similarity": similarity})
     return copies
 
 

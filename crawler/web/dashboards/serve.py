@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from typing_extensions import TypedDict
+
 from crawler.config import Config
 from crawler.errors import FreshetError, StorageError
 from crawler.fetch.guard import is_local
 from crawler.storage import cells
-from crawler.storage.client import Document
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
@@ -51,7 +52,22 @@ ALWAYS = {
 TEXTS = re.compile(r"text/.*|application/(json|javascript)")
 
 
-async def serve(config: Config, places: Places, address: Listening) -> Document:
+class ServingReport(TypedDict):
+    """Summary of a server of dashboards."""
+
+    url: str
+    """URL at which the dashboards were served."""
+    out: str
+    """Output folder."""
+    seconds: float
+    """Duration in seconds."""
+    written: int
+    """Number of pages written, counting each write."""
+    pages: dict[str, str]
+    """Last result by page: `written`, `unchanged`, `failed` or `removed`."""
+
+
+async def serve(config: Config, places: Places, address: Listening) -> ServingReport:
     """Serve until a signal or the timeout; return a summary. Raises FreshetError."""
     stop, began = stop_at_signals(), time.monotonic()
     store = await Store.open(config)

@@ -7,11 +7,12 @@ import logging
 import time
 from collections import Counter
 
+from typing_extensions import TypedDict
+
 from crawler import __version__
 from crawler.config import Config
 from crawler.fetch.guard import Named
 from crawler.storage import leases, websub
-from crawler.storage.client import Document
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
@@ -41,7 +42,24 @@ UNSUBSCRIBE_SECONDS = 60.0
 BUSY = "another scrapy feeds push is running"
 
 
-def run(config: Config, options: PushOptions) -> Document:
+class PushReport(TypedDict):
+    """Summary of a server that received pushed updates."""
+
+    callback: str
+    """Public URL of the callback."""
+    listening: str
+    """Host and port at which the server listened."""
+    seconds: float
+    """Duration in seconds."""
+    unsubscribed: int
+    """With `--unsubscribe`: number of ended subscriptions."""
+    counts: dict[str, int]
+    """Number of events by name."""
+    subscriptions: dict[str, int]
+    """Number of subscriptions by state: `asked`, `active`, `refused` or `ended`."""
+
+
+def run(config: Config, options: PushOptions) -> PushReport:
     """Run the server until it is stopped; return a summary. Raises FreshetError."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
@@ -51,7 +69,7 @@ def run(config: Config, options: PushOptions) -> Document:
     return run_in_reactor(_work(config, options))
 
 
-async def _work(config: Config, options: PushOptions) -> Document:
+async def _work(config: Config, options: PushOptions) -> PushReport:
     stop, began = stop_at_signals(), time.monotonic()
     store = await Store.open(config)
     try:

@@ -363,7 +363,7 @@ def test_forgetting_a_url_forgets_all_sources_of_it(
     pages.file("feed.xml", rss(post("a", FULL["a"], tagged), post("b", FULL["b"])))
     subscribe(db, uri, f"{pages.url}/feed.xml")
     crawl(freshet)
-    assert in_json(freshet, "forget", shown(pages, "a"), "--yes")["posts"] == 2
+    assert in_json(freshet, "forget", shown(pages, "a"), "--yes")["deleted"]["posts"] == 2
     assert hits(freshet, "aword") == []
     assert len(hits(freshet, "bword")) == 1
     assert db.versions.count_documents({"target": {"$regex": " a$|item-a"}}) == 0

@@ -284,7 +284,7 @@ def test_a_feed_is_added_with_its_title_and_found_again(
     first = freshet("feeds", "add", url, "--json")
     assert json.loads(first.out) == {
         "added": 1, "known": 0, "refused": [],
-        "feeds": [{"url": url, "title": "Main", "format": "rss20", "asked": url, "added": True}],
+        "feeds": [{"url": url, "title": "Main", "format": "rss20", "given": url, "added": True}],
     }  # fmt: skip
     database.targets.update_one(
         {"url": url}, {"$set": {"gone": True, "next_visit": NOW + 99 * HOUR}}
@@ -396,7 +396,8 @@ def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> No
     ]  # fmt: skip
     assert [row["rate_per_week"] for row in rows[:2]] == [12.5, 3.5]
     assert rows[0]["title"] == "My title"
-    assert (rows[0]["plan"], rows[1]["plan"]) == (plan, None)
+    assert {name: rows[0]["plan"][name] for name in plan} == plan
+    assert rows[1]["plan"] is None
     assert rows[1]["push"]["hub"] == "https://hub.example/"
     assert "s3cret" not in json.dumps(rows)
     assert "t0ken" not in json.dumps(rows)

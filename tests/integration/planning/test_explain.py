@@ -53,19 +53,18 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
     assert explanation["history"]["last_change"] == {
         "after": (last - 20 * MINUTE).isoformat(), "by": last.isoformat(),
     }  # fmt: skip
-    assert (
-        explanation["rate"]["low"] <= explanation["rate"]["per_week"] <= explanation["rate"]["high"]
-    )
-    assert 3 < explanation["rate"]["per_week"] < 6
-    expected = explanation["changes_by_hour"]
-    total = sum(map(sum, expected.values()))
-    assert total == pytest.approx(explanation["rate"]["per_week"], abs=0.01)
-    at_noon = sum(sum(day[11:14]) for day in expected.values())
+    expected = explanation["expected"]
+    rate, by_hour = expected["rate"], expected["changes_by_hour"]
+    assert rate["low"] <= rate["per_week"] <= rate["high"]
+    assert 3 < rate["per_week"] < 6
+    total = sum(map(sum, by_hour.values()))
+    assert total == pytest.approx(rate["per_week"], abs=0.01)
+    at_noon = sum(sum(day[11:14]) for day in by_hour.values())
     assert at_noon > 0.4 * total, "it changed at 12:00 UTC, and that is 13:00 there"
-    assert explanation["value"]["shadow_price"] == price
-    assert explanation["value"]["more"] < 1.5 * price
+    assert expected["value"]["shadow_price"] == price
+    assert expected["value"]["more"] < 1.5 * price
     assert explanation["plan"]["slots"]
-    assert explanation["freshness"] > 0.5
+    assert expected["freshness"] > 0.5
     assert all(NOW.isoformat() < at for at in explanation["ahead"])
     assert any("the price of a request" in sentence for sentence in explanation["reasons"])
 
@@ -89,9 +88,9 @@ def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet)
         assert "not known yet" in shown, command
         assert "with 90 % probability" not in shown
         assert "freshness 0." not in shown
-    explanation = explained(freshet, "1")
-    assert explanation["rate"]["known"] is False
-    assert explanation["rate"]["high"] > 10 * explanation["rate"]["low"]
+    rate = explained(freshet, "1")["expected"]["rate"]
+    assert rate["known"] is False
+    assert rate["high"] > 10 * rate["low"]
     assert in_json(freshet, "plan", hours=clock())["totals"]["known"] is False
 
     every = {"plan.every_hours": 1 / 12, "plan.visits_per_week": 2016, "plan.slots": [],
@@ -128,7 +127,10 @@ def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> N
         assert "7 targets waiting because a cap was reached (cap)" in sentences
     fresh = explained(freshet, "new")
     assert "Not visited yet" in fresh["reasons"][0]
-    assert fresh["history"] == {"observations": 0, "changes": 0, "dates_believed": False}
+    assert fresh["history"] == {
+        "since": None, "until": None, "observations": 0, "changes": 0, "last_change": None,
+        "dates_believed": False,
+    }  # fmt: skip
     assert scrapy(freshet, "explain", f"{SHOP}/new").out.count("never") == 1
 
 

@@ -71,7 +71,7 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
     assert header.split("┃")[2].strip() == "00:00", "the pages change by day"
     days = [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")]
     assert [day for day in days if day in ("Mon", "Sun", "all")] == ["Mon", "Sun", "all"]
-    assert "pages" not in plan_of(freshet)
+    assert plan_of(freshet)["pages"] is None
 
     scrapy(freshet, "replan", "--policy", "uniform", "--budget", "30")
     shown = scrapy(freshet, "plan").out

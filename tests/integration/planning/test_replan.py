@@ -35,7 +35,8 @@ def replan(freshet: Freshet, *args: object, **env: object) -> Result:
 
 def planned(freshet: Freshet, *args: object, **env: object) -> Row:
     """Run a replan, check that it succeeds, and return its JSON."""
-    return in_json(freshet, "replan", *args, hours=clock(), **env)
+    (plan,) = list[Row](in_json(freshet, "replan", *args, hours=clock(), **env))
+    return plan
 
 
 def groups(db: Db) -> dict[str, tuple[str, list[str]]]:

@@ -43,6 +43,12 @@ def some_feeds() -> list[Row]:
     ]
 
 
+def planned(freshet: Freshet, *args: object) -> Row:
+    """Run a replan of the feeds at NOW, and return its JSON."""
+    (plan,) = list[Row](in_json(freshet, "replan", *args, hours=clock()))
+    return plan
+
+
 def plans(db: Db) -> dict[str, Row]:
     """Return the plan of each feed."""
     return {row["url"].rpartition("/")[2]: row["plan"] for row in db.targets.find({"kind": "feed"})}
@@ -53,7 +59,7 @@ def test_fetches_go_where_posts_would_be_lost_and_at_the_hours_at_which_they_com
 ) -> None:
     db, uri = stored
     put(db, uri, some_feeds())
-    done = in_json(freshet, "replan", "--budget", "6/day", hours=clock())
+    done = planned(freshet, "--budget", "6/day")
     assert (done["kind"], done["policy"], done["targets"]) == ("feeds", "optimal", 5)
     totals = done["totals"]
     assert totals["requests_per_day"] <= 6
@@ -65,7 +71,7 @@ def test_fetches_go_where_posts_would_be_lost_and_at_the_hours_at_which_they_com
     assert by_feed["busy"]["missed_per_week"] > by_feed["rare"]["missed_per_week"]
     slots = np.array(by_feed["office"]["slots"])
     assert (slots // 24 < 5).all(), "nothing comes on Saturdays and Sundays"
-    again = in_json(freshet, "replan", hours=clock())
+    again = planned(freshet)
     assert (again["updated"], again["budget_kept"]) == (0, True)
 
 
@@ -75,7 +81,7 @@ def test_the_papers_policies_are_even_and_keep_to_the_budget(
 ) -> None:
     db, uri = stored
     put(db, uri, some_feeds())
-    done = in_json(freshet, "replan", "--policy", policy, "--budget", "6", hours=clock())
+    done = planned(freshet, "--policy", policy, "--budget", "6")
     assert done["totals"]["requests_per_day"] <= 6
     by_feed = plans(db)
     assert all(plan["every_hours"] > 0 and not plan["slots"] for plan in by_feed.values())
@@ -95,23 +101,22 @@ def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
     assert refused.code == 1
     assert "--kind pages, --kind feeds" in refused.complaint
 
-    both = in_json(freshet, "replan", hours=clock())
-    assert (both["kind"], both["feeds"]["kind"]) == ("pages", "feeds")
-    assert (both["spiders"], both["feeds"]["spiders"]) == (["shop"], ["feeds"])
+    both = list[Row](in_json(freshet, "replan", hours=clock()))
+    assert [plan["kind"] for plan in both] == ["pages", "feeds"]
+    assert [plan["spiders"] for plan in both] == [["shop"], ["feeds"]]
 
-    shared = in_json(freshet, "replan", "--budget", "9", "--shared-budget", hours=clock())
-    budgets = shared["budget_per_day"], shared["feeds"]["budget_per_day"]
+    sharing = ("replan", "--budget", "9", "--shared-budget")
+    of_pages, of_feeds = list[Row](in_json(freshet, *sharing, hours=clock()))
+    budgets = of_pages["budget_per_day"], of_feeds["budget_per_day"]
     assert sum(budgets) == pytest.approx(9)
     assert all(budget > 0.5 for budget in budgets)
-    exchanged = shared["feeds"]["shadow_price"] * 24
-    assert exchanged == pytest.approx(shared["shadow_price"], rel=0.6), (
+    exchanged = of_feeds["shadow_price"] * 24
+    assert exchanged == pytest.approx(of_pages["shadow_price"], rel=0.6), (
         "the last request is worth the same"
     )
 
-    dear = in_json(
-        freshet, "replan", "--budget", "9", "--shared-budget", hours=clock(), FRESHET_POST_HOURS=500
-    )
-    assert dear["feeds"]["budget_per_day"] > budgets[1]
+    _, dear = list[Row](in_json(freshet, *sharing, hours=clock(), FRESHET_POST_HOURS=500))
+    assert dear["budget_per_day"] > budgets[1]
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,11 @@ def same_figures(folder: Path, changes: Path, split: datetime, stop: datetime, r
     totals = scored.totals()
     assert row["requests_per_day"] == pytest.approx(totals.load.per_day, abs=1e-9)
     assert row["never_visited"] == totals.never_visited
-    for name in ("freshness", "age_days", "delay_h", "delay_all_h", "lost_share"):
-        assert row[name] == pytest.approx(getattr(totals.by_page, name), abs=1e-6)
-        assert row["by_source"][name] == pytest.approx(getattr(totals.by_source, name), abs=1e-6)
+    names = {name: name for name in ("freshness", "age_days", "lost_share")}
+    names |= {"delay_hours": "delay_h", "delay_all_hours": "delay_all_h"}
+    for name, of in names.items():
+        assert row[name] == pytest.approx(getattr(totals.by_page, of), abs=1e-6)
+        assert row["by_source"][name] == pytest.approx(getattr(totals.by_source, of), abs=1e-6)
 
 
 def test_each_pair_of_policy_and_budget_is_tried_and_its_visits_are_written(
@@ -121,7 +123,7 @@ def test_each_pair_of_policy_and_budget_is_tried_and_its_visits_are_written(
         assert sum(row["visits_by_week"]) == row["visits"]
     assert rows[4] | {"budget": 6.5} == rows[5]
     assert (simulation["pages"], simulation["sources"], simulation["closed_loop"]) == (24, 3, False)
-    assert simulation["from"] == "2024-01-01T00:00:00Z"
+    assert simulation["start"] == "2024-01-01T00:00:00Z"
 
 
 def test_policies_spend_their_budget_and_optimal_is_worth_it(bare: Freshet, trace: Path) -> None:
@@ -192,8 +194,8 @@ def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> N
     files = ("--changes", trace / "changes.csv")
     result = run(bare, "simulate", "pages", *files, "--budget", 12, "--json")
     simulation = json.loads(result.out)
-    assert simulation["from"] == "2023-12-31T23:00:00Z"
-    assert simulation["to"] == "2024-02-12T00:00:00Z"
+    assert simulation["start"] == "2023-12-31T23:00:00Z"
+    assert simulation["stop"] == "2024-02-12T00:00:00Z"
     assert simulation["split"] == "2024-01-14T23:20:00Z"
 
 
@@ -202,7 +204,11 @@ def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
     simulation = simulated(bare, trace, "--budget", "12")
     (row,) = simulation["results"]
     assert row["freshness"] == 1
-    assert (row["delay_h"], row["lost_share"], row["by_source"]["delay_h"]) == (None, None, None)
+    assert (row["delay_hours"], row["lost_share"], row["by_source"]["delay_hours"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -370,7 +376,7 @@ def test_real_pages_are_as_fresh_as_they_should_be(real: Any) -> None:
     assert single["freshness"] >= 0.855
     assert single["by_source"]["freshness"] >= 0.70
     assert single["age_days"] <= 0.20
-    assert single["delay_all_h"] <= 27
+    assert single["delay_all_hours"] <= 27
     assert half["freshness"] >= 0.76
     assert two["freshness"] >= 0.91
     assert [row["never_visited"] for row in (half, single, two)] == [0, 0, 0]

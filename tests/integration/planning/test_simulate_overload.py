@@ -66,7 +66,7 @@ def test_without_a_file_it_is_the_paper_s_mix_at_load_two(bare: Freshet) -> None
         freshness = sum(group["cells"] * group["freshness"] for group in groups.values()) / 100
         assert policy["freshness"] == pytest.approx(freshness)
     value, paper = simulation["policies"]["value"], simulation["policies"]["expected-ratio"]
-    assert value["worst_ratio"] >= simulation["floor"] - 0.05
+    assert value["worst_ratio"] >= simulation["min_ratio"] - 0.05
     assert value["freshness"] > paper["freshness"] + 0.1
 
 

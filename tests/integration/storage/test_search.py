@@ -321,7 +321,7 @@ def test_json_has_all_that_is_known_of_a_hit(freshet: Freshet, prepared: Db) -> 
         "url": "https://x.example/lamp", "categories": ["home/light"], "feed": None,
         "date": (NOW - DAY).isoformat(), "published": (NOW - DAY).isoformat(),
         "first_seen": NOW.isoformat(), "copies": 0, "cluster": None,
-        "snippet": "It is bright.", "item": None,
+        "snippet": "It is bright.", "marks": [[6, 12]], "item": None,
         "sources": [
             {"id": "shop https://x.example/lamp", "spider": "shop",
              "url": "https://x.example/lamp", "feed": None}

@@ -46,10 +46,10 @@ def some(db: Db) -> None:
 
 
 def paths(freshet: Freshet, *words: object) -> list[str]:
-    """Return the listed paths from the JSON lines."""
+    """Return the listed paths from the JSON."""
     done = run(freshet, "targets", *words, "--json")
     assert done.code == 0, done.err
-    return [json.loads(line)["url"].partition(".example")[2] for line in done.out.splitlines()]
+    return [row["url"].partition(".example")[2] for row in json.loads(done.out)]
 
 
 def test_targets_by_state_and_part_of_their_urls(freshet: Freshet, prepared: Db) -> None:
@@ -88,8 +88,10 @@ def test_it_says_how_many_more_there_are(freshet: Freshet, prepared: Db) -> None
 def test_what_is_found_of_nothing(freshet: Freshet, prepared: Db) -> None:
     put(prepared, f"{SHOP}/a")
     assert run(freshet, "targets", "--errors").out == "no targets whose last visit failed\n"
-    done = run(freshet, "targets", "--gone", "--match", "x", "--json")
-    assert (done.out, done.err) == ("", "no targets that are gone and match 'x'\n")
+    words = ("targets", "--gone", "--match", "x")
+    assert run(freshet, *words).out == "no targets that are gone and match 'x'\n"
+    done = run(freshet, *words, "--json")
+    assert (done.out, done.err) == ("[]\n", "")
     assert "no targets of 'shpo'. Spiders with targets: shop" in (
         run(freshet, "targets", "shpo", "--urls").complaint
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crawler.commands.changes import MAX_SUMMARY, summary_of
+from crawler.reports.changes import MAX_SUMMARY, summary_of
 
 LONG = "word " * 30
 

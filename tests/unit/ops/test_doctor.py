@@ -16,7 +16,7 @@ from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError
 from crawler.extract.site_definition import Wrapper
 from crawler.ops import doctor, doctor_servers, doctor_sites
-from crawler.ops.findings import Finding, Status, as_json, failed, lines, ok, warning
+from crawler.ops.findings import Finding, Status, doctor_report, failed, lines, ok, warning
 from crawler.ops.jobs import StoredSites
 from crawler.storage.due import Fetches, LastRun
 from crawler.storage.health import IndexProblem
@@ -66,14 +66,14 @@ def test_a_finding_is_wrapped_by_words_in_its_column() -> None:
 
 
 def test_for_machines_nothing_is_lost() -> None:
-    report = as_json([warning("redis", "no file", "set it", of="shop")])
+    report = doctor_report([warning("redis", "no file", "set it", of="shop")])
     assert report == {
         "ok": True,
         "failed": 0,
         "warnings": 1,
         "findings": [
             {"check": "redis", "status": "warning", "found": "no file", "todo": "set it",
-             "of": "shop"},
+             "of": "shop", "broken": 0, "examples": []},
         ],
     }  # fmt: skip
 

@@ -265,7 +265,7 @@ def test_sums_and_lines() -> None:
     report.add("shop.toml", COUNTS)
     report.failed("b")
     report.periodic_jobs["replan"] += 1
-    done = report.as_json(12.34)
+    done = report.totals(12.34)
     shop, b = done["spiders"]
     assert (shop["name"], shop["runs"], shop["visits"], shop["missed"]) == ("shop", 2, 6, 8)
     assert (b["name"], b["runs"], b["failed"]) == ("b", 0, 1)

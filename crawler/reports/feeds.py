@@ -1,0 +1,171 @@
+"""Report of `scrapy feeds list`: the state of each feed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+
+from typing_extensions import TypedDict
+
+from crawler.storage import feeds as subscriptions
+from crawler.storage.client import Database, Document
+from crawler.storage.plans import VisitPlan, plan_of
+from crawler.utils.text import count, is_known
+
+WEEK = timedelta(weeks=1)
+# With fewer posts, the uncertainty of the rate is more than a factor of ten.
+MIN_POSTS = 3
+
+
+class PushState(TypedDict):
+    """A WebSub subscription."""
+
+    hub: str | None
+    """URL of the hub."""
+    topic: str | None
+    """URL of the feed at the hub."""
+    state: str | None
+    """`asked`: requested; `active`: confirmed; `refused` by the hub; `ended`."""
+    lease_until: datetime | None
+    """End of the subscription."""
+    asked_at: datetime | None
+    """Time of the last request to the hub."""
+    delivered_at: datetime | None
+    """Time of the last delivery; null if polls found undelivered posts since."""
+    deliveries: int
+    """Number of deliveries."""
+
+
+class FeedState(TypedDict):
+    """A feed."""
+
+    url: str
+    """URL of the feed."""
+    title: str | None
+    """Title that was imported, else the title in the document."""
+    site: str | None
+    """URL of the site in the document."""
+    format: str | None
+    """Format, such as `rss20`, `atom10`, `json11`."""
+    categories: list[str]
+    """Categories."""
+    rate_per_week: float | None
+    """Posts per week by the plan, else by the history; null while it is not known."""
+    feed_size: int | None
+    """Number of posts in the document."""
+    full: bool
+    """Whether posts have left the document, so that it never holds more than `feed_size`."""
+    posts: int
+    """Number of collected posts."""
+    missed_posts: float
+    """Estimated number of missed posts."""
+    gaps: int
+    """Number of visits that missed posts."""
+    last_visit: datetime | None
+    """Time of the last visit; null before the first."""
+    next_visit: datetime
+    """Time from which the feed is due."""
+    outcome: str | None
+    """Outcome of the last visit."""
+    error: str | None
+    """Cause of the last failure; null after a success."""
+    problems: list[str]
+    """Errors in the document."""
+    consecutive_errors: int
+    """Number of consecutive visits that failed."""
+    push: PushState | None
+    """WebSub subscription; null before the first request."""
+    plan: VisitPlan | None
+    """Schedule; null before the first plan."""
+    gone: bool
+    """Whether `FRESHET_GONE_CONFIRMATIONS` responses confirmed that the feed is gone."""
+    alias_of: str | None
+    """URL of the feed to which this URL redirects permanently."""
+    state: str
+    """State in a few words."""
+    needs_attention: bool
+    """Whether the feed is gone, has an error, or has errors in its document."""
+
+
+async def feed_states(db: Database, query: Document) -> AsyncIterator[FeedState]:
+    """Yield feeds by URL, in constant memory. query: of `crawler.storage.feeds`."""
+    async for target, monitor in subscriptions.listed(db, query):
+        yield state_of(target, monitor)
+
+
+def state_of(target: Document, monitor: Document) -> FeedState:
+    """Return the state of a feed. target, monitor: its documents in `targets` and `feeds`."""
+    state, needs_attention = _state(target, monitor)
+    return {
+        "url": target["url"],
+        "title": target.get("title") or monitor.get("title"),
+        "site": monitor.get("site"),
+        "format": monitor.get("format"),
+        "categories": target.get("categories", []),
+        "rate_per_week": _rate_per_week(target),
+        "feed_size": monitor.get("feed_size"),
+        "full": bool(monitor.get("full")),
+        "posts": monitor.get("posts", 0),
+        "missed_posts": monitor.get("missed_posts", 0.0),
+        "gaps": monitor.get("gaps", 0),
+        "last_visit": target.get("visited_at"),
+        "next_visit": target["next_visit"],
+        "outcome": target.get("outcome"),
+        "error": _error(target, monitor),
+        "problems": monitor.get("problems", []),
+        "consecutive_errors": target.get("consecutive_errors", 0),
+        "push": _push_of(monitor),
+        "plan": plan_of(target),
+        "gone": bool(target.get("gone")),
+        "alias_of": target.get("alias_of"),
+        "state": state,
+        "needs_attention": needs_attention,
+    }
+
+
+def _rate_per_week(target: Document) -> float | None:
+    plan, history = target.get("plan") or {}, target.get("history") or {}
+    if (planned := plan.get("rate_per_week")) is not None:
+        return float(planned) if is_known(plan.get("rate_low"), plan.get("rate_high")) else None
+    if "since" not in history or target["changes"] < MIN_POSTS:
+        return None
+    weeks = max(history["until"] - history["since"], WEEK) / WEEK
+    return round(float(target["changes"] / weeks), 3)
+
+
+def _push_of(monitor: Document) -> PushState | None:
+    if not (push := monitor.get("push")):
+        return None
+    return {
+        "hub": push.get("hub"),
+        "topic": push.get("topic"),
+        "state": push.get("state"),
+        "lease_until": push.get("lease_until"),
+        "asked_at": push.get("asked_at"),
+        "delivered_at": push.get("delivered_at"),
+        "deliveries": push.get("deliveries", 0),
+    }
+
+
+def _state(target: Document, monitor: Document) -> tuple[str, bool]:
+    """Return a feed's state in a few words, and whether it needs attention."""
+    if alias_of := target.get("alias_of"):
+        return f"alias of {alias_of}", False
+    if target.get("gone"):
+        return "gone", True
+    if not target.get("visited_at"):
+        return "never fetched", False
+    if error := _error(target, monitor):
+        return error, True
+    if problems := monitor.get("problems"):
+        return count(len(problems), "problem"), True
+    active = (monitor.get("push") or {}).get("state") == "active"
+    return ("push active" if active else "ok"), False
+
+
+def _error(target: Document, monitor: Document) -> str | None:
+    """Return why the last visit failed; None if it succeeded."""
+    if not (target.get("consecutive_errors") or target.get("consecutive_gone")):
+        return None
+    last = target.get("last_visit") or {}
+    return str(monitor.get("error") or last.get("reason") or target.get("outcome") or "error")

@@ -36,7 +36,7 @@ from tests.bench.dedup.layouts import (
 from tests.integration.harness import ROOT, Db, Result, Row
 
 # The benchmark's own tests.
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.empty_database]
 PAIRS = list(combinations(range(6), 2))
 POSTS, QUERIES = 300, 100
 FAMILY = ("B6D1", "R15D2", "R1D3", "supershingles")
@@ -177,7 +177,6 @@ def test_freshets_look_up_is_verified(stored: tuple[Db, str]) -> None:
     assert all(one.probes >= 16 for one in (first, other, copy, partly))
 
 
-@pytest.mark.empty_database
 def test_scratch_is_gone_whatever_happens(stored: tuple[Db, str]) -> None:
     database, uri = stored
 

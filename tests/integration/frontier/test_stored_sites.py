@@ -124,6 +124,7 @@ def test_secrets_are_stored_as_references_only(freshet: Freshet, database: Db, s
     )
 
 
+@pytest.mark.empty_database
 def test_a_spider_class_keeps_its_name(freshet: Freshet, database: Db, site: Pages) -> None:
     done = freshet("crawl", "site", "-a", f"wrapper={shop(freshet, site, 'quotes')}")
     assert (done.code, database.list_collection_names()) == (1, [])

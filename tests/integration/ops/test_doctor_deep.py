@@ -288,6 +288,7 @@ def test_the_check_is_quick_to_end_on_a_server_that_is_away(freshet: Freshet) ->
 
 
 @pytest.mark.soak
+@pytest.mark.empty_database
 def test_memory_does_not_grow_with_the_database(stored: tuple[Db, str]) -> None:
     import asyncio
     import tracemalloc

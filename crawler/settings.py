@@ -18,7 +18,7 @@ BOT_NAME = "freshet"
 SPIDER_MODULES = ["spiders"]
 NEWSPIDER_MODULE = "spiders"
 SPIDER_LOADER_CLASS = "spiders.site.Loader"
-COMMANDS_MODULE = "crawler.commands"
+COMMANDS_MODULE = "crawler.cli.commands"
 ADDONS = {"crawler.addon.FreshetAddon": 100}
 
 # Scrapy 2.19 would open a control port for each crawl.

@@ -165,7 +165,7 @@ GENERATORS: dict[str, Callable[[], Iterable[str]]] = {
 
 def project_commands() -> Iterator[tuple[str, ScrapyCommand]]:
     """Yield the project's commands by name, each with the project's settings."""
-    for module in walk_modules_iter("crawler.commands"):
+    for module in walk_modules_iter("crawler.cli.commands"):
         kind = getattr(module, "Command", None)
         if kind is not None:
             command: ScrapyCommand = kind()

@@ -202,7 +202,7 @@ def crawl_all(freshet: Freshet, pages: Pages, db: Db, uri: str) -> None:
 
 
 def commands() -> Iterator[tuple[str, ScrapyCommand]]:
-    for module in walk_modules_iter("crawler.commands"):
+    for module in walk_modules_iter("crawler.cli.commands"):
         kind = getattr(module, "Command", None)
         if kind is not None:
             command: ScrapyCommand = kind()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.commands.cron import _command, _crawl_times
+from crawler.cli.commands.cron import _command, _crawl_times
 from crawler.config import Config
 from tests.integration.harness import ROOT, Freshet
 

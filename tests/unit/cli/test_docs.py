@@ -50,7 +50,7 @@ def test_what_is_generated_is_on_one_page(name: str) -> None:
     assert set(placeholders) == GENERATED.keys()
 
 
-@pytest.mark.parametrize("command", sorted((ROOT / "crawler/commands").glob("[a-z]*.py")))
+@pytest.mark.parametrize("command", sorted((ROOT / "crawler/cli/commands").glob("[a-z]*.py")))
 def test_every_command_has_a_section(command: Path) -> None:
     assert f"\n## scrapy {command.stem}\n" in GENERATED["commands"]
 

@@ -9,7 +9,7 @@ import pytest
 from scrapy.settings import Settings
 
 from crawler.cli.base import FreshetCommand
-from crawler.commands import replan, simulate
+from crawler.cli.commands import replan, simulate
 
 HEADINGS = {"Options", "Pages And Feeds", "Pages", "Feeds", "Overload", "Global Options"}
 

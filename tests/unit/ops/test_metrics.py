@@ -347,6 +347,6 @@ def test_the_past_is_added_to_no_gauge_but_the_last_success() -> None:
 
 
 def test_who_does_not_measure_does_not_load_the_library() -> None:
-    modules = "crawler.ops.extensions, crawler.ops.service, crawler.commands.metrics"
+    modules = "crawler.ops.extensions, crawler.ops.service, crawler.cli.commands.metrics"
     code = f"import {modules}, sys; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 import pytest
 
-from crawler.commands.learn import Command
+from crawler.cli.commands.learn import Command
 
 NOTHING = {"weeks": None, "every": None, "sample": None, "budget": None, "stop": False}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crawler.commands.replan import Command
+from crawler.cli.commands.replan import Command
 from crawler.errors import ConfigError
 from crawler.planning.options import ASKED, INTERVALS, Effect, PlanOptions, terms_of
 from crawler.utils.text import amount, count, listed, rounded_up

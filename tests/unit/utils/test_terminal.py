@@ -36,7 +36,7 @@ PRINTING = {
     "crawler/cli/duplicates_check.py",
     "crawler/cli/feeds_list.py",
     "crawler/cli/feeds.py",
-    "crawler/commands/metrics.py",
+    "crawler/cli/commands/metrics.py",
 }
 
 

@@ -11,7 +11,7 @@ from scrapy.commands import view
 from scrapy.http import Response, TextResponse
 from scrapy.utils.response import open_in_browser
 
-from crawler.commands import fetch
+from crawler.cli.commands import fetch
 from crawler.utils.terminal import complain
 
 

@@ -10,7 +10,7 @@ from scrapy import Spider
 from scrapy.commands import runspider
 from scrapy.utils.spider import iter_spider_classes
 
-from crawler.commands import crawl
+from crawler.cli.commands import crawl
 from crawler.errors import ConfigError
 
 

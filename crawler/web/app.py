@@ -27,14 +27,14 @@ from crawler.web.api_docs import docs_page
 from crawler.web.auth import guard, public
 from crawler.web.database import WebDatabase
 from crawler.web.errors import add_handlers, error_page
-from crawler.web.middleware import Audit, Errors, ProxyAndHost, SecurityHeaders
+from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, SecurityHeaders
 from crawler.web.options import WebOptions
 from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.routes import AREAS
 
 logger = logging.getLogger(__name__)
-# A route may set its own limit with `max_body_size`.
+# Areas may allow more for their own paths.
 MAX_BODY_BYTES = 2_000_000
 API_V1 = "/api/v1"
 # The path of a static file has the digest of its content.
@@ -67,7 +67,6 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        max_body_size=MAX_BODY_BYTES,
         telemetry={"tracing": False, "metrics": False, "logs": False},
         # Without it, a wrong slash would be answered before `guard` runs.
         redirect_slashes=False,
@@ -80,6 +79,8 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     _add_routes(app)
     # The last one added is the outermost.
     app.add_middleware(Audit, record=_record)
+    uploads = {path: limit for area in AREAS for path, limit in area.uploads}
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, uploads=uploads, error_page=error_page)
     app.add_middleware(ProxyAndHost, options=options, error_page=error_page)
     app.add_middleware(Errors, error_page=error_page)
     app.add_middleware(SecurityHeaders)

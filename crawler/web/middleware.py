@@ -1,4 +1,4 @@
-"""Layers around the web app: forwarded headers, Host check, security headers, errors, audit list.
+"""Layers around the web app: headers, errors, proxies, Host check, size of bodies, audit list.
 
 They see every request, including those for files and for paths without a route.
 """
@@ -6,10 +6,11 @@ They see every request, including those for files and for paths without a route.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crawler.fetch.guard import is_in_network, is_local
@@ -80,6 +81,9 @@ class ProxyAndHost:
             await self._app(scope, receive, send)
             return
         scope = {**scope, "root_path": self._options.root_path}
+        if scope["method"] == "HEAD":
+            # The server leaves the body out, by the method that it received.
+            scope["method"] = "GET"
         root = self._options.root_path
         if root and not (scope["path"] == root or scope["path"].startswith(f"{root}/")):
             # The proxy removed the prefix.
@@ -152,6 +156,47 @@ class Errors:
                 raise
             problem = "An unexpected error occurred. The log of scrapy web has the details"
             await self._error_page(scope, 500, problem)(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses bodies that are too large, before the app reads them if their length is stated.
+
+    uploads: limit in bytes by path, for paths that accept larger bodies
+    """
+
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, uploads: Mapping[str, int], error_page: ErrorPage
+    ) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._uploads = uploads
+        self._error_page = error_page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        limit = self._uploads.get(path, self._max_bytes)
+        problem = f"The request is larger than {limit / 1e6:g} MB"
+        stated = Headers(scope=scope).get("content-length", "0")
+        if not stated.isdecimal() or int(stated) > limit:
+            response = self._error_page(scope, 413, problem)
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        received = 0
+
+        async def receive_limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise HTTPException(413, problem, {"Connection": "close"})
+            return message
+
+        await self._app(scope, receive_limited, send)
 
 
 class Audit:

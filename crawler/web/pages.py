@@ -53,6 +53,7 @@ def page(
     """
     loaded = environment().get_template(template)
     values = _context(request) | context
+    values["ui"] = environment().get_template("macros.html").make_module(values)
     if fragment is not None and wants_fragment(request):
         made = loaded.new_context(values)
         text = environment().concat(loaded.blocks[fragment](made))
@@ -112,7 +113,7 @@ def _context(request: Request) -> dict[str, Any]:
     """Return the variables of every template.
 
     user, now, navigation; path_to(name, …), static(name), with_query(name=…): this page with other
-    parameters; csrf(): hidden field for forms
+    parameters; csrf(): hidden field for forms; ui: the macros of macros.html
     """
     state = request.app.state
     return {

@@ -9,13 +9,16 @@ loop with Twisted's reactor.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import signal
 import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address, ip_network
 from typing import Any, ClassVar
@@ -28,26 +31,45 @@ from crawler.errors import ConfigError
 from crawler.web.options import WebOptions
 
 logger = logging.getLogger(__name__)
-# Concurrent connections, in total and per address; proxies may have any number of the total.
-MAX_CONNECTIONS, MAX_PER_ADDRESS = 64, 32
-# Time before a connection without a request is closed, for receiving headers from the first byte
-# on, for the body, and for the client to read on when the buffers are full.
-IDLE_SECONDS, HEAD_SECONDS, BODY_SECONDS, READ_SECONDS = 30.0, 10.0, 60.0, 60.0
-MAX_HEAD_BYTES = 32_768
-# Time for requests in progress after a signal.
-STOP_SECONDS = 10
 BACKLOG = 128
 # Minimum time between log lines about closed connections.
 LOG_SECONDS = 60.0
 
 
-class Phase(Enum):
-    """What a connection waits for."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may use.
 
-    IDLE = IDLE_SECONDS
-    HEAD = HEAD_SECONDS
-    BODY = BODY_SECONDS
-    RESPONSE = 0.0
+    connections:  concurrent connections; proxies may have any number of them
+    per_address:  concurrent connections of one address
+    idle_seconds: before a connection without a request is closed
+    head_seconds: for receiving the headers, from their first byte on
+    body_seconds: for receiving the body
+    read_seconds: for the client to read on when the buffers are full
+    head_bytes:   size of the headers
+    stop_seconds: for requests in progress after a signal
+    """
+
+    connections: int = 64
+    per_address: int = 32
+    idle_seconds: float = 30.0
+    head_seconds: float = 10.0
+    body_seconds: float = 60.0
+    read_seconds: float = 60.0
+    head_bytes: int = 32_768
+    stop_seconds: int = 10
+
+
+USUAL = Limits()
+
+
+class Phase(Enum):
+    """What a connection waits for: a request, the rest of its headers or body, or the app."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    RESPONSE = "response"
 
 
 class LimitedProtocol(H11Protocol):
@@ -58,6 +80,7 @@ class LimitedProtocol(H11Protocol):
     """
 
     options: ClassVar[WebOptions]
+    limits: ClassVar[Limits]
     address = ""
     since: float | None = None
     _next_log: ClassVar[float] = 0.0
@@ -77,8 +100,8 @@ class LimitedProtocol(H11Protocol):
             and not other.transport.is_closing()
         ]  # fmt: skip
         own = [other for other in others if self.address and other.address == self.address]
-        is_many = len(own) >= MAX_PER_ADDRESS
-        if (is_many or len(others) >= MAX_CONNECTIONS) and not _make_room(
+        is_many = len(own) >= self.limits.per_address
+        if (is_many or len(others) >= self.limits.connections) and not _make_room(
             own if is_many else others
         ):
             transport.abort()
@@ -110,7 +133,7 @@ class LimitedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Start the time limit for the client to read."""
         super().pause_writing()
-        self._stalled = self.loop.call_later(READ_SECONDS, self.drop)
+        self._stalled = self.loop.call_later(self.limits.read_seconds, self.drop)
 
     def resume_writing(self) -> None:
         """Stop the time limit: the client reads."""
@@ -145,7 +168,8 @@ class LimitedProtocol(H11Protocol):
             self.since = None
         else:
             self.since = self.since or time.monotonic()
-            self._limit = self.loop.call_later(phase.value, self.drop)
+            seconds = getattr(self.limits, f"{phase.value}_seconds")
+            self._limit = self.loop.call_later(seconds, self.drop)
         self._phase = phase
 
 
@@ -189,10 +213,10 @@ def listen(options: WebOptions) -> socket.socket:
             (options.host, options.port), family=family, backlog=BACKLOG
         )
     except OSError as error:
-        hint = ". Choose another port with --port" if error.errno == 98 else ""
-        raise ConfigError(
-            f"--host {options.host} --port {options.port}: {error.strerror or error}{hint}"
-        ) from None
+        hint = ". Choose another port with --port" if error.errno == errno.EADDRINUSE else ""
+        # Python adds the address to the text of the error.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+        raise ConfigError(f"--host {options.host} --port {options.port}: {reason}{hint}") from None
     listener.setblocking(False)
     return listener
 
@@ -221,20 +245,21 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def served(
-    app: Any, options: WebOptions, listener: socket.socket
+    app: Any, options: WebOptions, listener: socket.socket, limits: Limits = USUAL
 ) -> AsyncIterator[Callable[[], None]]:
     """Serve an app inside the context, then finish the requests in progress.
 
     Yields a function that cuts the requests in progress short, for a second signal.
     """
-    protocol = type("Protocol", (LimitedProtocol,), {"options": options})
+    protocol = type("Protocol", (LimitedProtocol,), {"options": options, "limits": limits})
     # Rejected requests of scanners are not worth a line each.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     settings = uvicorn.Config(
         app, http=protocol, ws="none", interface="asgi3", lifespan="on", log_config=None,
         access_log=False, server_header=False, proxy_headers=False,
-        timeout_keep_alive=round(IDLE_SECONDS), timeout_graceful_shutdown=STOP_SECONDS,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        timeout_keep_alive=round(limits.idle_seconds),
+        timeout_graceful_shutdown=limits.stop_seconds,
+        h11_max_incomplete_event_size=limits.head_bytes,
     )  # fmt: skip
     server = _Server(settings)
 

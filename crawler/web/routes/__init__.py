@@ -22,8 +22,9 @@ from crawler.web.routes import account, board
 class Area:
     """An area of the app.
 
-    title: in the navigation; empty: not in the navigation
-    key:   pressed after `g`, goes to the area
+    title:   in the navigation; empty: not in the navigation
+    key:     pressed after `g`, goes to the area
+    uploads: paths that accept larger bodies than others, each with its limit in bytes
     """
 
     name: str
@@ -31,6 +32,7 @@ class Area:
     api: APIRouter
     title: str = ""
     key: str = ""
+    uploads: tuple[tuple[str, int], ...] = ()
 
 
 # In the order of the navigation.

@@ -143,9 +143,10 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
 async def audit_page(request: Request, _: EditorDep, store: StoreDep, place: PlaceDep) -> Response:
     """Show all changes, newest first."""
     found = await audit.entries(store.db, place.limit, place.after)
+    entries = [AuditEntry.model_validate(row) for row in found.rows]
     return page(
         request, "account/audit.html", fragment="entries",
-        entries=found.rows, next=cursor_of(found.last), place=place,
+        entries=entries, next=cursor_of(found.last), place=place,
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def _place(
         str | None,
         Query(
             max_length=MAX_CURSOR_CHARACTERS,
-            description="`next` of the page before; absent: first page",
+            description="value of next in the page before; absent: first page",
         ),
     ] = None,
 ) -> Place:

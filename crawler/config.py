@@ -340,6 +340,13 @@ class Config(BaseSettings):
         description="additional host names accepted in requests for metrics, separated by commas",
     )
 
+    # The web app.
+    web_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="host names under which the web app is reachable, separated by commas; "
+        "everybody has to sign in if there are any",
+    )
+
     # Retention.
     max_target_mb: float = Field(
         64.0, ge=0, le=1e9,
@@ -375,7 +382,7 @@ class Config(BaseSettings):
             return given
         return tuple(_host_and_port(str(pair)) for pair in given)
 
-    @field_validator("metrics_hosts", mode="before")
+    @field_validator("metrics_hosts", "web_hosts", mode="before")
     @classmethod
     def _host_names(cls, value: object) -> object:
         given = value.replace(",", " ").lower().split() if isinstance(value, str) else value

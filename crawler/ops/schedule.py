@@ -229,14 +229,14 @@ async def _run_command(words: list[str]) -> int:
                     process.kill()
 
 
-SERVICE, WORKER = "freshet.service", "freshet@.service"
+SERVICE, WORKER, WEB = "freshet.service", "freshet@.service", "freshet-web.service"
 
 
 def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
     """Return the text of a systemd unit.
 
     names:    spiders, files and folders; empty: all spiders
-    template: SERVICE, or WORKER for a unit that neither replans nor prunes
+    template: SERVICE, WORKER for a unit that neither replans nor prunes, or WEB for the web app
     """
     # Absolute paths, because a unit runs in the project folder.
     words = [

@@ -297,3 +297,15 @@ def storage_errors(advice: str = "") -> Iterator[None]:
         yield
     except PyMongoError as error:
         raise StorageError(f"MongoDB: {in_short(error)}{advice and f' ({advice})'}") from None
+
+
+@contextmanager
+def raising_unreachable() -> Iterator[None]:
+    """Raise Unreachable while the server is unavailable; other errors of the driver propagate."""
+    try:
+        yield
+    except PyMongoError as error:
+        reason = why_unavailable(error)
+        if reason is None:
+            raise
+        raise Unreachable(f"MongoDB: {reason}") from None

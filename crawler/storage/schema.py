@@ -14,12 +14,13 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 
 from crawler.errors import NewerDatabase, StorageError
 from crawler.storage import search
+from crawler.storage.accounts.schemas import ACCOUNT_INDEXES
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2
 ALREADY_THERE = 48
 # The document of `meta` with the version, and during a copy, with the source.
 META: Document = {"_id": "schema"}
@@ -87,6 +88,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "dead_letters": [_index("spider", "at")],
     "plans": [_index("spiders", "at")],
     "days": [_index("target", "day"), _index("spider", "day")],
+    **ACCOUNT_INDEXES,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from crawler.items import Kind, Outcome
+from crawler.storage.accounts.schemas import ACCOUNT_VALIDATORS
 from crawler.storage.client import Document
 from crawler.storage.dedup.registry import DEDUP_VALIDATORS
 from crawler.storage.field_schemas import (
@@ -428,4 +429,5 @@ VALIDATORS: dict[str, Document] = {
     ),
     **RUN_VALIDATORS,
     **DEDUP_VALIDATORS,
+    **ACCOUNT_VALIDATORS,
 }

@@ -67,6 +67,10 @@ class Command(FreshetCommand):
             "--worker", action="store_true",
             help="with --systemd: print the unit of additional workers, freshet@.service",
         )  # fmt: skip
+        parser.add_argument(
+            "--web", action="store_true",
+            help="with --systemd: print the unit of the web app, freshet-web.service",
+        )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the crontab lines, or the unit."""
@@ -77,7 +81,7 @@ class Command(FreshetCommand):
             stored_sites,
             with_files,
         )
-        from crawler.ops.schedule import SERVICE, WORKER, unit
+        from crawler.ops.schedule import SERVICE, WEB, WORKER, unit
 
         assert self.settings is not None
         config = self.config
@@ -90,6 +94,13 @@ class Command(FreshetCommand):
                     "--worker: workers share a crawl run through Redis, but REDIS_URL is not set. "
                     f"Set it in {env}"
                 )
+        if opts.web:
+            if not opts.systemd or opts.worker or args:
+                raise UsageError(
+                    "--web requires --systemd, without --worker and names", print_help=False
+                )
+            print_line(unit(config, [], WEB).rstrip("\n"))
+            return
         spiders = spiders_of(self.settings)
         names = [*with_files(args)]
         # The service finds the sites on its own if none are named, but crontab lines need names.

@@ -39,7 +39,10 @@ PUNCTUATION = "();<>|&"
 SYNOPSIS = ("[", "…", "|")
 # Time for a command that keeps running to start before it is terminated.
 SERVING_SECONDS = 3.0
-SERVING = (("feeds", "push"), ("metrics", "serve"), ("dashboards", "serve"), ("refresh", "run"))
+SERVING = (
+    ("feeds", "push"), ("metrics", "serve"), ("dashboards", "serve"), ("refresh", "run"),
+    ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"),
+)  # fmt: skip
 # Commands that write into the source tree, or run for minutes; they have tests of their own.
 NOT_RUN = (("genspider",), ("simulate", "feeds", "--posts"))
 SETTINGS = """

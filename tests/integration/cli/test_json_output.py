@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from scrapy.commands import ScrapyCommand
@@ -17,6 +19,9 @@ from scrapy.utils.project import get_project_settings
 
 from crawler.cli.base import ActionsCommand, FreshetCommand
 from crawler.cli.json_schemas import adapter_of, schema_of
+from crawler.storage.accounts import tokens, users
+from crawler.storage.accounts.schemas import Role, Scope
+from crawler.storage.client import Database
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.runs import DeadLetter, add_dead_letter
 from tests.conftest import Databases
@@ -91,6 +96,15 @@ COMMANDS = {
     ),
     "scrapy targets --json": "targets",
     "scrapy targets --urls --json": "targets --urls",
+    "scrapy web run --json": "web run --port 0",
+    "scrapy web token add NAME --json": "web token add anna",
+    "scrapy web token list --json": "web token list",
+    "scrapy web token revoke ID --json": "web token revoke {token}",
+    "scrapy web user add NAME --json": "web user add carla --password-stdin",
+    "scrapy web user list --json": "web user list",
+    "scrapy web user passwd NAME --json": "web user passwd anna --password-stdin",
+    "scrapy web user remove NAME --json": "web user remove berta --yes",
+    "scrapy web user role NAME ROLE --json": "web user role anna viewer",
     "scrapy wrapper check FILE URL --json": (
         "wrapper check {folder}/copies.toml {site}/list.html {site}/item-a.html"
     ),
@@ -129,10 +143,18 @@ class Sandbox:
             env = {"MONGO_URI": "", "FRESHET_DATA_DIR": self.mongo.folder}
         elif command == "db stop":
             env = {"MONGO_URI": "", "FRESHET_DATA_DIR": self.freshet.folder / "empty"}
+        if command.startswith("web run"):
+            process = self.freshet.start(*args, "--json")
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            process.terminate()
+            process.communicate()
+            return line
         if command.startswith(OWN_PROCESS):
             done = self.freshet(*args, "--json", **env)
         else:
-            done = run(self.freshet, *args, "--json", **env)
+            with patch("sys.stdin", io.StringIO("a long password\n")):
+                done = run(self.freshet, *args, "--json", **env)
         assert done.code == 0 or command.startswith("doctor"), done.err
         return done.out
 
@@ -152,11 +174,26 @@ def sandbox(
             crawl_all(freshet, pages, db, uri)
             cluster = db.posts.find_one({"duplicate_of": {"$type": "string"}})
             assert cluster is not None
+            token = add_users(uri)
             words = {
-                "site": pages.url, "folder": str(folder), "free": free,
+                "token": token, "site": pages.url, "folder": str(folder), "free": free,
                 "cluster": str(cluster["cluster"]),
             }  # fmt: skip
             yield Sandbox(freshet, words, mongo)
+
+
+def add_users(uri: str) -> str:
+    """Add two users of the web app and a token; return the token's id."""
+    now = datetime.now(UTC)
+
+    async def work(db: Database) -> str:
+        for name in ("anna", "berta"):
+            await users.add(db, name, Role.EDITOR, "hash", now)
+        _, token = await tokens.add(db, "anna", "", [Scope.READ], now, None)
+        return token.id
+
+    token: str = on(uri, work)
+    return token
 
 
 def write_files(folder: Path) -> None:

@@ -39,8 +39,9 @@ with open(path, "w") as file:
 HEAVY = {
     "numba", "numpy", "scipy", "redis", "pymongo", "aiohttp", "twisted.conch", "trafilatura",
     "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
-    "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session",
-    "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
+    "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session", "fastapi",
+    "spiders.wrapper", "datasketch", "uvicorn", "argon2", "rich.table", "rich.progress",
+    "listparser", "lxml_html_clean",
 }  # fmt: skip
 # Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (

@@ -20,7 +20,7 @@ from crawler.errors import ConfigError
 from crawler.ops import schedule as options
 from crawler.ops.doctor_sites import SETTINGS
 from crawler.ops.jobs import with_files
-from crawler.ops.schedule import SERVICE, WORKER, periodic_jobs, unit
+from crawler.ops.schedule import SERVICE, WEB, WORKER, periodic_jobs, unit
 from crawler.ops.service import REST_SECONDS
 from crawler.storage.client import with_database
 
@@ -135,7 +135,7 @@ def test_one_service_plans_and_any_number_works(compose: Part) -> None:
     assert planner.seconds is worker.seconds is None
 
 
-@pytest.mark.parametrize("name", ["planner", "worker"])
+@pytest.mark.parametrize("name", ["planner", "worker", "web"])
 def test_services_are_told_of_the_servers(compose: Part, name: str) -> None:
     service = compose["services"][name]
     env = service["environment"]
@@ -227,6 +227,18 @@ def test_units(template: str, tmp_path: Path) -> None:
             [verifier, "verify", path], check=False, capture_output=True, text=True, timeout=60
         )
         assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_the_unit_of_the_web_app_is_as_strict(tmp_path: Path) -> None:
+    config = Config.load(mongo_uri="mongodb://db/freshet", data_dir=tmp_path)
+    text = unit(config, [], WEB)
+    assert "@" not in text.replace("SystemCallFilter=@system-service", "")
+    (run,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    assert shlex.split(run.partition(" -m scrapy ")[2]) == ["web"]
+    limits = {"ProtectSystem", "NoNewPrivileges", "RestrictAddressFamilies", "SystemCallFilter"}
+    common = {line for line in unit(config, []).splitlines() if line.split("=")[0] in limits}
+    assert len(common) == len(limits)
+    assert common <= set(text.splitlines())
 
 
 def test_an_installation_that_fails_prints_why(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Action of `scrapy web` that serves the web app."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from typing_extensions import TypedDict
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.fetch.guard import is_loopback
+from crawler.utils.terminal import as_json, complain, print_line
+from crawler.web.address import address_of
+from crawler.web.options import PORT, WebOptions, proxies_of, root_path_of
+
+COMMAND = "web"
+
+
+class Serving(TypedDict):
+    """The web app that has started."""
+
+    url: str
+    """URL of the first page."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the address, and the options for reverse proxies."""
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="IP address to listen on; other addresses than loopback require users "
+        "(default: 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--port", default=str(PORT), help=f"port to listen on; 0: any free port (default: {PORT})"
+    )
+    parser.add_argument(
+        "--root-path",
+        default="",
+        metavar="PATH",
+        help="path under which a reverse proxy publishes the app, such as /freshet",
+    )
+    parser.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="IP address or network of a reverse proxy whose X-Forwarded-For, -Proto and -Host "
+        "headers are used; requires users (repeatable)",
+    )
+
+
+def run(config: Config, opts: argparse.Namespace) -> None:
+    """Serve the app until a signal; the URL is printed on stdout. Raises FreshetError."""
+    host = f"[{opts.host}]" if ":" in opts.host else opts.host
+    address = address_of(f"{host}:{opts.port}", "--host, --port")
+    options = WebOptions(
+        host=address.host,
+        port=address.port,
+        root_path=root_path_of(opts.root_path),
+        proxies=proxies_of(opts.trusted_proxy),
+        hosts=config.web_hosts,
+    )
+    asyncio.run(_serve(config, options, opts))
+
+
+async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) -> None:
+    # FastAPI is slow to import, and --help does not need it.
+    from crawler.web.app import create_app
+    from crawler.web.serving import listen, serve_until_signal, url_of
+
+    if not options.is_private:
+        await _require_users(config, options)
+    listener = listen(options)
+    url = url_of(listener, options.root_path)
+
+    def ready() -> None:
+        if opts.json:
+            print_line(as_json(Serving(url=url)))
+        else:
+            complain(COMMAND, f"serving {url}")
+
+    try:
+        await serve_until_signal(create_app(config, options), options, listener, ready)
+    finally:
+        listener.close()
+
+
+async def _require_users(config: Config, options: WebOptions) -> None:
+    """Raise ConfigError if the app would be open to other machines without any user."""
+    from crawler.storage.accounts import users
+    from crawler.storage.store import opened
+
+    async with opened(config) as db:
+        if await users.any_exists(db):
+            return
+    if not is_loopback(options.host):
+        reason = f"--host {options.host}: other machines could change everything without signing in"
+    elif options.proxies:
+        reason = "--trusted-proxy: everybody behind the proxy could change everything"
+    else:
+        reason = "FRESHET_WEB_HOSTS: other machines could change everything without signing in"
+    raise ConfigError(f"{reason}. Run scrapy web user add NAME --role editor first")

@@ -1,0 +1,101 @@
+"""`api_tokens`: tokens with which programs use the JSON API, by their hashes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from crawler.errors import ConfigError
+from crawler.storage.accounts.schemas import Scope
+from crawler.storage.accounts.sessions import ID_BYTES, USE, digest
+from crawler.storage.client import UNJOURNALED, Database, Document
+
+# Begins each token, so that scanners for leaked secrets can recognize it.
+PREFIX = "freshet_"
+ID_CHARACTERS = 12
+MAX_LABEL_CHARACTERS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token without its secret.
+
+    id: beginning of its hash
+    """
+
+    id: str
+    user: str
+    label: str
+    scopes: frozenset[Scope]
+    created_at: datetime
+    used_at: datetime | None
+    expires_at: datetime | None
+
+    @classmethod
+    def of(cls, document: Document) -> Self:
+        """Return the token that a document describes."""
+        return cls(
+            id=document["_id"][:ID_CHARACTERS],
+            user=document["user"],
+            label=document["label"],
+            scopes=frozenset(map(Scope, document["scopes"])),
+            created_at=document["created_at"],
+            used_at=document["used_at"],
+            expires_at=document.get("expires_at"),
+        )
+
+
+async def add(
+    db: Database,
+    user: str,
+    label: str,
+    scopes: Iterable[Scope],
+    now: datetime,
+    expires_at: datetime | None = None,
+) -> tuple[str, Token]:
+    """Add a token; return the secret, which is not stored, and the token."""
+    secret = PREFIX + secrets.token_urlsafe(ID_BYTES)
+    row: Document = {
+        "_id": digest(secret), "user": user, "label": label[:MAX_LABEL_CHARACTERS],
+        "scopes": sorted(map(str, scopes)), "created_at": now, "used_at": None,
+    }  # fmt: skip
+    if expires_at is not None:
+        row["expires_at"] = expires_at
+    await db.api_tokens.insert_one(row)
+    return secret, Token.of(row)
+
+
+async def find(db: Database, secret: str, now: datetime) -> Token | None:
+    """Return the token of a secret; None if it was revoked, has expired or never existed."""
+    row = await db.api_tokens.find_one({"_id": digest(secret)})
+    if row is None or ("expires_at" in row and row["expires_at"] <= now):
+        return None
+    if row["used_at"] is None or now >= row["used_at"] + USE:
+        used = {"$set": {"used_at": now}}
+        lazy = db.api_tokens.with_options(write_concern=UNJOURNALED)
+        await lazy.update_one({"_id": row["_id"]}, used)
+    return Token.of(row)
+
+
+async def of_user(db: Database, user: str | None = None) -> list[Token]:
+    """Return the tokens of a user, of all users if None, oldest first."""
+    query: Document = {} if user is None else {"user": user}
+    return [Token.of(row) async for row in db.api_tokens.find(query).sort([("created_at", 1)])]
+
+
+async def revoke(db: Database, token_id: str, user: str | None = None) -> Token:
+    """Delete a token by its id; raises ConfigError if there is none, or not of this user."""
+    tokens = [token for token in await of_user(db, user) if token.id == token_id]
+    if not tokens:
+        raise ConfigError(f"token not found: {token_id!r}. See scrapy web token list")
+    # The id has no characters with a meaning in patterns: it equals that of a stored token.
+    await db.api_tokens.delete_one({"_id": {"$regex": f"^{tokens[0].id}"}, "user": tokens[0].user})
+    return tokens[0]
+
+
+async def revoke_all(db: Database, user: str) -> None:
+    """Delete all tokens of a user."""
+    await db.api_tokens.delete_many({"user": user})

@@ -1,0 +1,115 @@
+"""`users`: names, roles and password hashes of the people who use the web app."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from pymongo.errors import DuplicateKeyError
+
+from crawler.errors import ConfigError
+from crawler.storage.accounts import sessions, tokens
+from crawler.storage.accounts.schemas import Role
+from crawler.storage.client import Database, Document
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_.@+-]{0,63}", re.ASCII)
+# Names under which the audit list has changes that no user made.
+RESERVED = frozenset({"local", "command line"})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUser:
+    """A user. password_at: when the password was set."""
+
+    name: str
+    role: Role
+    password_hash: str
+    created_at: datetime
+    password_at: datetime
+
+    @classmethod
+    def of(cls, document: Document) -> Self:
+        """Return the user that a document describes."""
+        return cls(
+            name=document["_id"],
+            role=Role(document["role"]),
+            password_hash=document["password_hash"],
+            created_at=document["created_at"],
+            password_at=document["password_at"],
+        )
+
+
+def name_of(text: str) -> str:
+    """Return the stored form of a user name; raises ConfigError if it is invalid."""
+    name = text.strip().lower()
+    if not NAME.fullmatch(name) or name in RESERVED:
+        raise ConfigError(
+            f"invalid user name: {text[:80]!r}. Use up to 64 letters, digits and _ . @ + -, such "
+            "as anna"
+        )
+    return name
+
+
+async def any_exists(db: Database) -> bool:
+    """Return whether there is a user."""
+    return await db.users.find_one({}, {"_id": 1}) is not None
+
+
+async def find(db: Database, name: str) -> StoredUser | None:
+    """Return the user of a name in its stored form; None if there is none."""
+    row = await db.users.find_one({"_id": name})
+    return StoredUser.of(row) if row else None
+
+
+async def everyone(db: Database) -> list[StoredUser]:
+    """Return all users by name."""
+    return [StoredUser.of(row) async for row in db.users.find().sort("_id")]
+
+
+async def add(db: Database, name: str, role: Role, password_hash: str, now: datetime) -> None:
+    """Add a user; raises ConfigError if the name is taken."""
+    row = {
+        "_id": name, "role": str(role), "password_hash": password_hash, "created_at": now,
+        "password_at": now,
+    }  # fmt: skip
+    try:
+        await db.users.insert_one(row)
+    except DuplicateKeyError:
+        raise taken(name) from None
+
+
+async def set_password(db: Database, name: str, password_hash: str, now: datetime) -> None:
+    """Set a user's password and end all sessions of the user; raises ConfigError without user."""
+    update = {"$set": {"password_hash": password_hash, "password_at": now}}
+    if not (await db.users.update_one({"_id": name}, update)).matched_count:
+        raise await unknown(db, name)
+    await sessions.end_all(db, name)
+
+
+async def set_role(db: Database, name: str, role: Role) -> None:
+    """Set a user's role, effective from the next request; raises ConfigError without user."""
+    if not (await db.users.update_one({"_id": name}, {"$set": {"role": str(role)}})).matched_count:
+        raise await unknown(db, name)
+
+
+async def remove(db: Database, name: str) -> None:
+    """Remove a user with all sessions and tokens; raises ConfigError without user."""
+    if not (await db.users.delete_one({"_id": name})).deleted_count:
+        raise await unknown(db, name)
+    await sessions.end_all(db, name)
+    await tokens.revoke_all(db, name)
+
+
+def taken(name: str) -> ConfigError:
+    """Return the error for a user that exists already."""
+    return ConfigError(
+        f"user exists: {name!r}. To set another password: scrapy web user passwd {name}"
+    )
+
+
+async def unknown(db: Database, name: str) -> ConfigError:
+    """Return the error for a user that does not exist."""
+    names = ", ".join([user.name for user in await everyone(db)])
+    return ConfigError(f"user not found: {name!r}. Users: {names or 'none'}")

@@ -1,0 +1,152 @@
+"""The web app: pages for people and the same as JSON, on FastAPI.
+
+`create_app` connects the layers of `middleware`, the dependency `auth.guard`, and the areas in
+`routes`. `serving` runs the app.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+import crawler
+from crawler.config import Config
+from crawler.errors import StorageError
+from crawler.storage.accounts import audit
+from crawler.utils.time import Clock
+from crawler.web.api_docs import docs_page
+from crawler.web.auth import guard, public
+from crawler.web.database import WebDatabase
+from crawler.web.errors import add_handlers, error_page
+from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, SecurityHeaders
+from crawler.web.options import WebOptions
+from crawler.web.pages import STATIC
+from crawler.web.passwords import FailureLimit, Hashing
+from crawler.web.routes import AREAS
+
+logger = logging.getLogger(__name__)
+# Areas may allow more for their own paths.
+MAX_BODY_BYTES = 2_000_000
+API_V1 = "/api/v1"
+# The path of a static file has the digest of its content.
+FOREVER = "public, max-age=31536000, immutable"
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
+    """Return the app. It opens the database when it is first needed."""
+    options = options or WebOptions()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await app.state.database.close()
+
+    app = FastAPI(
+        title="Freshet",
+        version=crawler.__version__,
+        lifespan=lifespan,
+        dependencies=[Depends(guard)],
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+        # Without it, a wrong slash would be answered before `guard` runs.
+        redirect_slashes=False,
+    )
+    app.state.options = options
+    app.state.database = WebDatabase(config)
+    app.state.hashing, app.state.failures = Hashing(), FailureLimit()
+    app.state.navigation = [area for area in AREAS if area.title]
+    add_handlers(app)
+    _add_routes(app)
+    # The last one added is the outermost.
+    app.add_middleware(Audit, record=_record)
+    uploads = {path: limit for area in AREAS for path, limit in area.uploads}
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, uploads=uploads, error_page=error_page)
+    app.add_middleware(ProxyAndHost, options=options, error_page=error_page)
+    app.add_middleware(Errors, error_page=error_page)
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    app.add_api_route("/health", health, methods=["GET"], name="health", include_in_schema=False)
+    api = APIRouter(
+        prefix=API_V1,
+        # For the reference only: `guard` reads the token.
+        dependencies=[Depends(HTTPBearer(auto_error=False, description="scrapy web token add"))],
+        responses={code: {"model": Problem} for code in (401, 403, 422, 503)},
+    )
+    for area in AREAS:
+        app.include_router(area.router, include_in_schema=False)
+        api.include_router(area.api)
+    app.include_router(api)
+    app.add_api_route(
+        "/api/openapi.json", openapi, methods=["GET"], name="api.schema", include_in_schema=False
+    )
+    app.add_api_route(
+        "/api/docs", docs_page, methods=["GET"], name="api.docs", include_in_schema=False
+    )
+    app.mount("/static", _Files(directory=STATIC), name="static")
+
+
+@public
+async def health(request: Request) -> JSONResponse:
+    """Return whether the app and its database work; needs no sign-in and says nothing else."""
+    database: WebDatabase = request.app.state.database
+    problem = await database.problem()
+    content = {"status": "ok" if problem is None else "database unavailable"}
+    return JSONResponse(content, 200 if problem is None else 503)
+
+
+async def openapi(request: Request) -> JSONResponse:
+    """Return the OpenAPI description of the JSON API."""
+    return JSONResponse(request.app.openapi())
+
+
+class _Files(StaticFiles):
+    """The files of `static`; browsers keep those whose path has their digest."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        is_named = b"v=" in scope["query_string"] and response.status_code in (200, 304)
+        response.headers["Cache-Control"] = FOREVER if is_named else "no-cache"
+        return response
+
+
+async def _record(scope: Scope, status: int) -> None:
+    """Add a write to the audit list; a failure is logged, because the write was made."""
+    user = scope.get("state", {}).get("user")
+    app: FastAPI = scope["app"]
+    database: WebDatabase = app.state.database
+    request = Request(scope)
+    action = f"{request.method} {request.url.path}"
+    now: datetime = Clock(database.config.clock_offset_hours).now()
+    name = user.name if user else "?"
+    try:
+        async with database.opened() as store:
+            await audit.add(
+                store.db, now, name, action,
+                detail=scope.get("state", {}).get("audit", ""),
+                address=request.client.host if request.client else "", status=status,
+            )  # fmt: skip
+    except StorageError:
+        logger.exception("Audit entry not stored: %s by %s", action, name)

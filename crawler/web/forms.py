@@ -1,0 +1,85 @@
+"""HTML forms: values that were sent, and what is wrong with each of them.
+
+A form that is rejected is shown again with all values kept, and each problem beside its field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+MAX_FIELDS = 1000
+# Values of these fields are not sent back to the browser.
+SECRET = "password"
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(slots=True)
+class Form:
+    """The values of a form, and its problems.
+
+    values:   first value by field
+    lists:    all values by field, for checkboxes and multiple choices
+    problems: message by field; the empty field stands for the whole form
+    """
+
+    values: dict[str, str] = field(default_factory=dict)
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    async def read(cls, request: Request) -> Self:
+        """Read the fields that a browser sent; files are left out."""
+        sent = await request.form(max_fields=MAX_FIELDS)
+        form = cls()
+        for name, value in sent.multi_items():
+            if isinstance(value, str):
+                form.values.setdefault(name, value)
+                form.lists.setdefault(name, []).append(value)
+        return form
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return a form with the current values of what it edits."""
+        texts = {name: "" if value is None else str(value) for name, value in values.items()}
+        return cls(texts, {name: [text] for name, text in texts.items()})
+
+    def __getitem__(self, name: str) -> str:
+        """Return the value of a field, empty without one; never a password."""
+        return "" if SECRET in name else self.values.get(name, "")
+
+    def secret(self, name: str) -> str:
+        """Return the value of a field with a password."""
+        return self.values.get(name, "")
+
+    def reject(self, name: str, problem: object) -> None:
+        """Record a problem of a field, or with an empty name of the whole form."""
+        self.problems.setdefault(name, str(problem))
+
+    @property
+    def is_valid(self) -> bool:
+        """Return whether no problem was recorded."""
+        return not self.problems
+
+    def parse(self, model: type[Model]) -> Model | None:
+        """Return the values as a model; None, with the problems recorded, if they do not fit.
+
+        Fields of the model that are lists get all values of the field.
+        """
+        given: dict[str, Any] = {}
+        for name, info in model.model_fields.items():
+            if name in self.values:
+                is_list = "list" in str(info.annotation) or "tuple" in str(info.annotation)
+                given[name] = self.lists[name] if is_list else self.values[name]
+        try:
+            return model.model_validate(given)
+        except ValidationError as error:
+            for each in error.errors(include_url=False):
+                name = str(each["loc"][0]) if each["loc"] else ""
+                message = "is missing" if each["type"] == "missing" else each["msg"]
+                self.reject(name, message.removeprefix("Value error, "))
+            return None

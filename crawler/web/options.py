@@ -1,0 +1,67 @@
+"""Options of the web app: where it listens, which proxies it trusts, and who has to sign in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from crawler.errors import ConfigError
+from crawler.fetch.guard import is_loopback
+
+PORT = 8787
+ROOT_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)+", re.ASCII)
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class WebOptions:
+    """Validated options of the web app.
+
+    host, port: IP address of this machine and port; port 0: any free port
+    root_path:  path under which a reverse proxy publishes the app; empty: `/`
+    proxies:    networks whose X-Forwarded-* headers are believed
+    hosts:      host names accepted in requests, in addition to those of this machine
+    """
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    root_path: str = ""
+    proxies: tuple[Network, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def is_private(self) -> bool:
+        """Return whether only programs on this machine can reach the app."""
+        return is_loopback(self.host) and not self.proxies and not self.hosts
+
+    def trusts(self, address: str) -> bool:
+        """Return whether a client is a reverse proxy of this app."""
+        try:
+            client = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return any(client in network for network in self.proxies)
+
+
+def root_path_of(text: str) -> str:
+    """Parse `--root-path`; raises ConfigError."""
+    path = text.rstrip("/")
+    if path and not ROOT_PATH.fullmatch(path):
+        raise ConfigError(f"--root-path: {text!r} is not a path. Example: /freshet")
+    return path
+
+
+def proxies_of(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Parse the values of `--trusted-proxy`; raises ConfigError."""
+    networks = []
+    for text in texts:
+        try:
+            networks.append(ip_network(text.strip()))
+        except ValueError:
+            raise ConfigError(
+                f"--trusted-proxy: {text!r} is not an IP address or network. Examples: 127.0.0.1, "
+                "10.0.0.0/8"
+            ) from None
+    return tuple(networks)

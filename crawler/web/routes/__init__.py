@@ -1,0 +1,42 @@
+"""The areas of the web app, one module each.
+
+A module of an area has
+
+router  an APIRouter with pages; its first page is the route named `AREA.index`
+api     an APIRouter with the same as JSON, below /api/v1
+
+Templates of an area are in `templates/AREA`, scripts in `static/AREA.js`. All routes pass
+`crawler.web.auth.guard`: they need a signed-in user, and an editor for every method that writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+
+from crawler.web.routes import account, board
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """An area of the app.
+
+    title:   in the navigation; empty: not in the navigation
+    key:     pressed after `g`, goes to the area
+    uploads: paths that accept larger bodies than others, each with its limit in bytes
+    """
+
+    name: str
+    router: APIRouter
+    api: APIRouter
+    title: str = ""
+    key: str = ""
+    uploads: tuple[tuple[str, int], ...] = ()
+
+
+# In the order of the navigation.
+AREAS = (
+    Area("board", board.router, board.api, "Board", "b"),
+    Area("account", account.router, account.api, "Account", "a"),
+)

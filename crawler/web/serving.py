@@ -1,0 +1,302 @@
+"""Serves the web app with uvicorn in the running loop, with limits on what clients may use.
+
+Limited are the connections, in total and per address, the time for the headers and the body of a
+request, for reading a response and between requests, and the size of headers. The size of bodies is
+limited by the app. No signal handlers and no event loop are installed, so the server also runs in a
+loop with Twisted's reactor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_address, ip_network
+from typing import Any, ClassVar
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from crawler.errors import ConfigError
+from crawler.web.options import WebOptions
+
+logger = logging.getLogger(__name__)
+BACKLOG = 128
+# Minimum time between log lines about closed connections.
+LOG_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may use.
+
+    connections:  concurrent connections; proxies may have any number of them
+    per_address:  concurrent connections of one address
+    idle_seconds: before a connection without a request is closed
+    head_seconds: for receiving the headers, from their first byte on
+    body_seconds: for receiving the body
+    read_seconds: for the client to read on when the buffers are full
+    head_bytes:   size of the headers
+    stop_seconds: for requests in progress after a signal
+    """
+
+    connections: int = 64
+    per_address: int = 32
+    idle_seconds: float = 30.0
+    head_seconds: float = 10.0
+    body_seconds: float = 60.0
+    read_seconds: float = 60.0
+    head_bytes: int = 32_768
+    stop_seconds: int = 10
+
+
+USUAL = Limits()
+
+
+class Phase(Enum):
+    """What a connection waits for: a request, the rest of its headers or body, or the app."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    RESPONSE = "response"
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection with time limits.
+
+    address: by which connections are counted, see `client_address`
+    since:   when the connection began to wait for a complete request; None while one is handled
+    """
+
+    options: ClassVar[WebOptions]
+    limits: ClassVar[Limits]
+    address = ""
+    since: float | None = None
+    _next_log: ClassVar[float] = 0.0
+    _phase = Phase.RESPONSE
+    _limit: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start waiting for the first request, or refuse the connection."""
+        super().connection_made(transport)
+        host = self.client[0] if self.client else ""
+        self.address = "" if self.options.trusts(host) else client_address(host)
+        others: list[LimitedProtocol] = [
+            other
+            for other in self.connections
+            if isinstance(other, LimitedProtocol) and other is not self
+            and not other.transport.is_closing()
+        ]  # fmt: skip
+        own = [other for other in others if self.address and other.address == self.address]
+        is_many = len(own) >= self.limits.per_address
+        if (is_many or len(others) >= self.limits.connections) and not _make_room(
+            own if is_many else others
+        ):
+            transport.abort()
+            return
+        self._enter(Phase.IDLE)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limits."""
+        for timer in (self._limit, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Start the time limit of the headers with the first byte, and of the body after them."""
+        if self._phase is Phase.IDLE:
+            self._enter(Phase.HEAD)
+        super().data_received(data)
+        self._follow()
+
+    def on_response_complete(self) -> None:
+        """Start waiting for the next request."""
+        # A body that the app did not read may still arrive: its time limit goes on.
+        if self.conn.their_state is not h11.SEND_BODY:
+            self._enter(Phase.IDLE)
+        super().on_response_complete()
+        self._follow()
+
+    def pause_writing(self) -> None:
+        """Start the time limit for the client to read."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.limits.read_seconds, self.drop)
+
+    def resume_writing(self) -> None:
+        """Stop the time limit: the client reads."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+        super().resume_writing()
+
+    def drop(self) -> None:
+        """Close the connection immediately, without sending buffered data."""
+        self.transport.abort()
+
+    def _follow(self) -> None:
+        """Enter the phase that the parser is in."""
+        state = self.conn.their_state
+        if state is h11.SEND_BODY:
+            if self._phase is not Phase.BODY:
+                self._enter(Phase.BODY)
+        elif state is h11.IDLE:
+            if self._phase is Phase.IDLE and self.conn.trailing_data[0]:
+                self._enter(Phase.HEAD)
+        elif not self._has_answered():
+            self._enter(Phase.RESPONSE)
+
+    def _has_answered(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _enter(self, phase: Phase) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+        if phase is Phase.RESPONSE:
+            self.since = None
+        else:
+            self.since = self.since or time.monotonic()
+            seconds = getattr(self.limits, f"{phase.value}_seconds")
+            self._limit = self.loop.call_later(seconds, self.drop)
+        self._phase = phase
+
+
+def _make_room(candidates: Iterable[LimitedProtocol]) -> bool:
+    """Close the connection that has waited longest for a request, of the address with most of them.
+
+    Returns False if no connection waits.
+    """
+    waiting = [each for each in candidates if each.since is not None]
+    if not waiting:
+        return False
+    counts = Counter(each.address for each in waiting)
+    most = max(counts.values())
+    of_most = [each for each in waiting if counts[each.address] == most]
+    min(of_most, key=lambda each: each.since or 0.0).drop()
+    if (now := time.monotonic()) >= LimitedProtocol._next_log:
+        LimitedProtocol._next_log = now + LOG_SECONDS
+        logger.warning("Too many connections: closed the oldest without a complete request")
+    return True
+
+
+def client_address(host: str) -> str:
+    """Return the address by which connections are counted.
+
+    For IPv6 this is the /64 network, because a single user usually has a whole one.
+    """
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return str(address)
+    return str(address.ipv4_mapped or ip_network((int(address), 64), strict=False))
+
+
+def listen(options: WebOptions) -> socket.socket:
+    """Listen at the address of the options; raises ConfigError if that fails."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        listener = socket.create_server(
+            (options.host, options.port), family=family, backlog=BACKLOG
+        )
+    except OSError as error:
+        hint = ". Choose another port with --port" if error.errno == errno.EADDRINUSE else ""
+        # Python adds the address to the text of the error.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+        raise ConfigError(f"--host {options.host} --port {options.port}: {reason}{hint}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket, root_path: str = "") -> str:
+    """Return the URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{root_path}/"
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Set `is_ready` when requests are accepted."""
+        await super().startup(sockets)
+        self.is_ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals to the caller, who owns the loop."""
+        yield
+
+
+@asynccontextmanager
+async def served(
+    app: Any, options: WebOptions, listener: socket.socket, limits: Limits = USUAL
+) -> AsyncIterator[Callable[[], None]]:
+    """Serve an app inside the context, then finish the requests in progress.
+
+    Yields a function that cuts the requests in progress short, for a second signal.
+    """
+    protocol = type("Protocol", (LimitedProtocol,), {"options": options, "limits": limits})
+    # Rejected requests of scanners are not worth a line each.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    settings = uvicorn.Config(
+        app, http=protocol, ws="none", interface="asgi3", lifespan="on", log_config=None,
+        access_log=False, server_header=False, proxy_headers=False,
+        timeout_keep_alive=round(limits.idle_seconds),
+        timeout_graceful_shutdown=limits.stop_seconds,
+        h11_max_incomplete_event_size=limits.head_bytes,
+    )  # fmt: skip
+    server = _Server(settings)
+
+    def hurry() -> None:
+        server.force_exit = True
+
+    serving = asyncio.create_task(server.serve([listener]))
+    starting = asyncio.create_task(server.is_ready.wait())
+    try:
+        await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            await serving
+        yield hurry
+    finally:
+        starting.cancel()
+        server.should_exit = True
+        await serving
+
+
+async def serve_until_signal(
+    app: Any, options: WebOptions, listener: socket.socket, ready: Callable[[], None]
+) -> None:
+    """Serve an app until SIGINT or SIGTERM; a second signal cuts requests in progress short.
+
+    ready: called when requests are accepted
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with served(app, options, listener) as hurry:
+            ready()
+            await stop.wait()
+            for number in numbers:
+                loop.add_signal_handler(number, hurry)
+    finally:
+        with suppress(ValueError):
+            for number in numbers:
+                loop.remove_signal_handler(number)

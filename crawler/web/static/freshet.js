@@ -1,0 +1,66 @@
+// Times in the reader's zone, keyboard shortcuts, dialogs, and the token of htmx requests.
+"use strict";
+
+(() => {
+  const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+  const short = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+  // The server prints times in UTC; without this script they stay correct.
+  function localize(root) {
+    for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
+      const at = new Date(time.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      time.title = `${exact.format(at)} (${time.dateTime})`;
+      if (!("relative" in time.dataset)) time.textContent = short.format(at);
+      time.dataset.local = "";
+    }
+  }
+
+  function isTyping(element) {
+    return element.isContentEditable || /^(INPUT|SELECT|TEXTAREA)$/.test(element.tagName);
+  }
+
+  const SEQUENCE_MILLISECONDS = 1500;
+  let wentAt = 0;
+
+  function onKey(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    if (document.querySelector("dialog[open]")) return;
+    if (Date.now() - wentAt < SEQUENCE_MILLISECONDS) {
+      wentAt = 0;
+      for (const link of document.querySelectorAll("nav a[data-key]")) {
+        if (link.dataset.key !== event.key) continue;
+        event.preventDefault();
+        link.click();
+        return;
+      }
+    }
+    if (event.key === "g") {
+      wentAt = Date.now();
+    } else if (event.key === "/") {
+      const search = document.querySelector("[data-search]");
+      if (!search) return;
+      event.preventDefault();
+      search.focus();
+    } else if (event.key === "?") {
+      document.getElementById("keys").showModal();
+    }
+  }
+
+  document.addEventListener("keydown", onKey);
+  document.addEventListener("click", (event) => {
+    const opener = event.target.closest("[data-opens]");
+    if (opener) document.getElementById(opener.dataset.opens).showModal();
+  });
+  // A form with data-confirm asks before it is sent.
+  document.addEventListener("submit", (event) => {
+    const question = event.target.dataset.confirm;
+    if (question && !window.confirm(question)) event.preventDefault();
+  });
+  document.addEventListener("htmx:config:request", (event) => {
+    const token = document.querySelector('meta[name="csrf-token"]');
+    event.detail.ctx.request.headers["X-CSRF-Token"] = token.content;
+  });
+  document.addEventListener("htmx:after:swap", () => localize(document));
+  localize(document);
+})();

@@ -1,0 +1,475 @@
+"""The usual attacks on web apps (OWASP), and who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
+
+from crawler.storage.accounts import tokens
+from crawler.storage.accounts.schemas import Scope
+from crawler.storage.store import opened
+from crawler.web import passwords
+from crawler.web.auth import guard, local_path
+from crawler.web.dependencies import StoreDep
+from crawler.web.middleware import SAFE_METHODS
+from crawler.web.options import WebOptions
+from crawler.web.routes import account
+from tests.integration.harness import Db
+from tests.integration.web.browser import (
+    NOW,
+    OPEN,
+    PASSWORD,
+    Browser,
+    Browsers,
+    browsers_of,
+    put_user,
+)
+
+pytestmark = pytest.mark.mongo
+HTTPS = "https://127.0.0.1:8787"
+
+
+def routes(app: FastAPI) -> Iterator[Any]:
+    """Yield path, methods, endpoint and dependencies of all routes."""
+    for route in app.routes:
+        if isinstance(route, APIRoute):
+            yield route
+        elif hasattr(route, "effective_route_contexts"):
+            yield from route.effective_route_contexts()
+
+
+def test_every_route_is_guarded(browsers: Browsers) -> None:
+    found = list(routes(browsers.app))
+    assert {"/", "/sign-in", "/account", "/api/v1/sites", "/health"} <= {r.path for r in found}
+    for route in found:
+        assert guard in {each.dependency for each in route.dependencies}, route.path
+
+
+PUBLIC = {("GET", "/health"), ("GET", "/sign-in"), ("POST", "/sign-in")}
+OF_VIEWERS = {("POST", "/sign-out"), ("POST", "/account/password")}
+
+
+def test_strangers_reach_no_route_that_is_not_public(browsers: Browsers) -> None:
+    stranger = browsers()
+    for route in routes(browsers.app):
+        for method in route.methods:
+            if (method, route.path) in PUBLIC:
+                continue
+            headers = {"Origin": stranger.origin, "X-CSRF-Token": stranger.token()}
+            answer = stranger.request(method, route.path, headers=headers)
+            assert answer.status_code in (401, 303), (method, route.path)
+            if answer.status_code == 303:
+                assert answer.headers["location"].startswith("/sign-in")
+
+
+def test_viewers_reach_no_route_that_writes(browsers: Browsers, vic: Browser) -> None:
+    @browsers.app.put("/api/v1/write")
+    async def write(store: StoreDep) -> None:
+        raise AssertionError("a viewer reached a write")
+
+    writes = [
+        (method, route.path)
+        for route in routes(browsers.app)
+        for method in route.methods - SAFE_METHODS
+        if (method, route.path) not in PUBLIC | OF_VIEWERS
+    ]
+    assert ("PUT", "/api/v1/write") in writes, "routes of the future are guarded as well"
+    headers = {"Origin": vic.origin, "X-CSRF-Token": vic.token("/account")}
+    for method, path in writes:
+        answer = vic.request(method, path, headers=headers)
+        assert answer.status_code == 403, (method, path)
+        assert "viewers cannot change anything" in answer.text
+    assert vic.get("/account/audit").status_code == 403
+    assert vic.get("/").status_code == 200
+
+
+def test_a_form_of_another_site_is_refused(anna: Browser) -> None:
+    token = anna.token("/account")
+    fields = {"password": PASSWORD, "new_password": "another long password"}
+    forged = [
+        anna.post("/account/password", fields),
+        anna.post("/account/password", fields | {"csrf": "0" * 64}),
+        anna.post("/account/password", fields | {"csrf": "é"}),
+        anna.post("/account/password", fields | {"csrf": token}, Origin="https://evil.example"),
+        anna.post("/account/password", fields | {"csrf": token}, Origin="null"),
+        anna.request(
+            "POST", "/account/password", data=fields | {"csrf": token},
+            headers={"Sec-Fetch-Site": "cross-site"},
+        ),
+    ]  # fmt: skip
+    assert [answer.status_code for answer in forged] == [403] * len(forged)
+    assert anna.post("/account/password", fields | {"csrf": token}).status_code == 303
+
+
+def test_a_token_of_another_session_is_refused(anna: Browser, vic: Browser) -> None:
+    assert anna.post("/sign-out", {"csrf": vic.token("/account")}).status_code == 403
+    assert anna.get("/").status_code == 200
+
+
+def test_a_session_id_prepared_by_an_attacker_is_worthless(
+    browsers: Browsers, database: Db
+) -> None:
+    victim = browsers()
+    victim.cookies.set("freshet", "known-to-the-attacker", domain="127.0.0.1")
+    assert victim.sign_in("anna").status_code == 303
+    ids = [cookie.value for cookie in victim.cookies.jar if cookie.name == "freshet"]
+    assert "known-to-the-attacker" not in ids[-1:]
+    attacker = browsers()
+    attacker.cookies.set("freshet", "known-to-the-attacker", domain="127.0.0.1")
+    assert attacker.get("/").status_code == 303
+    assert database.sessions.count_documents({}) == 1
+
+
+def test_each_sign_in_changes_the_session_and_ends_the_one_before(
+    browsers: Browsers, anna: Browser
+) -> None:
+    before = anna.cookies["freshet"]
+    assert anna.sign_in("anna").status_code == 303
+    assert anna.cookies["freshet"] != before
+    assert anna.get("/").status_code == 200
+    thief = browsers()
+    thief.cookies.set("freshet", before, domain="127.0.0.1")
+    assert thief.get("/").headers["location"].startswith("/sign-in")
+
+
+def test_signing_out_ends_the_session_on_the_server(anna: Browser, database: Db) -> None:
+    kept = anna.cookies["freshet"]
+    assert anna.post("/sign-out", {"csrf": anna.token("/account")}).status_code == 303
+    assert "freshet" not in anna.cookies
+    assert database.sessions.count_documents({}) == 0
+    anna.cookies.set("freshet", kept, domain="127.0.0.1")
+    assert anna.get("/").status_code == 303
+
+
+def test_a_new_password_ends_the_other_sessions(browsers: Browsers, anna: Browser) -> None:
+    other = browsers(address="203.0.113.11")
+    assert other.sign_in("anna").status_code == 303
+    form = {"password": PASSWORD, "new_password": "another long password"}
+    done = anna.post("/account/password", form | {"csrf": anna.token("/account")})
+    assert done.status_code == 303
+    assert (anna.get("/").status_code, other.get("/").status_code) == (200, 303)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "https://evil.example/", "//evil.example", "///evil.example", "/\\evil.example",
+        "\\\\evil.example", "javascript:alert(1)", "/\t/evil.example", "/%0d%0aX-A: b\r\nX-B: c",
+        "evil.example", "", "/" + "x" * 5000, "http:evil.example", "/é",
+    ],
+)  # fmt: skip
+def test_redirects_stay_in_the_app(browsers: Browsers, path: str) -> None:
+    answer = browsers().sign_in("anna", next=path)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert "x-b" not in answer.headers
+
+
+def test_the_way_back_leads_to_the_page_that_required_a_sign_in(browsers: Browsers) -> None:
+    browser = browsers()
+    location = browser.get("/account?x=1").headers["location"]
+    assert location == "/sign-in?next=/account%3Fx%3D1"
+    assert browser.sign_in("anna", next="/account?x=1").headers["location"] == "/account?x=1"
+    assert local_path("/a?b=c#d", "/") == "/a?b=c#d"
+
+
+def test_guessing_passwords_is_limited_by_user_and_by_address(
+    browsers: Browsers, database: Db
+) -> None:
+    attacker = browsers()
+    for _ in range(passwords.MAX_FAILURES):
+        assert attacker.sign_in("anna", "wrong").status_code == 401
+    blocked = attacker.sign_in("anna")
+    assert blocked.status_code == 429, "even with the right password"
+    assert int(blocked.headers["retry-after"]) <= passwords.WAIT_SECONDS
+    assert attacker.sign_in("vic").status_code == 429, "by address"
+    elsewhere = browsers(address="198.51.100.7")
+    assert elsewhere.sign_in("anna").status_code == 429, "by user"
+    assert elsewhere.sign_in("vic").status_code == 303
+    failed = list(database.audit.find({"action": "sign-in failed"}))
+    assert len(failed) == passwords.MAX_FAILURES
+    assert {row["user"] for row in failed} == {"anna"}
+
+
+def test_unknown_users_get_the_same_answer_after_the_same_work(
+    browsers: Browsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[bool] = []
+    original = passwords._HASHER.verify
+
+    def count(*args: Any) -> bool:
+        checked.append(True)
+        return original(*args)
+
+    monkeypatch.setattr(type(passwords._HASHER), "verify", lambda _, *args: count(*args))
+    known, unknown = browsers().sign_in("anna", "wrong"), browsers().sign_in("nobody", "wrong")
+    assert (known.status_code, unknown.status_code) == (401, 401)
+    assert len(checked) == 2
+
+    def strip(text: str) -> list[str]:
+        lines = text.splitlines()
+        return [line for line in lines if "value=" not in line and "csrf" not in line]
+
+    assert strip(known.text) == strip(unknown.text)
+    assert PASSWORD not in known.text
+    assert "wrong" not in "".join(strip(known.text)).lower().replace("wrong name or password", "")
+
+
+def test_only_hashes_are_stored(anna: Browser, database: Db) -> None:
+    session = anna.cookies["freshet"]
+    kept = str(list(database.users.find())) + str(list(database.sessions.find()))
+    assert session not in kept
+    assert PASSWORD not in kept
+    assert kept.count("$argon2id$") == 2
+
+
+def test_cookies_are_out_of_reach(browsers: Browsers) -> None:
+    plain = browsers().sign_in("anna")
+    cookies = [value for value in plain.headers.get_list("set-cookie") if "freshet=" in value]
+    assert len(cookies) == 1
+    assert "HttpOnly" in cookies[0]
+    assert "SameSite=lax" in cookies[0]
+    assert "Path=/" in cookies[0]
+    encrypted = browsers(HTTPS).sign_in("anna")
+    (cookie,) = [v for v in encrypted.headers.get_list("set-cookie") if "freshet=" in v]
+    assert cookie.startswith("__Host-freshet=")
+    assert "Secure" in cookie
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/static/freshet.css", "/api/v1/sites", "/health"])
+def test_every_response_has_the_security_headers(local: Browser, path: str) -> None:
+    headers = local.get(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "same-origin"
+    assert "permissions-policy" in headers
+    assert headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
+
+
+def test_pages_have_no_inline_scripts_and_styles(local: Browser) -> None:
+    for path in ("/", "/account", "/account/audit", "/api/docs", "/sign-in", "/nope"):
+        text = local.get(path).text
+        assert "<style" not in text
+        assert " style=" not in text
+        assert " on" not in "".join(
+            part
+            for part in text.split("<")[1:]
+            if "=" in part.split(">")[0]
+            and part.split(">")[0].split("=")[0].rsplit(" ", 1)[-1].startswith("on")
+        )
+        for script in text.split("<script")[1:]:
+            assert script.startswith(" src=")
+
+
+def test_an_unexpected_error_tells_nothing_and_keeps_the_headers(
+    local: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    @local.app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError("secret detail")
+
+    answer = local.get("/broken")
+    assert answer.status_code == 500
+    assert "secret detail" not in answer.text
+    assert "content-security-policy" in answer.headers
+    assert "secret detail" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8787", 200), ("localhost:8787", 200), ("[::1]:8787", 200),
+        ("evil.example", 421), ("evil.example:8787", 421), ("192.168.1.5", 421), ("", 421),
+        ("localhost.evil.example", 421), ("127.0.0.1.evil.example", 421), ("a b", 421),
+    ],
+)  # fmt: skip
+def test_hosts_that_are_not_this_machine_are_refused(
+    local: Browser, host: str, status: int
+) -> None:
+    assert local.get("/", headers={"Host": host}).status_code == status
+    assert local.get("/static/freshet.css", headers={"Host": host}).status_code == status
+
+
+def test_hosts_of_an_open_app(stored: tuple[Db, str]) -> None:
+    put_user(stored[0], "anna")
+    with browsers_of(stored[1], WebOptions(host="0.0.0.0", hosts=("freshet.example",))) as make:
+        for host, status in (("freshet.example", 200), ("intranet", 200), ("10.0.0.5:80", 200),
+                             ("evil.example", 421)):  # fmt: skip
+            assert make().get("/sign-in", headers={"Host": host}).status_code == status, host
+
+
+def test_users_end_the_free_access_of_this_machine(local: Browser, database: Db) -> None:
+    assert local.get("/").status_code == 200
+    put_user(database, "anna")
+    assert local.get("/").status_code == 303
+    database.users.delete_many({})
+    assert local.get("/").status_code == 200
+
+
+def test_an_open_app_without_users_lets_nobody_in(stored: tuple[Db, str]) -> None:
+    with browsers_of(stored[1], OPEN) as make:
+        assert make(address="127.0.0.1").get("/").status_code == 303
+        assert make(address="127.0.0.1").get("/api/v1/sites").status_code == 401
+
+
+def test_a_proxy_does_not_open_an_app_without_users(local: Browser) -> None:
+    answer = local.get("/", headers={"X-Forwarded-For": "203.0.113.9"})
+    assert answer.status_code == 403
+    assert "scrapy web user add" in answer.text
+
+
+def test_only_trusted_proxies_may_state_client_and_scheme(stored: tuple[Db, str]) -> None:
+    put_user(stored[0], "anna")
+    stated = {
+        "X-Forwarded-For": "6.6.6.6, 198.51.100.7", "X-Forwarded-Proto": "https",
+        "X-Forwarded-Host": "freshet.example",
+    }  # fmt: skip
+    options = WebOptions(
+        proxies=(__import__("ipaddress").ip_network("127.0.0.1"),), hosts=("freshet.example",)
+    )
+    form = {"name": "anna", "password": "wrong"}
+    with browsers_of(stored[1], options) as make:
+        for address, expected in (("127.0.0.1", "198.51.100.7"), ("203.0.113.9", "203.0.113.9")):
+            browser = make(address=address)
+            page = browser.get("/sign-in", headers=stated)
+            assert ("Secure" in page.headers["set-cookie"]) == (address == "127.0.0.1")
+            token = page.text.split('name="csrf" value="')[1].split('"')[0]
+            cookie = page.headers["set-cookie"].split(";")[0]
+            origin = "https://freshet.example" if address == "127.0.0.1" else browser.origin
+            answer = browser.post(
+                "/sign-in", form | {"csrf": token}, Origin=origin, Cookie=cookie, **stated
+            )
+            assert answer.status_code == 401
+            (row,) = stored[0].audit.find({"address": expected})
+            assert row["user"] == "anna"
+
+
+def test_tokens_act_for_their_users_within_their_scopes(
+    browsers: Browsers, stored: tuple[Db, str]
+) -> None:
+    @browsers.app.put("/api/v1/write")
+    async def write(request: Request) -> dict[str, str]:
+        return {"by": request.state.user.name}
+
+    async def make() -> dict[str, str]:
+        made = {}
+        async with opened(browsers.app.state.database.config) as db:
+            for name, user, scopes in (
+                ("read", "anna", [Scope.READ]), ("write", "anna", list(Scope)),
+                ("vic", "vic", list(Scope)),
+            ):  # fmt: skip
+                made[name], _ = await tokens.add(db, user, name, scopes, NOW)
+            made["old"], _ = await tokens.add(db, "anna", "old", [Scope.READ], NOW, NOW)
+        return made
+
+    secrets = asyncio.run(make())
+    program = browsers()
+
+    def status(method: str, path: str, token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return program.request(method, path, headers=headers).status_code
+
+    for name, read, write_status in (("read", 200, 403), ("write", 200, 200), ("vic", 200, 403)):
+        assert status("GET", "/api/v1/sites", secrets[name]) == read
+        assert status("PUT", "/api/v1/write", secrets[name]) == write_status, name
+    assert status("GET", "/api/v1/sites", secrets["old"]) == 401
+    assert status("GET", "/api/v1/sites", "freshet_guess") == 401
+    assert status("GET", "/", secrets["write"]) == 403, "tokens are for the API"
+    assert stored[0].api_tokens.find_one({"label": "write"})["_id"] not in secrets.values()
+    (row,) = stored[0].audit.find({"action": "PUT /api/v1/write"})
+    assert (row["user"], row["status"]) == ("anna", 200)
+
+
+def test_programs_on_this_machine_may_write_without_a_form(local: Browser) -> None:
+    @local.app.put("/api/v1/write")
+    async def write() -> None:
+        return None
+
+    assert local.request("PUT", "/api/v1/write").status_code == 200
+    for headers in ({"Origin": "https://evil.example"}, {"Origin": local.origin},
+                    {"Sec-Fetch-Site": "cross-site"}):  # fmt: skip
+        assert local.request("PUT", "/api/v1/write", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py",
+        "/static/vendor/../../app.py", "/static//etc/passwd", "/static/%2fetc%2fpasswd",
+        "/static/..%5capp.py", "/static/%00", "/static/vendor",
+    ],
+)  # fmt: skip
+def test_no_path_leads_out_of_the_static_folder(browsers: Browsers, path: str) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def ask() -> None:
+        from urllib.parse import unquote
+
+        scope = {
+            "type": "http", "method": "GET", "path": unquote(path), "raw_path": path.encode(),
+            "query_string": b"", "headers": [(b"host", b"localhost")], "client": ("1.2.3.4", 1),
+            "scheme": "http", "http_version": "1.1", "server": ("127.0.0.1", 80), "asgi": {},
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await browsers.app(scope, receive, send)
+
+    browsers.loop.run_until_complete(ask())
+    assert sent[0]["status"] == 404
+    assert b"create_app" not in b"".join(part.get("body", b"") for part in sent)
+
+
+def test_text_in_a_redirect_cannot_add_headers(anna: Browser) -> None:
+    answer = anna.get("/account%0d%0aX-Evil:%201?a=%0d%0aX-Evil:%201")
+    assert answer.status_code == 404
+    assert "x-evil" not in answer.headers
+
+
+def test_an_oversized_body_is_refused(anna: Browser) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": anna.origin}
+    answer = anna.request("POST", "/sign-in", content=b"a=" + b"b" * 3_000_000, headers=headers)
+    assert answer.status_code == 413
+
+    async def chunks() -> Any:
+        for _ in range(40):
+            yield b"a=" + b"b" * 100_000 + b"&"
+
+    answer = anna.request("POST", "/sign-in", content=chunks(), headers=headers)
+    assert answer.status_code == 413
+
+
+def test_writes_are_in_the_audit_list(anna: Browser, database: Db) -> None:
+    form = {"password": PASSWORD, "new_password": "another long password"}
+    anna.post("/account/password", form | {"csrf": anna.token("/account")})
+    rows = list(database.audit.find().sort("at"))
+    assert [(row["user"], row["action"]) for row in rows] == [
+        ("anna", "POST /sign-in"), ("anna", "POST /account/password"),
+    ]  # fmt: skip
+    assert rows[1]["address"] == "203.0.113.9"
+    page = anna.get("/account/audit")
+    assert "POST /account/password" in page.text
+    found = anna.get("/api/v1/audit?limit=1").json()
+    assert found["entries"][0]["action"] == "POST /account/password"
+    rest = anna.get(f"/api/v1/audit?limit=1&cursor={found['next']}").json()
+    assert (rest["entries"][0]["action"], rest["next"]) == ("POST /sign-in", None)
+
+
+def test_only_what_users_own_is_open_to_viewers() -> None:
+    marked = {
+        route.path
+        for route in account.router.routes
+        if getattr(route.endpoint, "__freshet_access__", None) == "viewers"
+    }
+    assert marked == {path for _, path in OF_VIEWERS}

@@ -1,0 +1,282 @@
+"""The server of the web app: limits on connections and requests, its command, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from crawler.web import serving
+from crawler.web.options import WebOptions
+from crawler.web.serving import Limits
+from tests.integration.harness import Db, Freshet
+from tests.integration.inside import in_json, run
+from tests.integration.web.browser import put_user
+
+pytestmark = pytest.mark.mongo
+READY = "serving http://"
+
+
+class Served:
+    """`scrapy web` on a free port."""
+
+    def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
+        self.process = freshet.start("web", "--port", "0", *words, **env)
+        stderr = self.process.stderr
+        assert stderr
+        while READY not in (line := stderr.readline()):
+            assert line, "the command has ended"
+        self.url = line.partition("serving ")[2].strip()
+        self.port = int(self.url.split(":")[2].split("/")[0])
+
+    def connect(self) -> socket.socket:
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        made.settimeout(20)
+        return made
+
+    def stop(self) -> tuple[int | None, str]:
+        self.process.send_signal(signal.SIGTERM)
+        _, err = self.process.communicate(timeout=20)
+        return self.process.returncode, err
+
+
+def test_it_serves_until_a_signal(freshet: Freshet) -> None:
+    served = Served(freshet)
+    assert httpx.get(served.url).status_code == 200
+    head = httpx.head(served.url)
+    assert (head.status_code, head.content) == (200, b"")
+    assert "server" not in head.headers
+    assert served.stop() == (0, "")
+
+
+def test_a_port_in_use_is_one_line(freshet: Freshet) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = run(freshet, "web", "--port", port)
+    assert done.code == 1
+    assert done.complaint == (
+        f"scrapy web: --host 127.0.0.1 --port {port}: Address already in use. Choose another port "
+        "with --port"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "begins"),
+    [
+        (("--host", "0.0.0.0"), {}, "--host 0.0.0.0: other machines could change everything"),
+        (("--host", "::"), {}, "--host ::: other machines"),
+        (("--trusted-proxy", "127.0.0.1"), {}, "--trusted-proxy: everybody behind the proxy"),
+        ((), {"FRESHET_WEB_HOSTS": "freshet.example"}, "FRESHET_WEB_HOSTS: other machines"),
+        (("--host", "example"), {}, "--host, --port: 'example' is not an IP address"),
+        (("--port", "x"), {}, "--host, --port: '127.0.0.1:x' is not [HOST:]PORT"),
+        (("--root-path", "a b"), {}, "--root-path: 'a b' is not a path"),
+        (("--trusted-proxy", "x"), {}, "--trusted-proxy: 'x' is not an IP address or network"),
+    ],
+)
+def test_what_is_unsafe_or_invalid_is_refused_with_one_line(
+    freshet: Freshet, words: tuple[str, ...], env: dict[str, str], begins: str
+) -> None:
+    done = run(freshet, "web", "--port", "0", *words, **env)
+    assert done.code == 1
+    assert done.complaint.startswith(f"scrapy web: {begins}")
+
+
+def test_it_serves_other_machines_once_there_are_users(freshet: Freshet, database: Db) -> None:
+    put_user(database, "anna")
+    served = Served(freshet, "--host", "0.0.0.0")
+    assert httpx.get(f"http://127.0.0.1:{served.port}/").status_code == 303
+    assert served.stop()[0] == 0
+
+
+def test_users_and_tokens_on_the_command_line(
+    freshet: Freshet, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(password: str, *words: str) -> tuple[int | None, str]:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stdin", io.StringIO(password))
+            done = run(freshet, "web", "user", *words, "--password-stdin")
+        return done.code, done.err
+
+    code, err = send("short\n", "add", "anna")
+    assert (code, "the password has 5 characters" in err) == (1, True)
+    assert send("correct horse battery\n", "add", "Anna") == (0, "")
+    assert "user exists: 'anna'" in send("correct horse battery\n", "add", "anna")[1]
+    assert "invalid user name" in run(freshet, "web", "user", "add", "a b").complaint
+    assert "no terminal" in run(freshet, "web", "user", "add", "bob").complaint
+    before = database.users.find_one({"_id": "anna"})["password_hash"]
+    assert send("another long password\n", "passwd", "anna") == (0, "")
+    assert database.users.find_one({"_id": "anna"})["password_hash"] != before
+    (listed,) = in_json(freshet, "web", "user", "list")
+    assert (listed["name"], listed["role"]) == ("anna", "viewer")
+    assert run(freshet, "web", "user", "role", "anna", "editor").out == "anna is now editor\n"
+    made = in_json(freshet, "web", "token", "add", "anna", "--label", "x", "--scope", "write")
+    assert made["secret"].startswith("freshet_")
+    (token,) = in_json(freshet, "web", "token", "list")
+    assert (token["id"], token["scopes"]) == (made["token"]["id"], ["read", "write"])
+    assert made["token"] == token
+    assert "anna" in run(freshet, "web", "token", "list", "anna").out
+    assert run(freshet, "web", "token", "revoke", token["id"]).code == 0
+    assert "token not found" in run(freshet, "web", "token", "revoke", token["id"]).complaint
+    assert "Re-run with --yes" in run(freshet, "web", "user", "remove", "anna").complaint
+    assert run(freshet, "web", "user", "remove", "anna", "--yes").code == 0
+    assert "user not found: 'anna'" in run(
+        freshet, "web", "user", "remove", "anna", "--yes"
+    ).complaint  # fmt: skip
+    actions = [row["action"] for row in database.audit.find().sort([("at", 1), ("_id", 1)])]
+    assert actions == [
+        "web user add", "web user passwd", "web user role", "web token add", "web token revoke",
+        "web user remove",
+    ]  # fmt: skip
+    assert run(freshet, "web", "user").code == 2
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    """Read the body, then respond with a megabyte for /big and a word for other paths."""
+    if scope["type"] == "lifespan":
+        while (message := await receive())["type"] != "lifespan.shutdown":
+            await send({"type": f"{message['type']}.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    parts = 100 if scope["path"] == "/big" else 1
+    for number in range(parts):
+        body = b"x" * (1_000_000 if parts > 1 else 5)
+        more = number < parts - 1
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def serve(work: Any, **limits: float) -> Any:
+    """Serve `hello`, and return the result of work(port)."""
+    options = WebOptions(port=0)
+
+    async def main() -> Any:
+        listener = serving.listen(options)
+        async with serving.served(hello, options, listener, Limits(**limits)):
+            return await work(listener.getsockname()[1])
+
+    return asyncio.run(main())
+
+
+async def until_closed(reader: asyncio.StreamReader, seconds: float = 10.0) -> tuple[bytes, float]:
+    """Read to the end of a connection; return what was read, and the seconds that it took."""
+    began, data = time.monotonic(), b""
+    try:
+        async with asyncio.timeout(seconds):
+            data = await reader.read()
+    except ConnectionError:
+        pass
+    return data, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"G",
+        b"GET / HTTP/1.1\r\nHost: a\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab",
+    ],
+)
+def test_slow_clients_are_cut_off_though_they_keep_sending(
+    start: bytes,
+) -> None:
+    async def work(port: int) -> float:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+        async def trickle() -> None:
+            writer.write(start)
+            while start:
+                await asyncio.sleep(0.1)
+                writer.write(b"X")
+
+        trickling = asyncio.create_task(trickle())
+        _, seconds = await until_closed(reader)
+        trickling.cancel()
+        writer.close()
+        return seconds
+
+    seconds = serve(work, idle_seconds=0.6, head_seconds=0.6, body_seconds=0.6)
+    assert 0.4 < seconds < 3
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    async def work(port: int) -> int:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n")
+            await asyncio.sleep(1.5)
+            client.setblocking(False)
+            received = 0
+            try:
+                while data := client.recv(1 << 20):
+                    received += len(data)
+            except ConnectionError:
+                return received
+            return received
+
+    assert serve(work, read_seconds=0.5) < 100_000_000
+
+
+def test_large_headers_are_refused() -> None:
+    async def work(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 100_000)
+        data, _ = await until_closed(reader)
+        writer.close()
+        return data
+
+    assert serve(work)[:12] in (b"HTTP/1.1 400", b"")
+
+
+def test_connections_are_limited_and_the_oldest_idle_one_makes_room() -> None:
+    async def work(port: int) -> tuple[bytes, bytes]:
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        first, _ = await until_closed(opened[0][0], 5)
+        reader, writer = opened[3]
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = await reader.readline()
+        for _, each in opened:
+            each.close()
+        return first, answer
+
+    closed, answer = serve(work, per_address=3)
+    assert closed == b""
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_keep_alive_and_pipelined_requests_are_answered() -> None:
+    async def work(port: int) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3)
+        await asyncio.sleep(0.3)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        data, _ = await until_closed(reader)
+        writer.close()
+        return data.count(b"HTTP/1.1 200")
+
+    assert serve(work) == 4
+
+
+def test_requests_in_progress_are_finished_at_the_end() -> None:
+    async def work() -> bytes:
+        options = WebOptions(port=0)
+        listener = serving.listen(options)
+        port = listener.getsockname()[1]
+        async with serving.served(hello, options, listener):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na")
+            await asyncio.sleep(0.2)
+            asyncio.get_running_loop().call_later(0.3, writer.write, b"b")
+        data = await reader.read()
+        writer.close()
+        return data
+
+    assert asyncio.run(work()).startswith(b"HTTP/1.1 200")

@@ -20,7 +20,7 @@ from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES,
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 1
 ALREADY_THERE = 48
 # The document of `meta` with the version, and during a copy, with the source.
 META: Document = {"_id": "schema"}

@@ -40,8 +40,8 @@ HEAVY = {
     "numba", "numpy", "scipy", "redis", "pymongo", "aiohttp", "twisted.conch", "trafilatura",
     "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
     "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session", "fastapi",
-    "spiders.wrapper", "datasketch", "uvicorn", "argon2", "rich.table", "rich.progress",
-    "listparser", "lxml_html_clean",
+    "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
+    "uvicorn", "argon2",
 }  # fmt: skip
 # Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (

@@ -27,8 +27,8 @@ from crawler.storage.paging import Key
 from crawler.utils.regex import Pattern, compiled
 
 # Events that one page of the inbox reads, and those whose pages it compares.
-MAX_EVENTS, MAX_COMPARED = 2000, 400
-BATCH = 200
+MAX_EVENTS, MAX_COMPARED = 2000, 300
+BATCH = 100
 MAX_COUNTED = 10_000
 # Characters.
 MAX_TITLE, MAX_WORDS = 200, 600

@@ -25,6 +25,8 @@ MILLISECOND = timedelta(milliseconds=1)
 MAX_EVENTS = 1000
 # Events by which the reader's time moves on in one request, except for ranges that are skipped.
 STEPS, STEP = 4, 500
+# Unread events in one step whose pages may have been read later.
+MAX_LATER = 200
 
 
 async def mark_events(
@@ -89,16 +91,40 @@ async def _all_read_until(db: Database, reader: Reader, until: datetime) -> date
         page = await change_events.oldest(db, reached, until, STEP)
         if not page.rows:
             break
-        for row in page.rows:
-            spider, url, at = row["spider"], row["target"], row["at"]
-            if not (reader.has_read(spider, url, at) or matches(mutes, url)):
-                # Other changes of the same time may be unread.
-                return _if_later(at - MILLISECOND, reader.read_until)
+        unread = [
+            row for row in page.rows
+            if not reader.has_read(row["spider"], row["target"], row["at"])
+            and not matches(mutes, row["target"])
+        ]  # fmt: skip
+        if (first := await _first_unread(db, reader, unread, until)) is not None:
+            # Other changes of the same time may be unread.
+            return _if_later(first - MILLISECOND, reader.read_until)
         at = page.rows[-1]["at"]
         reached = at if page.last is None else at - MILLISECOND
         if (span := reader.range_at(at)) is not None:
             reached = min(span[1], until)
     return _if_later(reached, reader.read_until)
+
+
+async def _first_unread(
+    db: Database, reader: Reader, rows: Sequence[Document], until: datetime
+) -> datetime | None:
+    """Return the time of the first event whose page has no later event that is read.
+
+    The net difference at the later event included the earlier ones.
+    """
+    later = await change_events.of_pages(
+        db, [row["_id"] for row in rows[:MAX_LATER]], reader.read_until, until
+    )
+    for row in rows:
+        events = later.get(row["_id"], ())
+        if not any(
+            each["at"] > row["at"] and reader.has_read(each["spider"], each["target"], each["at"])
+            for each in events
+        ):
+            at: datetime = row["at"]
+            return at
+    return None
 
 
 def _if_later(at: datetime | None, than: datetime | None) -> datetime | None:

@@ -18,7 +18,11 @@ from crawler.storage.paging import Key, Rows, read_page
 
 # Lower than all ids: nothing at its time comes after it, newest first.
 FIRST_ID = ObjectId("0" * 24)
-NEWEST_FIRST = (("at", -1), ("_id", -1))
+NEWEST_FIRST = [("at", -1), ("_id", -1)]
+BY_TIME = [("event", 1), ("at", 1), ("_id", 1)]
+BY_SITE = [("event", 1), ("spider", 1), ("at", 1), ("_id", 1)]
+# Sites whose events the server merges: each is a part of the query.
+MAX_MERGED = 200
 OLDEST_FIRST = (("at", 1), ("_id", 1))
 # Unread changes of one page that are joined; the net difference begins before the oldest of them.
 MAX_JOINED = 50
@@ -60,16 +64,42 @@ async def newest(
     after:  key (time, `_id`) of the last event of the page before
     spider: of this spider only
     """
-    query: Document = {"event": True}
-    if spider is not None:
-        query["spider"] = spider
-    # The key is a bound as well, so that the index begins there.
-    query["at"] = {"$lte": until if after is None else min(until, after[0])}
+    span: Document = {"$lte": until if after is None else min(until, after[0])}
     if reader.read_until is not None:
-        query["at"]["$gt"] = reader.read_until
-    if read := [{"spider": name, "at": {"$lte": at}} for name, at in reader.sites.items()]:
-        query["$nor"] = read
-    return await read_page(db.visits, query, NEWEST_FIRST, limit, after, FIELDS)
+        span["$gt"] = reader.read_until
+    query: Document = {"event": True, "at": span}
+    if after is not None:
+        # The bound above is a part of the key, so that the index begins there.
+        query["$nor"] = [{"at": after[0], "_id": {"$gte": after[1]}}]
+    hint = BY_TIME
+    if spider is not None:
+        query, hint = query | {"spider": spider}, BY_SITE
+    elif reader.sites:
+        query, hint = _by_site(query, reader, await db.targets.distinct("spider"))
+    cursor = db.visits.find(query, FIELDS, hint=hint).sort(NEWEST_FIRST).limit(limit + 1)
+    rows = await cursor.to_list(None)
+    if len(rows) <= limit:
+        return Rows(rows, None)
+    return Rows(rows[:limit], (rows[limit - 1]["at"], rows[limit - 1]["_id"]))
+
+
+def _by_site(
+    query: Document, reader: Reader, spiders: Sequence[str]
+) -> tuple[Document, list[tuple[str, int]]]:
+    """Return a query that begins in each site where its reader is, and the index for it.
+
+    The server merges the sites in order of time. With more than MAX_MERGED sites, it reads the
+    events of all of them instead, and drops those that are read.
+    """
+    if len(spiders) > MAX_MERGED:
+        read = [{"spider": name, "at": {"$lte": at}} for name, at in reader.sites.items()]
+        return query | {"$nor": [*query.get("$nor", ()), *read]}, BY_TIME
+    branches = []
+    for name in spiders:
+        times = [at for at in (reader.read_until, reader.sites.get(name)) if at is not None]
+        since = {"$gt": max(times)} if times else {}
+        branches.append(query | {"spider": name, "at": query["at"] | since})
+    return {"$or": branches} if branches else query, BY_SITE if branches else BY_TIME
 
 
 async def oldest(db: Database, since: datetime | None, until: datetime, limit: int) -> Rows:
@@ -112,7 +142,7 @@ async def of_pages(
         "let": {"spider": "$spider"},
         "pipeline": [
             {"$match": {"event": True, "at": span} | same},
-            {"$sort": {"at": -1, "_id": -1}},
+            {"$sort": {"at": -1}},
             {"$limit": MAX_JOINED},
             {"$project": FIELDS},
         ],

@@ -16,6 +16,8 @@ from bson import ObjectId
 
 from crawler.config import Config
 from crawler.reports.differences import difference_of, parts_of, similar_edits
+from crawler.reports.inbox import Filters, read_inbox
+from crawler.storage import change_events
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES
 from crawler.storage.store import opened
@@ -296,6 +298,73 @@ def test_everything_of_a_site_is_marked(local: Browser, log: Log) -> None:
     log.visit(hours(9), "https://a.example/1", item("changed"))
     assert next(entry["site"] for entry in entries(local)) == "shop"
     assert len(entries(local, "?site=shop")) == 1
+
+
+@pytest.mark.mongo
+@pytest.mark.parametrize("more_sites", [0, change_events.MAX_MERGED])
+def test_lists_are_read_by_an_index_in_their_order(
+    stored: tuple[Db, str], log: Log, more_sites: int
+) -> None:
+    for number in range(30):
+        log.visit(hours(number // 4), f"https://a.example/{number}", item("x"), f"s{number % 3}")
+    for number in range(more_sites):
+        log.visit(hours(20), f"https://a.example/{number}", item("x"), f"other{number}")
+    readers = (
+        Reader("all"), Reader("from", hours(2)),
+        Reader("sites", hours(1), {"s0": hours(4), "s1": hours(9)}),
+    )  # fmt: skip
+    rows = list(log.db.visits.find().sort([("at", -1), ("_id", -1)]))
+
+    async def read(db: Any, reader: Reader, spider: str | None) -> list[ObjectId]:
+        seen, after = [], None
+        while True:
+            page = await change_events.newest(db, reader, hours(6), 4, after, spider)
+            seen += [row["_id"] for row in page.rows]
+            if (after := page.last) is None:
+                return seen
+
+    for reader in readers:
+        for spider in (None, "s1"):
+            wanted = [
+                row["_id"] for row in rows
+                if row["at"] <= hours(6) and row["spider"] == (spider or row["spider"])
+                and not reader.has_read(row["spider"], row["target"], row["at"])
+            ]  # fmt: skip
+            got = on(stored[1], lambda db, r=reader, s=spider: read(db, r, s))
+            if spider is None:
+                assert got == wanted, reader.name
+            else:
+                assert [each for each in got if each in wanted] == wanted
+    log.db.command("profile", 2)
+    try:
+        on(stored[1], lambda db: read_inbox(db, readers[0], Filters(), 5, hours(6)))
+        plans = [
+            row for row in log.db.system.profile.find({"ns": f"{log.db.name}.visits"})
+            if row["op"] in ("query", "command")
+        ]  # fmt: skip
+    finally:
+        log.db.command("profile", 0)
+        log.db.system.profile.drop()
+    assert plans
+    for plan in plans:
+        assert "COLLSCAN" not in plan["planSummary"], plan["command"]
+        assert not plan.get("hasSortStage"), plan["command"]
+
+
+@pytest.mark.mongo
+def test_an_earlier_change_of_a_page_that_is_read_does_not_hold_the_time_back(
+    local: Browser, log: Log, database: Db
+) -> None:
+    for number in range(3):
+        log.visit(hours(number), f"https://a.example/{number}", item("x"))
+    for number in range(3):
+        log.visit(hours(10 + number), f"https://a.example/{number}", item("y"))
+    assert [entry["visits"] for entry in entries(local)] == [2, 2, 2]
+    for _ in range(3):
+        local.post("/changes/read", shown_form(local, "?limit=1"))
+    assert entries(local) == []
+    reader = database.readers.find_one({"_id": "local"})
+    assert (reader["read_until"], reader["pages"]) == (hours(12), [])
 
 
 @pytest.mark.mongo

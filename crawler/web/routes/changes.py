@@ -42,6 +42,8 @@ FEED_ENTRIES = 50
 MAX_EVENTS = inbox_marks.MAX_EVENTS
 # A secret is longer than this by far; so are no tokens of other kinds.
 MAX_SECRET = 100
+# Characters of a URL from which a pattern is made; longer URLs are cut.
+MAX_SUGGESTED = 300
 EventId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
 
 
@@ -259,10 +261,11 @@ async def api_read_all(body: ReadAll, user: OwnDep, store: StoreDep, now: NowDep
 @router.get("/settings", name="changes.settings")
 async def settings(
     request: Request, user: UserDep, store: StoreDep,
-    url: Annotated[str, Query(max_length=4000)] = "",
+    url: Annotated[str, Query(max_length=MAX_SUGGESTED)] = "",
 ) -> Response:  # fmt: skip
     """Show mutes, the feed, and since when changes are unread. url: to mute, as a suggestion."""
-    form = Form.of({"pattern": f"^{re.escape(url)}$" if url else ""})
+    pattern = "^" + re.escape(url).replace(r"\-", "-") + ("$" if len(url) < MAX_SUGGESTED else "")
+    form = Form.of({"pattern": pattern if url else ""})
     return await _settings_page(request, user, store, form)
 
 

@@ -238,6 +238,12 @@ def test_pages_of_the_list_have_each_change_once(local: Browser, log: Log) -> No
         query = f"?limit=5&cursor={answer['next']}"
     assert len(seen) == len(set(seen)) == 12
     assert seen[0] == "https://a.example/0"
+    first = local.get("/api/v1/changes?limit=5").json()["next"]
+    form = shown_form(local, f"?limit=5&cursor={first}")
+    assert "start" not in form, "the page that changed again is unread on the first page"
+    local.post("/changes/read", form)
+    (again, *_, last) = entries(local)
+    assert (again["url"], again["visits"], last["url"]) == (seen[0], 2, seen[-1])
     assert local.get("/api/v1/changes?cursor=WzFd").status_code == 422
 
 

@@ -60,7 +60,10 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
         _index("pushed", "spider", "at", partialFilterExpression={"pushed": True}),
         _index("shared_fetch", "spider", "at", partialFilterExpression={"shared_fetch": True}),
-        _index("event", "spider", "at", partialFilterExpression={"event": True}),
+        # For the inbox of changes: of a site and of all, newest first, and of a target.
+        _index("event", "spider", "at", "_id", partialFilterExpression={"event": True}),
+        _index("event", "at", "_id", partialFilterExpression={"event": True}),
+        _index("event", "target", "at", partialFilterExpression={"event": True}),
     ],
     "versions": [_index("target", "at"), _index("spider", "at")],
     "posts": [

@@ -43,8 +43,10 @@ PERIOD = "period"
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 # The page of a feed's post is fetched once and never planned.
 ONCE: Document = {"post": {"$exists": True}}
-# Dead letters wait for the user (crawler/storage/runs.py).
-ALIVE: Document = {"dead_lettered_at": {"$exists": False}}
+# Dead letters wait for the user (crawler/storage/runs.py), and so do muted targets
+# (crawler/storage/target_settings.py).
+ALIVE: Document = {"dead_lettered_at": {"$exists": False}, "muted_at": {"$exists": False}}
+HOUR_MILLISECONDS = 3_600_000
 # Number of URLs to test a pattern with.
 SAMPLE = 1000
 # Maximum per target; older ones are dropped.
@@ -126,6 +128,7 @@ class RemainingTargets:
 
 def from_document(document: Document) -> Target:
     """Return the target in a document, as the spider gets it."""
+    limits = document.get("limits") or {}
     return Target(
         spider=document["spider"],
         url=document["url"],
@@ -158,6 +161,8 @@ def from_document(document: Document) -> Target:
         visited_at=document.get("visited_at"),
         fence=document.get("fence", 0),
         again=document.get("again", False),
+        min_hours=limits.get("min_hours") or 0.0,
+        max_hours=limits.get("max_hours") or 0.0,
     )
 
 
@@ -447,6 +452,15 @@ def watched(spiders: Sequence[str] | None = None) -> Document:
         "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK, ONCE],
     } | ALIVE  # fmt: skip
     return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
+
+
+def may_be_hinted(at: datetime) -> Document:
+    """Return a query for targets that a change hint may make due at `at`.
+
+    These are neither muted nor dead-lettered, and a minimum interval that was set for them is over.
+    """
+    minimum: Document = {"$multiply": [{"$ifNull": ["$limits.min_hours", 0]}, HOUR_MILLISECONDS]}
+    return ALIVE | {"$expr": {"$lte": [{"$add": ["$visited_at", minimum]}, at]}}
 
 
 def to_plan(spiders: Sequence[str] | None = None) -> Document:

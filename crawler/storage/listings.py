@@ -17,7 +17,7 @@ from crawler.extract.links import Traps
 from crawler.items import Fetched, Kind, Link, Target
 from crawler.storage.client import Database, Document
 from crawler.storage.outages import in_batches, insert_new, keep_newest
-from crawler.storage.targets import ALIVE, MAX_CATEGORIES, may_be_hinted, new_document
+from crawler.storage.targets import ALIVE, MAX_CATEGORIES, hint_update, new_document
 
 BATCH = 1000
 # Change hints: dates in sitemaps, and digests of the entries of list pages.
@@ -126,8 +126,8 @@ async def _record_lastmods(db: Database, spider: str, links: Iterable[Link], due
                     "lastmod": {"$ne": link.lastmod},
                     "visited_at": {"$lt": link.lastmod},
                 }
-                | may_be_hinted(due),
-                {"$set": {"next_visit": due, "hinted": True, "hint": LASTMOD}},
+                | ALIVE,
+                hint_update(due, LASTMOD),
             )
             for link in dated
         ]
@@ -224,9 +224,8 @@ async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
                 "next_visit": {"$gt": due},
                 "visited_at": {"$lt": due},
                 "consecutive_gone": 0,
-            } | may_be_hinted(due)
-            hinted = {"next_visit": due, "hinted": True, "hint": LIST}
-            await db.targets.update_many(query, {"$set": hinted})
+            } | ALIVE
+            await db.targets.update_many(query, hint_update(due, LIST))
         writes = [
             UpdateOne({"_id": edge["_id"]}, {"$set": {"digest": digests[edge["_id"]]}})
             for edge in changed

@@ -454,13 +454,12 @@ def watched(spiders: Sequence[str] | None = None) -> Document:
     return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
 
 
-def may_be_hinted(at: datetime) -> Document:
-    """Return a query for targets that a change hint may make due at `at`.
-
-    These are neither muted nor dead-lettered, and a minimum interval that was set for them is over.
-    """
+def hint_update(due: datetime, hint: str) -> list[Document]:
+    """Return the update for a change hint: the target is due, after its own minimum interval."""
     minimum: Document = {"$multiply": [{"$ifNull": ["$limits.min_hours", 0]}, HOUR_MILLISECONDS]}
-    return ALIVE | {"$expr": {"$lte": [{"$add": ["$visited_at", minimum]}, at]}}
+    earliest: Document = {"$max": [due, {"$add": ["$visited_at", minimum]}]}
+    when: Document = {"$min": ["$next_visit", earliest]}
+    return [{"$set": {"next_visit": when, "hinted": True, "hint": hint}}]
 
 
 def to_plan(spiders: Sequence[str] | None = None) -> Document:

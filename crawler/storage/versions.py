@@ -10,10 +10,10 @@ from pymongo import DESCENDING
 from crawler.items import Outcome
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, Rows, read_page
-from crawler.storage.visits import time_of
+from crawler.storage.visits import page_of_target, time_of
 
 # Newest versions and changes to read for the values of fields over time.
-MAX_POINTS = 2000
+MAX_POINTS = 500
 # Longer texts are not values to draw.
 MAX_VALUE_CHARACTERS = 40
 # The values of prices and numbers, and texts that may be one.
@@ -92,8 +92,6 @@ def _object(path: str) -> Document:
 
 
 async def content_changes(db: Database, spider: str, url: str) -> list[Document]:
-    """Return `at` and `content_hash` of the newest visits that found another content."""
+    """Return the newest visits that found another content, among the last MAX_SEARCHED."""
     found = [str(Outcome.NEW), str(Outcome.CHANGED)]
-    query: Document = {"target": url, "spider": spider, "outcome": {"$in": found}}
-    cursor = db.visits.find(query, {"_id": 0, "at": 1, "content_hash": 1})
-    return await cursor.sort(BY_TIME).limit(MAX_POINTS).to_list(None)
+    return (await page_of_target(db, spider, url, found, MAX_POINTS, None)).rows

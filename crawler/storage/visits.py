@@ -280,14 +280,14 @@ async def page_of_target(
     if not outcomes:
         return await read_page(db.visits, query, NEWEST_FIRST, limit)
     place = db.visits.find(query, {"_id": 0, "at": 1}).sort(NEWEST_FIRST)
-    end = [row["at"] async for row in place.skip(MAX_SEARCHED).limit(1)]
+    searched = await place.skip(MAX_SEARCHED).limit(1).to_list(None)
     query["outcome"] = {"$in": list(outcomes)}
-    if end:
-        query["at"] = query.get("at", {}) | {"$gt": end[0]}
+    if searched:
+        query["at"] = query.get("at", {}) | {"$gt": searched[0]["at"]}
     found = await read_page(db.visits, query, NEWEST_FIRST, limit)
-    if found.last is None and end:
-        # The next page begins with the visit at `end`.
-        return Rows(found.rows, (end[0] + MILLISECOND,))
+    if found.last is None and searched:
+        # The next page begins with the first visit that was not searched.
+        return Rows(found.rows, (searched[0]["at"] + MILLISECOND,))
     return found
 
 

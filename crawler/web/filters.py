@@ -75,6 +75,11 @@ def decimal(value: float | None) -> str | Markup:
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
+def exact(value: float) -> str:
+    """Return a number with up to ten digits."""
+    return f"{value:,.10g}"
+
+
 def percent(share: float | None) -> str | Markup:
     """Return a share between 0 and 1 in percent; a dash for None."""
     return NOTHING if share is None else f"{share:.1%}".replace("%", " %")
@@ -114,6 +119,7 @@ def whole(text: str) -> Markup:
 
 
 FILTERS = {
-    "ago": ago, "cut": cut, "decimal": decimal, "number": number, "outside": outside,
-    "percent": percent, "size": size, "time": time_of, "utc": utc, "whole": whole,
+    "ago": ago, "cut": cut, "decimal": decimal, "exact": exact, "number": number,
+    "outside": outside, "percent": percent, "size": size, "time": time_of, "utc": utc,
+    "whole": whole,
 }  # fmt: skip

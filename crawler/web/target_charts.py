@@ -17,6 +17,8 @@ from crawler.reports.history import VisitRow
 
 WIDTH = 1000
 LANE_HEIGHT = 22
+# On longer axes, only powers of ten have a tick.
+MAX_DECADES = 3
 # Shades of a heat map.
 SHADES = 8
 WEEK_HOURS, DAY_HOURS = 168, 24
@@ -170,5 +172,8 @@ def _interval(low: float, mean: float, high: float) -> Interval | None:
     def place(rate: float) -> float:
         return round((math.log10(rate) - first) / (last - first) * WIDTH, 1)
 
-    ticks = [(place(10.0**power), f"{10.0**power:g}") for power in range(first, last + 1)]
+    marks = [step * 10.0**power for power in range(first, last) for step in (1, 2, 5)]
+    ticks = [(place(mark), f"{mark:g}") for mark in (*marks, 10.0**last)]
+    if last - first > MAX_DECADES:
+        ticks = ticks[::3]
     return Interval(place(low), place(mean), place(high), ticks)

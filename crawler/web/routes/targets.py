@@ -15,7 +15,6 @@ from crawler.errors import ConfigError
 from crawler.items import Outcome
 from crawler.planning.explanation import Explanation
 from crawler.reports import field_values, target, version_diff
-from crawler.reports.explanation import explained
 from crawler.reports.field_values import Series
 from crawler.reports.forgetting import forget
 from crawler.reports.history import VisitRow, visit_row
@@ -27,7 +26,7 @@ from crawler.web import target_charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to
-from crawler.web.sandboxes import comparing_sandbox, explaining_sandbox
+from crawler.web.sandboxes import Subprocesses
 
 router = APIRouter()
 api = APIRouter(prefix="/targets", tags=["targets"])
@@ -127,7 +126,7 @@ async def _difference(
     request: Request, store: StoreDep, found: Document, before: str, after: str
 ) -> VersionDiff:
     pair = await target.content_of_pair(store.db, found["spider"], found["url"], (before, after))
-    return await version_diff.compared(*pair, comparing_sandbox(request.app))
+    return await version_diff.compared(*pair, Subprocesses.of(request.app).comparing)
 
 
 # Pages
@@ -193,7 +192,7 @@ async def _target_page(
 @router.get("/targets/{target_id}/explain", name="targets.explain")
 async def explain_page(request: Request, found: TargetDep, config: ConfigDep) -> Response:
     """Show why the target is visited when it is."""
-    explanation = await explained(config, found["_id"], explaining_sandbox(request.app))
+    explanation = await Subprocesses.of(request.app).explained(config, found)
     return page(
         request, "targets/explain.html", fragment="explanation", target=target.report_of(found),
         explanation=explanation, chart=target_charts.explanation_charts(explanation),
@@ -376,7 +375,7 @@ async def target_values(store: StoreDep, found: TargetDep) -> list[Series]:
 @api.get("/{target_id}/explanation", name="targets.api_explanation")
 async def target_explanation(request: Request, found: TargetDep, config: ConfigDep) -> Explanation:
     """Return why the target is visited when it is, as `scrapy explain --json` does."""
-    return await explained(config, found["_id"], explaining_sandbox(request.app))
+    return await Subprocesses.of(request.app).explained(config, found)
 
 
 @api.post("/{target_id}/recheck", name="targets.api_recheck")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,10 +11,13 @@ from urllib.parse import quote
 import pytest
 from bson import ObjectId
 
+from crawler.config import Config
 from crawler.items import Kind
 from crawler.reports.target import target_id, target_key
 from crawler.storage.targets import new_document
+from crawler.utils.sandbox import Sandbox
 from crawler.utils.time import NEVER
+from crawler.web.sandboxes import MAX_KEPT, Subprocesses
 from tests.integration.harness import Db, Row
 from tests.integration.web.browser import Browser, Browsers
 
@@ -374,3 +378,42 @@ def test_each_query_uses_an_index(local: Browser, database: Db) -> None:
     assert len(queries) > 8
     assert {row["planSummary"] for row in queries if "COLLSCAN" in row["planSummary"]} == set()
     assert not any(row.get("hasSortStage") for row in queries)
+
+
+def test_a_rare_outcome_is_searched_in_parts(
+    local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler.storage.visits.MAX_SEARCHED", 5)
+    put_target(database)
+    for n in range(12):
+        put_visit(database, n + 1, "error" if n in (0, 5, 11) else "unchanged", reason=f"r{n}")
+    reasons, cursor, pages = [], "", 0
+    while cursor is not None:
+        part = local.get(f"{API}/visits?outcome=error{cursor}").json()
+        reasons += [row["reason"] for row in part["visits"]]
+        cursor, pages = part["next"] and f"&cursor={part['next']}", pages + 1
+    assert (reasons, pages) == (["r0", "r5", "r11"], 3)
+    later = local.get(f"{API}/visits?outcome=gone").json()
+    page = local.get(f"{PAGE}?outcome=gone")
+    assert later["next"]
+    assert "The next page searches older ones" in page.text
+    assert "Next page" in page.text
+
+
+def test_explanations_are_kept_until_the_target_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def explained(config: Config, key: str, sandbox: Sandbox) -> Row:
+        asked.append(key)
+        return {"number": len(asked)}
+
+    async def ask(*targets: Row) -> list[Any]:
+        return [await kept.explained(Config.load(mongo_uri="unused"), row) for row in targets]
+
+    monkeypatch.setattr("crawler.reports.explanation.explained", explained)
+    kept = Subprocesses()
+    first: Row = {"_id": KEY, "next_visit": NOW}
+    got = asyncio.run(ask(first, first, first | {"limits": {"min_hours": 5.0}}))
+    assert got == [{"number": 1}, {"number": 1}, {"number": 2}]
+    asyncio.run(ask(*({"_id": str(n)} for n in range(MAX_KEPT))))
+    assert asyncio.run(ask(first)) == [{"number": MAX_KEPT + 3}], "the oldest are dropped"

@@ -429,8 +429,10 @@ async def _logged(db: Database, read: list[Target], started: datetime) -> list[T
 
 
 async def of_key(db: Database, key: str) -> Target | None:
-    """Return the target with this `_id`, unless it is an alias."""
-    query: Document = {"_id": key, "alias_of": {"$exists": False}}
+    """Return the target with this `_id`, unless it is an alias or muted."""
+    query: Document = {
+        "_id": key, "alias_of": {"$exists": False}, "muted_at": {"$exists": False},
+    }  # fmt: skip
     row = await db.targets.find_one(query, NOT_FOR_A_VISIT)
     return from_document(row) if row else None
 
@@ -575,10 +577,16 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
 
 async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:
     """Return all targets with one of these canonical URLs, as their own or as an alias."""
-    query: Document = {"$or": [{"url": {"$in": urls}}, {"aliases": {"$in": urls}}]}
-    if spider is not None:
-        query["spider"] = spider
-    return await db.targets.find(query).sort("_id").to_list(None)
+    return await db.targets.find(await with_url(db, urls, spider)).sort("_id").to_list(None)
+
+
+async def with_url(db: Database, urls: Sequence[str], spider: str | None = None) -> Document:
+    """Return a query for the targets with one of these URLs, as their own or as an alias."""
+    # The index of aliases begins with the spider.
+    owners = await spiders(db) if spider is None else [spider]
+    aliases: Document = {"spider": {"$in": owners}, "aliases": {"$in": list(urls)}}
+    own: Document = {"url": {"$in": list(urls)}}
+    return {"$or": [own if spider is None else own | {"spider": spider}, aliases]}
 
 
 async def spiders(db: Database) -> list[str]:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from pydantic import BaseModel, Field
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from crawler.config import Config
 from crawler.errors import ConfigError
@@ -25,7 +25,7 @@ from crawler.storage.client import Document
 from crawler.web import target_charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
-from crawler.web.pages import not_found, page, path_to, redirect_to
+from crawler.web.pages import not_found, page, path_to
 from crawler.web.sandboxes import Subprocesses
 
 router = APIRouter()
@@ -145,9 +145,7 @@ async def index(
         except ConfigError as error:
             form.reject("url", error)
     if found and len(found["exact"]) == 1:
-        return redirect_to(
-            request, path_to(request, "targets.target", target_id=found["exact"][0]["id"])
-        )
+        return _redirect(request, "targets.target", found["exact"][0]["id"])
     return page(
         request, "targets/index.html", status=200 if form.is_valid else 422, form=form, found=found
     )
@@ -238,8 +236,8 @@ async def change(request: Request, store: StoreDep, found: TargetDep, visit_id: 
     pair = await versions.hashes_around(store.db, found["spider"], found["url"], visit_id)
     if pair is None:
         raise HTTPException(404, "This visit has no earlier version to compare with")
-    path = path_to(request, "targets.compare", target_id=target.target_id(found["_id"]))
-    return redirect_to(request, f"{path}?{urlencode({'before': pair[0], 'after': pair[1]})}")
+    key = target.target_id(found["_id"])
+    return _redirect(request, "targets.compare", key, before=pair[0], after=pair[1])
 
 
 @router.post("/targets/{target_id}/recheck", name="targets.recheck")
@@ -314,8 +312,13 @@ async def do_forget(
 
 
 def _done(request: Request, found: Document, done: str) -> Response:
-    path = path_to(request, "targets.target", target_id=target.target_id(found["_id"]))
-    return redirect_to(request, f"{path}?done={done}")
+    return _redirect(request, "targets.target", target.target_id(found["_id"]), done=done)
+
+
+def _redirect(request: Request, route: str, target_id: str, **query: str) -> Response:
+    """Return a redirect to a page of a target, whose path may be longer than others."""
+    path = path_to(request, route, target_id=target_id)
+    return RedirectResponse(f"{path}?{urlencode(query)}" if query else path, 303)
 
 
 async def _recheck(store: StoreDep, found: Document, now: datetime) -> None:

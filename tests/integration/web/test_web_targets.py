@@ -74,6 +74,10 @@ def test_a_target_is_found_by_its_url(local: Browser, database: Db) -> None:
     found = local.get(f"/targets?url={quote(URL)}")
     assert (found.status_code, found.headers["location"]) == (303, PAGE)
     assert local.get(PAGE).status_code == 200
+    long = f"{URL}?{'q' * 4000}"
+    put_target(database, long)
+    found = local.get(f"/targets?url={quote(long)}")
+    assert local.get(found.headers["location"]).status_code == 200
     near = local.get("/targets?url=https://shop.example/it").text
     assert PAGE in near
     put_target(database, spider="other")

@@ -39,7 +39,7 @@ from crawler.storage.posts import (
     with_field_names,
     with_words_and_verdict,
 )
-from crawler.storage.targets import MAX_CATEGORIES, new_document
+from crawler.storage.targets import ALIVE, MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical
 from schedules.history import CHANGE
 
@@ -303,7 +303,7 @@ async def follow(db: Database, visit: Visit, due: datetime) -> int:
         for url, key in pages.items()
     ]
     if edited := [key for key, _ in visit.collected.edited]:
-        query: Document = {"spider": target.spider, "post": {"$in": edited}}
+        query: Document = {"spider": target.spider, "post": {"$in": edited}} | ALIVE
         await db.targets.update_many(query, {"$set": {"next_visit": due}})
     return await insert_new(db.targets, new)
 

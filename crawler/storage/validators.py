@@ -166,6 +166,19 @@ VALIDATORS: dict[str, Document] = {
             "dead_lettered_at": time(
                 "time when the page was dead-lettered; it is not visited until a retry"
             ),
+            "muted_at": time(
+                "time when the target was muted; it is neither visited nor planned until it is "
+                "unmuted"
+            ),
+            "limits": document(
+                [],
+                "limits of the interval between two visits, set for this target; they replace the "
+                "limits of the site. Absent: none",
+                {
+                    "min_hours": number("minimum interval in hours; absent: that of the site"),
+                    "max_hours": number("maximum interval in hours; absent: that of the site"),
+                },
+            ),
             "retired": shown("boolean", "for a cell: true while it is not defined"),
             "etag": shown("string or null", "ETag of the current content"),
             "last_modified": shown("string or null", "Last-Modified of the current content"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board, changes
+from crawler.web.routes import account, board, changes, targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +39,6 @@ class Area:
 AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
     Area("changes", changes.router, changes.api, "Changes", "c"),
+    Area("targets", targets.router, targets.api, "Targets", "t"),
     Area("account", account.router, account.api, "Account", "a"),
 )

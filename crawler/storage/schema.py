@@ -16,7 +16,12 @@ from crawler.errors import NewerDatabase, StorageError
 from crawler.storage import search
 from crawler.storage.accounts.schemas import ACCOUNT_INDEXES
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
+from crawler.storage.dedup.registry import (
+    BOILERPLATE_INDEXES,
+    CLUSTER_INDEXES,
+    LABEL_INDEXES,
+    SIGNATURE_INDEXES,
+)
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
@@ -77,6 +82,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "signatures": SIGNATURE_INDEXES,
     "clusters": CLUSTER_INDEXES,
     "boilerplate": BOILERPLATE_INDEXES,
+    "duplicate_labels": LABEL_INDEXES,
     "feeds": [
         _index("push.token", unique=True, partialFilterExpression={"push.token": _EXISTS}),
         _index("push.next_ask", partialFilterExpression={"hubs.0": _EXISTS}),

@@ -7,6 +7,7 @@ labels contradict each other, the posts stay apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,8 @@ from crawler.storage.dedup.registry import Registry
 
 # Labels of one post that claims read; more are not made by people.
 MAX_LABELS = 1000
+# Quantile of the normal distribution for an interval of 95 %.
+QUANTILE = 1.959964
 
 
 class Label(TypedDict):
@@ -36,19 +39,23 @@ class Label(TypedDict):
     """Time of the last label."""
 
 
-@dataclass(frozen=True, slots=True)
-class LabelCounts:
-    """Numbers of labels.
-
-    flagged:   pairs that were in one cluster when they were first labeled
-    confirmed: pairs of them that are labeled as the same
-    missed:    pairs labeled as the same that were not in one cluster
-    """
+class MeasuredPrecision(TypedDict):
+    """How many flagged pairs people confirmed."""
 
     labels: int
+    """Number of labeled pairs."""
     flagged: int
+    """Number of them that were in one cluster when they were first labeled."""
     confirmed: int
+    """Number of these that are labeled as the same."""
     missed: int
+    """Number of pairs labeled as the same that were not in one cluster."""
+    precision: float | None
+    """Share of `flagged` that is confirmed; null without labels of flagged pairs."""
+    low: float | None
+    """Lower end of the 95 % interval (Wilson)."""
+    high: float | None
+    """Upper end of the 95 % interval (Wilson)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +114,35 @@ def _label(row: Document) -> Label:
     return {"same": row["same"], "flagged": row["flagged"], "by": row["by"], "at": row["at"]}
 
 
-async def counts(db: Database) -> LabelCounts:
-    """Count the labels."""
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927); 0 to 1 without trials."""
+    if not trials:
+        return 0.0, 1.0
+    share, square = successes / trials, QUANTILE**2
+    center = share + square / (2 * trials)
+    spread = QUANTILE * math.sqrt(share * (1 - share) / trials + square / (4 * trials**2))
+    scale = 1 + square / trials
+    return max(0.0, (center - spread) / scale), min(1.0, (center + spread) / scale)
+
+
+async def measured_precision(db: Database) -> MeasuredPrecision:
+    """Return how many of the flagged pairs that people labeled are the same."""
     numbers: dict[tuple[bool, bool], int] = {}
-    for flagged in (True, False):
-        for same in (True, False):
-            query = {"flagged": flagged, "same": same}
-            numbers[flagged, same] = await db.duplicate_labels.count_documents(query)
-    return LabelCounts(
-        labels=sum(numbers.values()),
-        flagged=numbers[True, True] + numbers[True, False],
-        confirmed=numbers[True, True],
-        missed=numbers[False, True],
-    )
+    for pair in ((True, True), (True, False), (False, True), (False, False)):
+        query = dict(zip(("flagged", "same"), pair, strict=True))
+        numbers[pair] = await db.duplicate_labels.count_documents(query)
+    confirmed = numbers[True, True]
+    flagged = confirmed + numbers[True, False]
+    low, high = wilson(confirmed, flagged)
+    return {
+        "labels": sum(numbers.values()),
+        "flagged": flagged,
+        "confirmed": confirmed,
+        "missed": numbers[False, True],
+        "precision": round(confirmed / flagged, 4) if flagged else None,
+        "low": round(low, 4) if flagged else None,
+        "high": round(high, 4) if flagged else None,
+    }
 
 
 async def labeled(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board
+from crawler.web.routes import account, board, duplicates, feeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,7 @@ class Area:
 # In the order of the navigation.
 AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
+    Area("feeds", feeds.router, feeds.api, "Feeds", "f", ((feeds.IMPORT, feeds.MAX_UPLOAD_BYTES),)),
+    Area("duplicates", duplicates.router, duplicates.api, "Near-duplicates", "d"),
     Area("account", account.router, account.api, "Account", "a"),
 )

@@ -30,8 +30,8 @@ def put(posts: Posts, a: str, b: str, *, same: bool) -> labels.Label:
     return found
 
 
-def counts(posts: Posts) -> labels.LabelCounts:
-    found: labels.LabelCounts = posts.on(lambda db, registry: labels.counts(db))
+def measured(posts: Posts) -> labels.MeasuredPrecision:
+    found: labels.MeasuredPrecision = posts.on(lambda db, registry: labels.measured_precision(db))
     return found
 
 
@@ -142,10 +142,13 @@ def test_labels_are_counted_by_what_was_flagged(posts: Posts) -> None:
     put(posts, "a", "b", same=True)
     put(posts, "a", "c", same=False)
     put(posts, "x", "y", same=True)
-    assert counts(posts) == labels.LabelCounts(labels=3, flagged=2, confirmed=1, missed=1)
+    found = measured(posts)
+    assert (found["labels"], found["flagged"], found["confirmed"]) == (3, 2, 1)
+    assert (found["precision"], found["missed"]) == (0.5, 1)
+    assert (found["low"], found["high"]) == (0.0945, 0.9055)
     # A changed mind does not change how the pair was flagged.
     put(posts, "a", "c", same=True)
-    assert counts(posts) == labels.LabelCounts(labels=3, flagged=2, confirmed=2, missed=1)
+    assert measured(posts)["confirmed"] == 2
 
 
 def test_a_post_that_is_not_stored_cannot_be_labeled(posts: Posts) -> None:
@@ -154,4 +157,4 @@ def test_a_post_that_is_not_stored_cannot_be_labeled(posts: Posts) -> None:
         put(posts, "a", "b", same=True)
     with pytest.raises(ConfigError, match="the same post"):
         put(posts, "a", "a", same=True)
-    assert counts(posts).labels == 0
+    assert measured(posts)["labels"] == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawler.storage.accounts import users
-from tests.integration.harness import Db
+from tests.integration.harness import Db, Pages
 from tests.integration.web.browser import Browser, Browsers
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -299,3 +299,44 @@ def test_what_a_user_has_read_goes_with_the_user(browsers: Browsers, database: D
 
     browsers.loop.run_until_complete(removed())
     assert database.reading.count_documents({}) == 0
+
+
+def add(browser: Browser, url: str, **more: str) -> Any:
+    form = {"url": url, "title": "", "folder": "", "csrf": browser.token("/feeds/add")} | more
+    return browser.post("/feeds/add", form)
+
+
+@pytest.mark.mongo
+def test_a_feed_is_found_on_a_page_and_added(local: Browser, database: Db, pages: Pages) -> None:
+    pages.file("index.html", '<link rel="alternate" type="application/rss+xml" href="feed.xml">')
+    pages.file("feed.xml", "<rss version='2.0'><channel><title>Mine</title></channel></rss>")
+    page = add(local, f"{pages.url}/index.html", folder=" News / Local ")
+    assert page.status_code == 200
+    assert "1 added" in page.text
+    assert "Mine" in page.text
+    (row,) = database.targets.find()
+    assert (row["url"], row["categories"]) == (f"{pages.url}/feed.xml", ["News/Local"])
+    pages.file("none.html", "<p>Nothing here</p>")
+    wrong = add(local, f"{pages.url}/none.html", title="Typed")
+    assert wrong.status_code == 422
+    assert "does not link to a feed" in wrong.text
+    assert 'value="Typed"' in wrong.text
+
+
+@pytest.mark.mongo
+def test_a_slow_page_does_not_hold_the_app(local: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler.web.adding.MAX_SECONDS", 0.05)
+    page = add(local, "https://feed.example/")
+    assert page.status_code == 422
+    assert "did not answer within 0.05 s" in page.text
+    monkeypatch.setattr("crawler.web.adding.MAX_PROCESSES", 0)
+    assert "other feeds are being added" in add(local, "https://feed.example/").text
+
+
+@pytest.mark.mongo
+@pytest.mark.parametrize("url", ["ftp://a.example/", "--help", "https://u:p@a.example/"])
+def test_a_url_that_is_not_a_feed_is_refused(local: Browser, database: Db, url: str) -> None:
+    page = add(local, url)
+    assert page.status_code == 422
+    assert "problem-url" in page.text
+    assert database.targets.count_documents({}) == 0

@@ -16,6 +16,7 @@ from typing import cast
 
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import Busy, ConfigError
+from crawler.feeds.subscriptions import feed_url
 from crawler.reports.subscribing import AddReport
 from crawler.utils.process import end_tasks
 
@@ -38,8 +39,13 @@ async def add_feeds(
 
     every: add all feeds that the page links to
 
-    Raises ConfigError after MAX_SECONDS, and Busy if MAX_PROCESSES others are being added.
+    Raises ConfigError for an invalid URL and after MAX_SECONDS, and Busy if MAX_PROCESSES others
+    are being added.
     """
+    try:
+        feed_url(url, config)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if len(_running) >= MAX_PROCESSES:
         raise Busy("other feeds are being added. Try again in a minute")
     options = ["--spider", spider, *(["--all"] if every else [])]

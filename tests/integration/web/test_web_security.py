@@ -51,7 +51,15 @@ def test_every_route_is_guarded(browsers: Browsers) -> None:
 
 
 PUBLIC = {("GET", "/health"), ("GET", "/sign-in"), ("POST", "/sign-in")}
-OF_VIEWERS = {("POST", "/sign-out"), ("POST", "/account/password")}
+OF_VIEWERS = {
+    ("POST", "/sign-out"),
+    ("POST", "/account/password"),
+    # Each reader's own list of read posts.
+    ("POST", "/feeds/read"),
+    ("POST", "/feeds/read-all"),
+    ("POST", "/api/v1/feeds/read"),
+    ("POST", "/api/v1/feeds/read-all"),
+}
 
 
 def test_strangers_reach_no_route_that_is_not_public(browsers: Browsers) -> None:

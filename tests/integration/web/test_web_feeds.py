@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from crawler.reports.subscribing import AddReport
 from crawler.storage.accounts import users
 from tests.integration.harness import Db, Pages
 from tests.integration.web.browser import Browser, Browsers
@@ -316,10 +317,20 @@ def test_a_feed_is_found_on_a_page_and_added(local: Browser, database: Db, pages
     assert "Mine" in page.text
     (row,) = database.targets.find()
     assert (row["url"], row["categories"]) == (f"{pages.url}/feed.xml", ["News/Local"])
-    pages.file("none.html", "<p>Nothing here</p>")
-    wrong = add(local, f"{pages.url}/none.html", title="Typed")
+
+
+@pytest.mark.mongo
+def test_a_page_without_a_feed_keeps_what_was_typed(
+    local: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object, **__: object) -> AddReport:
+        refused = {"where": "", "url": "x", "reason": f"no feed {HOSTILE}"}
+        return {"added": 0, "known": 0, "feeds": [], "refused": [refused]}
+
+    monkeypatch.setattr("crawler.web.routes.feeds.add_feeds", nothing)
+    wrong = add(local, "https://a.example/none.html", title="Typed")
     assert wrong.status_code == 422
-    assert "does not link to a feed" in wrong.text
+    assert "no feed &lt;script&gt;" in wrong.text
     assert 'value="Typed"' in wrong.text
 
 

@@ -16,7 +16,12 @@ from crawler.errors import NewerDatabase, StorageError
 from crawler.storage import search
 from crawler.storage.accounts.schemas import ACCOUNT_INDEXES
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
+from crawler.storage.dedup.registry import (
+    BOILERPLATE_INDEXES,
+    CLUSTER_INDEXES,
+    LABEL_INDEXES,
+    SIGNATURE_INDEXES,
+)
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
@@ -70,6 +75,8 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("url"),
         _index("spider", "changed_at"),
         _index("spider", "feed", "guid", partialFilterExpression={"guid": _EXISTS}),
+        _index("first_seen", "_id", partialFilterExpression={"guid": _EXISTS}),
+        _index("spider", "feed", "first_seen", "_id", partialFilterExpression={"guid": _EXISTS}),
         search.index_model(),
         _index("published", "first_seen", partialFilterExpression={"original": True}),
         _index("item", partialFilterExpression={"item": _EXISTS}),
@@ -80,11 +87,13 @@ INDEXES: dict[str, list[IndexModel]] = {
     "signatures": SIGNATURE_INDEXES,
     "clusters": CLUSTER_INDEXES,
     "boilerplate": BOILERPLATE_INDEXES,
+    "duplicate_labels": LABEL_INDEXES,
     "feeds": [
         _index("push.token", unique=True, partialFilterExpression={"push.token": _EXISTS}),
         _index("push.next_ask", partialFilterExpression={"hubs.0": _EXISTS}),
         _index("push.leaving", partialFilterExpression={"push.leaving": _EXISTS}),
     ],
+    "reading": [_index("reader"), _index("feed")],
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
     "runs": [_index("spider", "started")],

@@ -95,12 +95,13 @@ async def set_role(db: Database, name: str, role: Role) -> None:
 
 
 async def remove(db: Database, name: str) -> None:
-    """Remove a user with all sessions, tokens and read marks; raises ConfigError without user."""
+    """Remove a user with all that belongs to the user; raises ConfigError without user."""
     if not (await db.users.delete_one({"_id": name})).deleted_count:
         raise await unknown(db, name)
     await sessions.end_all(db, name)
     await tokens.revoke_all(db, name)
     await readers.forget(db, name)
+    await db.reading.delete_many({"reader": name})
 
 
 def taken(name: str) -> ConfigError:

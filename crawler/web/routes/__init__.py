@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board, changes, targets
+from crawler.web.routes import account, board, changes, duplicates, feeds, targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +40,7 @@ AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
     Area("changes", changes.router, changes.api, "Changes", "c"),
     Area("targets", targets.router, targets.api, "Targets", "t"),
+    Area("feeds", feeds.router, feeds.api, "Feeds", "f", ((feeds.IMPORT, feeds.MAX_UPLOAD_BYTES),)),
+    Area("duplicates", duplicates.router, duplicates.api, "Near-duplicates", "d"),
     Area("account", account.router, account.api, "Account", "a"),
 )

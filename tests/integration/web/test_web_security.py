@@ -53,7 +53,7 @@ def test_every_route_is_guarded(browsers: Browsers) -> None:
 PUBLIC = {
     ("GET", "/health"), ("GET", "/sign-in"), ("POST", "/sign-in"), ("GET", "/changes/feed.atom"),
 }  # fmt: skip
-# What is only their own: the session, the password, and which changes they have read.
+# What is only their own: the session, the password, and which changes and posts they have read.
 OF_VIEWERS = {("POST", "/sign-out"), ("POST", "/account/password")} | {
     ("POST", f"/changes/{name}")
     for name in ("read", "read-all", "mute", "unmute", "since", "feed", "feed/end")
@@ -61,6 +61,8 @@ OF_VIEWERS = {("POST", "/sign-out"), ("POST", "/account/password")} | {
     ("POST", "/api/v1/changes/read"), ("POST", "/api/v1/changes/read-all"),
     ("POST", "/api/v1/changes/mutes"), ("DELETE", "/api/v1/changes/mutes"),
     ("POST", "/api/v1/changes/feed"), ("DELETE", "/api/v1/changes/feed"),
+    ("POST", "/feeds/read"), ("POST", "/feeds/read-all"),
+    ("POST", "/api/v1/feeds/read"), ("POST", "/api/v1/feeds/read-all"),
 }  # fmt: skip
 
 

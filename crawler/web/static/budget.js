@@ -9,6 +9,8 @@
   const least = Number(form.dataset.least);
   const most = Number(form.dataset.most);
   const STEPS = Number(slider.max);
+  // Ages of less than six minutes are not worth a place on the axis.
+  const MIN_AGE_HOURS = 0.1;
   let plot = null;
 
   // Equal steps of the slider multiply the budget by equal factors.
@@ -75,6 +77,7 @@
     const { ctx, bbox } = chart;
     const x = chart.valToPos(Math.min(Math.max(typed() || least, least), most), "x", true);
     ctx.save();
+    ctx.setLineDash([]);
     ctx.strokeStyle = color("--focus");
     ctx.lineWidth = 2 * window.devicePixelRatio;
     ctx.beginPath();
@@ -104,20 +107,20 @@
       scales: {
         x: { time: false, distr: 3, log: 10 },
         fresh: { range: [0, 1] },
-        age: { distr: 3, log: 10 },
+        age: { distr: 3, log: 10, range: (_, low, high) => [Math.max(low, MIN_AGE_HOURS), Math.max(high, 1)] },
       },
       axes: [
         { ...axis, label: "requests a day", values: (_, values) => values.map((v) => (v === null ? "" : short(v))) },
         { ...axis, scale: "fresh", values: (_, values) => values.map((v) => `${Math.round(100 * v)} %`) },
-        { ...axis, scale: "age", side: 1, grid: { show: false }, size: 60, values: (_, values) => values.map((v) => (v === null ? "" : `${v} d`)) },
+        { ...axis, scale: "age", side: 1, grid: { show: false }, size: 60, values: (_, values) => values.map((v) => (v === null ? "" : `${short(v)} h`)) },
       ],
       series: [
         { label: "requests a day", value: (_, v) => (v === null ? "–" : v.toLocaleString("en", { maximumFractionDigits: 1 })) },
         { label: "freshness", scale: "fresh", stroke: color("--accent"), width: 3, points: { show: false }, value: (_, v) => percent(v) },
-        { label: "mean age", scale: "age", stroke: color("--warn"), width: 2, dash: [6, 4], points: { show: false }, value: (_, v) => (v === null ? "–" : `${v.toPrecision(3)} d`) },
+        { label: "mean age", scale: "age", stroke: color("--warn"), width: 2, dash: [6, 4], points: { show: false }, value: (_, v) => (v === null ? "–" : `${v.toPrecision(3)} h`) },
       ],
       hooks: { draw: [mark] },
-    }, [curve.requests_per_day, curve.freshness, curve.age_days.map((v) => v || null)], place);
+    }, [curve.requests_per_day, curve.freshness, curve.age_days.map((v) => 24 * v || null)], place);
     new ResizeObserver(() => plot.setSize({ width: width(), height: 260 })).observe(place);
   }
 

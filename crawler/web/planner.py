@@ -95,15 +95,21 @@ class Planner:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.job: Job | None = None
-        self._last: dict[Kind, Job] = {}
+        self._done: dict[Kind, Job] = {}
+        self._failed: dict[Kind, Job] = {}
         self._curves: dict[str, tuple[float, BudgetCurve]] = {}
         self._failed_at = -RETRY_SECONDS
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
     def last(self, kind: Kind) -> Job | None:
-        """Return the last ended job of a kind since the app was started."""
-        return self._last.get(kind)
+        """Return the last job of a kind that was done since the app was started."""
+        return self._done.get(kind)
+
+    @property
+    def failed(self) -> list[Job]:
+        """Return the failed and cancelled jobs after which no other of their kind was started."""
+        return list(self._failed.values())
 
     def curve(self, objective: str) -> BudgetCurve | None:
         """Return the curve for an objective; None if it must be computed."""
@@ -130,6 +136,7 @@ class Planner:
             how = "Wait for it" if self.job.kind == APPLY else "Wait for it, or cancel it"
             raise Busy(f"Another job is running: {self.job.title.lower()} ({self.job.by}). {how}.")
         order = JobOrder(kind=kind, config=self._config.model_dump(mode="json"), **options)
+        self._failed.pop(kind, None)
         self.job = job = Job(secrets.token_hex(8), kind, by, now, order)
         self._task = asyncio.create_task(self._run(job))
         return job
@@ -167,19 +174,20 @@ class Planner:
             self._keep(job)
 
     def _keep(self, job: Job) -> None:
-        """Keep the result of an ended job."""
-        self._last[job.kind] = job
-        if job.kind == CURVE:
-            if job.state == "done":
-                self._curves[str(job.order.objective)] = time.monotonic(), job.result
-            else:
+        """Keep the result of an ended job, or its error."""
+        if job.state != "done":
+            self._failed[job.kind] = job
+            if job.kind == CURVE:
                 self._failed_at = time.monotonic()
-            # The curve is kept with its time.
+        elif job.kind == CURVE:
+            self._curves[str(job.order.objective)] = time.monotonic(), job.result
             job.result = None
-        elif job.kind == APPLY and job.state == "done":
+        else:
+            self._done[job.kind] = job
+        if job.kind == APPLY and job.state == "done":
             self.forget_curves()
             # It describes moves that have been made.
-            self._last.pop(PREVIEW, None)
+            self._done.pop(PREVIEW, None)
 
     async def _converse(self, job: Job) -> None:
         """Start the subprocess, send the order, and read messages until it ends."""

@@ -98,7 +98,7 @@ class JobState(BaseModel):
 
 
 class Jobs(BaseModel):
-    """The latest job, and the last ended one of each kind."""
+    """The latest job, and the last one of each kind that was done."""
 
     latest: JobState | None = Field(description="running or latest job")
     preview: JobState | None = Field(description="last dry run")
@@ -245,6 +245,7 @@ def _page(
 def _jobs_context(planner: Planner) -> dict[str, Any]:
     return {
         "job": planner.job,
+        "failed": planner.failed,
         "preview": planner.last(PREVIEW),
         "applied": planner.last(APPLY),
         "simulation": planner.last(SIMULATE),

@@ -3,7 +3,7 @@
 
 (() => {
   const form = document.getElementById("budget");
-  if (!form) return;
+  if (!form || !form.dataset.least) return;
   const field = form.elements.namedItem("budget");
   const slider = document.getElementById("slider");
   const least = Number(form.dataset.least);

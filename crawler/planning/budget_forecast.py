@@ -39,7 +39,7 @@ from schedules.terms import WEEK_DAYS
 # Points of the curve.
 POINTS = 64
 # Maximum number of targets from which the curve is computed, and minimum number from each site.
-MAX_TARGETS, MIN_OF_SITE = 20_000, 50
+MAX_TARGETS, MIN_OF_SITE = 10_000, 50
 # Sites with a curve of their own, or with moves of their own; the others are shown together.
 MAX_SITES = 300
 # Targets listed with their old and new visits.

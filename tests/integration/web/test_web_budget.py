@@ -6,12 +6,14 @@ import asyncio
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
 import pytest
 
+from crawler.planning.budget_forecast import MAX_SITES
 from crawler.storage import leases
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db, Row
@@ -281,6 +283,26 @@ def test_viewers_see_the_curve_and_change_nothing(stored: tuple[Db, str]) -> Non
             assert f'action="/budget/{action}"' not in shown
             form = {"csrf": token[1], "budget": "12", "policies": "optimal"}
             assert vic.post(f"/budget/{action}", form).status_code == 403
+
+
+def test_a_move_of_the_slider_is_quick_with_many_sites(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put(db, uri, [page(f"https://s{i}.example/", spread(i % 9, 12), spider=f"s{i}")
+                  for i in range(MAX_SITES + 5)])  # fmt: skip
+    with at_now(uri) as browser:
+        found = curve(browser)
+        assert len(found["sites"]) == MAX_SITES + 1, "the smaller sites are shown together"
+        assert sum(site["targets"] for site in found["sites"]) == MAX_SITES + 5
+        points = found["requests_per_day"]
+        took = []
+        for share in (0.1, 0.3, 0.5, 0.7, 0.9):
+            budget = points[0] + share * (points[-1] - points[0])
+            began = time.perf_counter()
+            part = browser.get(f"/budget?budget={budget}", headers=PARTIAL)
+            took.append(time.perf_counter() - began)
+            assert part.status_code == 200
+        assert "All smaller sites" in part.text
+        assert sorted(took)[2] < 0.2
 
 
 def test_the_app_does_not_load_the_compiler() -> None:

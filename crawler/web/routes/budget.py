@@ -20,6 +20,7 @@ from crawler.planning.budget_curve import (
     usual_budget,
 )
 from crawler.planning.job_orders import APPLY, POLICY_NAMES, PREVIEW, SIMULATE, Kind, Policy
+from crawler.utils.text import rounded_up
 from crawler.utils.time import per_day
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
@@ -236,6 +237,7 @@ def _page(
         status = 422
     return page(
         request, "budget/index.html", fragment="figures", status=status, form=form, curve=curve,
+        least=rounded_up(curve["requests_per_day"][0]) if curve else "",
         forecast=result, objective=objective, policies=POLICY_NAMES,
         chosen=form.lists.get("policies", ["optimal", "uniform"]),
         points=sample_points(curve) if curve else [], **_jobs_context(planner),

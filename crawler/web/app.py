@@ -31,6 +31,7 @@ from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, Secur
 from crawler.web.options import WebOptions
 from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
+from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
+        await app.state.planner.close()
         await app.state.database.close()
 
     app = FastAPI(
@@ -73,6 +75,7 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     )
     app.state.options = options
     app.state.database = WebDatabase(config)
+    app.state.planner = Planner(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.navigation = [area for area in AREAS if area.title]
     add_handlers(app)

@@ -246,12 +246,7 @@ class Writer:
         if self._registry is not None and verdicts:
             written = {post.key for visit in batch for post in visit.candidates}
             await flags.confirm(self._db, self._registry, verdicts, written)
-        if feed_visits:
-            await feeds.note(self._db, feed_visits)
-            for visit in feed_visits:
-                self.discovered += await feeds.follow(self._db, visit, self._due)
-        if cell_visits := [v for v in batch if v.fetched.target.kind is Kind.CELL]:
-            await cells.note(self._db, cell_visits)
+        await self._write_results(feed_visits, batch)
         if self._leases is not None and not self._leases.is_sure:
             raise LeaseUncertain
         if late := await targets.acknowledge(self._db, batch):
@@ -266,6 +261,15 @@ class Writer:
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
             await websub.delete_deliveries(self._db, taken)
         return late
+
+    async def _write_results(self, feed_visits: list[Visit], batch: list[Visit]) -> None:
+        """Store what visits found out about feeds and cells themselves."""
+        if feed_visits:
+            await feeds.note(self._db, feed_visits)
+            for visit in feed_visits:
+                self.discovered += await feeds.follow(self._db, visit, self._due)
+        if cell_visits := [v for v in batch if v.fetched.target.kind is Kind.CELL]:
+            await cells.note(self._db, cell_visits)
 
     async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:
         """Store versions and claim posts concurrently, as both are independent."""

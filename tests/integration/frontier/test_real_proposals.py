@@ -69,7 +69,7 @@ class Files:
             if (file := self.file(url := open_urls.pop())) in seen:
                 continue
             seen.add(file)
-            for anchor in (page := self.page(url)) and page.anchors or ():
+            for anchor in ((page := self.page(url)) and page.anchors) or ():
                 if selects(items, anchor.url):
                     found.add(self.file(anchor.url))
                 elif selects(lists, anchor.url):

@@ -30,103 +30,26 @@ MAX_SEGMENTS = 8
 # Different words at one place of a path from which on they are interchangeable.
 MIN_WORDS = 3
 # Names in paths by which sites usually mark pages that list others, and single items.
-LIST_NAMES = frozenset(
-    [
-        "archive",
-        "archives",
-        "author",
-        "blog",
-        "brand",
-        "brands",
-        "browse",
-        "catalog",
-        "catalogue",
-        "categories",
-        "category",
-        "collection",
-        "collections",
-        "kategorie",
-        "label",
-        "latest",
-        "news",
-        "page",
-        "posts",
-        "products",
-        "product-category",
-        "product-tag",
-        "product_cat",
-        "rubrique",
-        "section",
-        "sections",
-        "shop",
-        "store",
-        "tag",
-        "tags",
-        "thema",
-        "topic",
-        "topics",
-        "seite",
-        "search",
-    ]
-)
-ITEM_NAMES = frozenset(
-    [
-        "article",
-        "articles",
-        "artikel",
-        "book",
-        "dp",
-        "entry",
-        "item",
-        "items",
-        "job",
-        "jobs",
-        "movie",
-        "p",
-        "post",
-        "product",
-        "produkt",
-        "produit",
-        "question",
-        "recipe",
-        "story",
-        "view",
-        "watch",
-    ]
-)
+LIST_NAMES = frozenset({
+    "archive", "archives", "author", "blog", "brand", "brands", "browse", "catalog", "catalogue",
+    "categories", "category", "collection", "collections", "kategorie", "label", "latest", "news",
+    "page", "posts", "products", "product-category", "product-tag", "product_cat", "rubrique",
+    "section", "sections", "shop", "store", "tag", "tags", "thema", "topic", "topics", "seite",
+    "search",
+})  # fmt: skip
+ITEM_NAMES = frozenset({
+    "article", "articles", "artikel", "book", "dp", "entry", "item", "items", "job", "jobs",
+    "movie", "p", "post", "product", "produkt", "produit", "question", "recipe", "story", "view",
+    "watch",
+})  # fmt: skip
 PAGE_NAMES = ("page", "seite", "pagina", "p")
 # Names of pages of which each site has one.
-SINGLE_NAMES = frozenset(
-    [
-        "about",
-        "account",
-        "cart",
-        "checkout",
-        "contact",
-        "contact-us",
-        "cookies",
-        "disclaimer",
-        "faq",
-        "feed",
-        "help",
-        "imprint",
-        "impressum",
-        "index",
-        "legal",
-        "login",
-        "my-account",
-        "privacy",
-        "privacy-policy",
-        "register",
-        "rss",
-        "search",
-        "sign-in",
-        "sitemap",
-        "support",
-        "terms",
-        "wishlist",
-    ]
-)
+SINGLE_NAMES = frozenset({
+    "about", "account", "cart", "checkout", "contact", "contact-us", "cookies", "disclaimer",
+    "faq", "feed", "help", "imprint", "impressum", "index", "legal", "login", "my-account",
+    "privacy", "privacy-policy", "register", "rss", "search", "sign-in", "sitemap", "support",
+    "terms", "wishlist",
+})  # fmt: skip
 FILES = re.compile(
     r"\.(?:xml|rss|atom|json|pdf|zip|gz|jpe?g|png|gif|svg|webp|ico|css|js|mp[34]|txt)$", re.I
 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board
+from crawler.web.routes import account, board, setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,6 @@ class Area:
 # In the order of the navigation.
 AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
+    Area("setup", setup.router, setup.api, "Add a site", "n"),
     Area("account", account.router, account.api, "Account", "a"),
 )

@@ -126,7 +126,7 @@ def fetching(
                 request.meta["ordered"] = url
                 yield request
 
-        async def parse_target(self, response: Response) -> AsyncIterator[Any]:  # type: ignore[override]
+        async def parse_target(self, response: Response) -> AsyncIterator[Any]:
             """Append a page."""
             pages.append(_page(response.meta["ordered"], response))
             return

@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import unquote, urljoin, urlsplit
 
 from lxml import etree
@@ -148,10 +149,11 @@ def anchors_of(page: TextResponse) -> tuple[Anchor, ...]:
     if not isinstance(root, etree._Element):
         return ()
     base, host = get_base_url(page), _bare_host(page.url)
-    anchors = []
-    for element in _LINKS(root)[:MAX_LINKS]:
+    anchors: list[Anchor] = []
+    found = cast("list[etree._Element]", _LINKS(root))
+    for element in found[:MAX_LINKS]:
         try:
-            url = urljoin(base, element.get("href").strip())
+            url = urljoin(base, (element.get("href") or "").strip())
             if len(url) > MAX_URL_CHARACTERS or not is_http(url) or _bare_host(url) != host:
                 continue
             url = canonical(url)
@@ -235,19 +237,21 @@ def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
         groups[shape].urls[url] = None
     for page in pages:
         links: Counter[Shape] = Counter()
-        for anchor in {anchor.url: anchor for anchor in page.anchors}.values():
-            if (shape := shapes.get(anchor.url)) is None:
+        counted = {page.url}
+        for anchor in page.anchors:
+            if anchor.url not in shapes:
                 continue
+            shape = shapes[anchor.url]
             group = groups[shape]
-            if not anchor.is_frame and anchor.url not in frame and anchor.url != page.url:
+            if anchor.text:
+                group.words.append(_words(anchor.text))
+                group.places[anchor.place] += 1
+            if not anchor.is_frame and anchor.url not in frame and anchor.url not in counted:
+                counted.add(anchor.url)
                 group.in_content.add(anchor.url)
                 links[shape] += 1
-        for anchor in page.anchors:
-            if (shape := shapes.get(anchor.url)) is not None and anchor.text:
-                groups[shape].words.append(_words(anchor.text))
-                groups[shape].places[anchor.place] += 1
-        if (shape := shapes.get(page.url)) is not None:
-            groups[shape].links[page.url] = links
+        if page.url in shapes:
+            groups[shapes[page.url]].links[page.url] = links
     return groups
 
 
@@ -268,7 +272,7 @@ def _shapes(urls: Iterable[str]) -> dict[str, Shape]:
         parts = tuple(NUMBER if part.isdigit() else part for part in _segments(url))
         if len(parts) <= MAX_SEGMENTS:
             by_length[len(parts), _ending(parts)].append((parts, url))
-    shapes = {}
+    shapes: dict[str, Shape] = {}
     for rows in by_length.values():
         shapes |= {url: shape for shape, url in _generalized(rows)}
     return shapes
@@ -339,6 +343,9 @@ def _item_score(group: _Group) -> float:
     score = math.log2(1 + n_content) * (0.3 + n_content / len(group.urls))
     words = sum(group.words) / len(group.words) if group.words else 0.0
     score *= 0.6 + min(words, 6) / 6
+    if group.places:
+        # Links of one list have the same place.
+        score *= 0.7 + 0.6 * max(group.places.values()) / group.places.total()
     slugs = [unquote(_segments(url)[-1]) for url in group.in_content]
     score *= 0.7 + min(sum(map(len, slugs)) / len(slugs), 30) / 60
     parents = {part.lower() for part in group.shape[:-1]}

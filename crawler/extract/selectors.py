@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from zoneinfo import ZoneInfo
 
 import nh3
@@ -16,7 +17,6 @@ from lxml import etree
 from parsel import Selector
 
 from crawler.extract.fields import FieldType, node_text, read_date, read_number, read_price
-from crawler.extract.plain_text import text_below
 
 MAX_ELEMENTS = 20_000
 MAX_DEPTH = 300
@@ -50,7 +50,7 @@ CURRENCY = re.compile(
 )
 SHORT_CHARACTERS = 80
 HTML_BLOCKS = 3
-_BLOCKS = etree.XPath("count(.//p | .//li | .//h2 | .//h3 | .//tr)")
+_BLOCKS = etree.XPath(f"boolean((.//p | .//li | .//h2 | .//h3 | .//tr)[{HTML_BLOCKS}])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,13 @@ def selector_of(page: Selector, number: int, others: Sequence[Selector] = ()) ->
     if element is None:
         return None
     best: tuple[tuple[int, bool, int], str] | None = None
-    for _, css in zip(range(MAX_CANDIDATES), _candidates(element), strict=False):
-        found = page.css(css)
-        if not found or found[0].root is not element:
+    for css in islice(_candidates(element), MAX_CANDIDATES):
+        matches = page.css(css)
+        if not matches or matches[0].root is not element:
             continue
         elsewhere = [len(other.css(css)) for other in others]
         misses = sum(not n for n in elsewhere)
-        is_several = len(found) > 1 or any(n > 1 for n in elsewhere)
+        is_several = len(matches) > 1 or any(n > 1 for n in elsewhere)
         rank = (misses, is_several, len(css))
         if best is None or rank < best[0]:
             best = rank, css
@@ -136,7 +136,7 @@ def proposed_type(nodes: Sequence[Selector], zone: ZoneInfo) -> FieldType:
     texts = [text for node in nodes if (text := node_text(node))]
     if not texts:
         return FieldType.TEXT
-    if all(isinstance(n.root, etree._Element) and _BLOCKS(n.root) >= HTML_BLOCKS for n in nodes):
+    if all(isinstance(n.root, etree._Element) and _BLOCKS(n.root) for n in nodes):
         return FieldType.HTML
     if max(map(len, texts)) > SHORT_CHARACTERS or not all(re.search(r"\d", t) for t in texts):
         return FieldType.TEXT
@@ -155,7 +155,7 @@ def suggested_fields(pages: Sequence[Selector], zone: ZoneInfo) -> list[Suggesti
     found = []
     for name, places in USUAL_PLACES.items():
         for css in places:
-            nodes = [nodes[0] for page in pages if (nodes := page.css(css))]
+            nodes = [found[0] for page in pages if (found := page.css(css))]
             filled = [node for node in nodes if node_text(node)]
             if len(filled) * 2 <= len(pages):
                 continue
@@ -236,9 +236,3 @@ def _path(element: etree._Element) -> str:
         parts.append(node.tag if node.tag in ("html", "body") else _nth(node))
         node = node.getparent()
     return " > ".join(reversed(parts))
-
-
-def shown_text(node: Selector, characters: int) -> str:
-    """Return the beginning of the text of a match, as one line."""
-    text = text_below(node.root) if isinstance(node.root, etree._Element) else node_text(node)
-    return text if len(text) <= characters else f"{text[:characters]}…"

@@ -53,9 +53,9 @@ class FieldEdit(BaseModel):
     name: str = Key(max_length=100, description="name of the field")
     selector: str = Key(max_length=2000, description="selector of the value")
     language: str = Key(
-        "css", pattern="^(css|xpath|jmespath)$", description="`css`, `xpath` or `jmespath`"
+        default="css", pattern="^(css|xpath|jmespath)$", description="`css`, `xpath` or `jmespath`"
     )
-    type: FieldType = Key(FieldType.TEXT, description="type of the value")
+    type: FieldType = Key(default=FieldType.TEXT, description="type of the value")
 
 
 class DefinitionEdit(BaseModel):
@@ -63,18 +63,26 @@ class DefinitionEdit(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Key("", max_length=64, description="name of the site")
-    start_urls: list[str] = Key([], max_length=MAX_PATTERNS, description="URLs to start from")
-    list_pages: list[str] = Key([], max_length=MAX_PATTERNS, description="list page patterns")
-    item_pages: list[str] = Key([], max_length=MAX_PATTERNS, description="item page patterns")
+    name: str = Key(default="", max_length=64, description="name of the site")
+    start_urls: list[str] = Key(
+        default=[], max_length=MAX_PATTERNS, description="URLs to start from"
+    )
+    list_pages: list[str] = Key(
+        default=[], max_length=MAX_PATTERNS, description="list page patterns"
+    )
+    item_pages: list[str] = Key(
+        default=[], max_length=MAX_PATTERNS, description="item page patterns"
+    )
     not_list_pages: list[str] = Key(
-        [], max_length=MAX_PATTERNS, description="patterns excluded from `list_pages`"
+        default=[], max_length=MAX_PATTERNS, description="patterns excluded from `list_pages`"
     )
     not_item_pages: list[str] = Key(
-        [], max_length=MAX_PATTERNS, description="patterns excluded from `item_pages`"
+        default=[], max_length=MAX_PATTERNS, description="patterns excluded from `item_pages`"
     )
-    timezone: str = Key("UTC", max_length=64, description="IANA time zone of the site")
-    fields: list[FieldEdit] = Key([], max_length=MAX_FIELDS, description="fields of an item")
+    timezone: str = Key(default="UTC", max_length=64, description="IANA time zone of the site")
+    fields: list[FieldEdit] = Key(
+        default=[], max_length=MAX_FIELDS, description="fields of an item"
+    )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> DefinitionEdit:
@@ -234,11 +242,10 @@ def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequenc
         "links": len(links), "patterns": patterns, "lists": [], "items": [], "n_lists": 0,
         "n_items": 0, "both": [], "unmatched": [], "problem": None,
     }  # fmt: skip
-    draft = edit.model_copy(
-        update={"name": edit.name or DRAFT_NAME, "item_pages": edit.item_pages or [NO_PATTERN]}
-    )
+    # Other keys may be wrong while somebody edits them.
+    given = {key: value for key in PATTERN_KEYS if (value := getattr(edit, key))}
     try:
-        wrapper = any_wrapper(draft.values(base), draft.name)
+        wrapper = any_wrapper(fetchable(edit, base) | given, edit.name or DRAFT_NAME)
     except FreshetError as error:
         found["problem"] = str(error)
         return found

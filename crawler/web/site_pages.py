@@ -134,9 +134,12 @@ class SitePages:
         problem = (await self.fetch(definition, [url]))[url]
         if problem is not None:
             return problem
+        tried = {url}
         for _ in range(ROUNDS):
             pages = self._link_pages([url])
-            chosen = await asyncio.to_thread(worth_fetching, pages, ROUND_PAGES)
+            found = await asyncio.to_thread(worth_fetching, pages, ROUND_PAGES + len(tried))
+            chosen = [each for each in found if each not in tried][:ROUND_PAGES]
+            tried |= {*chosen}
             await self.fetch(definition, chosen)
         return None
 

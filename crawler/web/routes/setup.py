@@ -346,7 +346,9 @@ class SavedDefinition(BaseModel):
     """An edit of a site definition."""
 
     definition: DefinitionEdit
-    digest: str = Field("", max_length=100, description="digest of the edited one; empty: new site")
+    digest: str = Field(
+        default="", max_length=100, description="digest of the edited one; empty: new site"
+    )
 
 
 class DefinitionNames(BaseModel):

@@ -152,19 +152,19 @@ def proposed_type(nodes: Sequence[Selector], zone: ZoneInfo) -> FieldType:
 
 def suggested_fields(pages: Sequence[Selector], zone: ZoneInfo) -> list[Suggestion]:
     """Return the fields that most of these item pages have in one of the usual places."""
-    found = []
+    suggestions: list[Suggestion] = []
     for name, places in USUAL_PLACES.items():
         for css in places:
-            nodes = [found[0] for page in pages if (found := page.css(css))]
+            nodes = [matches[0] for page in pages if (matches := page.css(css))]
             filled = [node for node in nodes if node_text(node)]
             if len(filled) * 2 <= len(pages):
                 continue
             kind = proposed_type(filled, zone)
             wanted = {"price": FieldType.PRICE, "date": FieldType.DATE}.get(name)
             if wanted is None or kind is wanted:
-                found.append(Suggestion(name, css, FieldType.TEXT if name == "title" else kind))
+                suggestions.append(Suggestion(name, css, FieldType.TEXT if name == "title" else kind))
                 break
-    return found
+    return suggestions
 
 
 def _elements(page: Selector) -> Iterator[etree._Element]:

@@ -91,10 +91,10 @@ def numbered_html(page: Selector) -> str:
     than MAX_DEPTH, are left out.
     """
     for number, element in enumerate(_elements(page)):
-        if number >= MAX_ELEMENTS or _is_deep(element):
-            for child in list(element):
-                element.remove(child)
-        if number < MAX_ELEMENTS:
+        parent = element.getparent()
+        if parent is not None and (number >= MAX_ELEMENTS or _is_deep(element)):
+            parent.remove(element)
+        else:
             element.set(NUMBER_ATTRIBUTE, str(number))
     html = etree.tostring(page.root, encoding="unicode", method="html")
     return nh3.clean(

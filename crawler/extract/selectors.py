@@ -162,7 +162,9 @@ def suggested_fields(pages: Sequence[Selector], zone: ZoneInfo) -> list[Suggesti
             kind = proposed_type(filled, zone)
             wanted = {"price": FieldType.PRICE, "date": FieldType.DATE}.get(name)
             if wanted is None or kind is wanted:
-                suggestions.append(Suggestion(name, css, FieldType.TEXT if name == "title" else kind))
+                suggestions.append(
+                    Suggestion(name, css, FieldType.TEXT if name == "title" else kind)
+                )
                 break
     return suggestions
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,7 @@ from crawler.extract.fields import Field, FieldType
 from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.proposals import Anchor, anchors_of
 from crawler.extract.selectors import (
+    SHOWN_TAGS,
     numbered_html,
     proposed_type,
     selector_of,
@@ -36,6 +38,7 @@ MAX_SHOWN_URLS = 100
 MAX_SHOWN_SHAPES = 15
 MAX_VALUE_CHARACTERS = 300
 MAX_URL_CHARACTERS = 2000
+MIN_NAME_CHARACTERS = 3
 # Example page, and other pages whose values are shown next to it.
 SAMPLE_PAGES = 6
 PATTERN_KEYS = ("list_pages", "item_pages", "not_list_pages", "not_item_pages")
@@ -372,12 +375,13 @@ def absolute(url: str) -> str:
 
 
 def _name_for(css: str, kind: FieldType) -> str:
-    """Return a name for the field of a selector: its last word, or its type."""
-    words = [word for word in "".join(s if s.isalpha() else " " for s in css).split() if word]
-    word = words[-1].lower() if words else ""
-    if word in ("h1", "h"):
+    """Return a name for the field of a selector: its last class, id or property, or its type."""
+    if css.rsplit(maxsplit=1)[-1] == "h1":
         return "title"
-    return word if len(word) > 3 else str(kind)
+    words = [word for word in re.findall(r"[A-Za-z]+", css) if word not in SHOWN_TAGS]
+    names = [word.lower() for word in words if len(word) > MIN_NAME_CHARACTERS]
+    unnamed = ("html", "body", "type", "itemprop")
+    return next((name for name in reversed(names) if name not in unnamed), str(kind))
 
 
 def _shown(value: Any) -> str | None:

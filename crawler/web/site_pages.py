@@ -13,7 +13,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
@@ -33,12 +33,6 @@ MAX_WAITING = 4
 ROUNDS, ROUND_PAGES = 2, 4
 READ_SECONDS, READ_MB = 10.0, 512.0
 MAX_LINKS = 20_000
-
-
-class Fetched(Protocol):
-    """The keys of a fetched page: url, final_url, text, problem."""
-
-    def __getitem__(self, key: str, /) -> Any: ...
 
 
 # Fetches pages of a site with the headers and politeness of its definition.

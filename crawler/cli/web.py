@@ -70,9 +70,11 @@ async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) 
     # FastAPI is slow to import, and --help does not need it.
     from crawler.web.app import create_app
     from crawler.web.serving import listen, serve_until_signal, url_of
+    from spiders.page_fetch import fetch_pages, spider_names
 
     if not options.is_private:
         await _require_users(config, options)
+    app = create_app(config, options, fetch_pages, spider_names())
     listener = listen(options)
     url = url_of(listener, options.root_path)
 
@@ -83,7 +85,7 @@ async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) 
             complain(COMMAND, f"serving {url}")
 
     try:
-        await serve_until_signal(create_app(config, options), options, listener, ready)
+        await serve_until_signal(app, options, listener, ready)
     finally:
         listener.close()
 

@@ -89,11 +89,7 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
 
     A definition that was read from here is not stored: it may have been replaced meanwhile.
     """
-    document: Document = {name: getattr(wrapper, name) for name in _FIELDS if name != "at"}
-    for name in ("visiting_hours", "blackout"):
-        document[name] = list(document[name])
-    # Patterns may have dots and dollars, which are not safe in field names.
-    document["weights"] = [{"of": key, "weight": w} for key, w in wrapper.weights.items()]
+    document = settings_of(wrapper)
     definition = wrapper.definition
     update: Document = {"$set": document | {"digest": wrapper.digest, "at": now}}
     if definition is None or definition.is_too_long:
@@ -119,6 +115,16 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
             "%s: site definition not stored, it has more than %d characters: cron needs %s",
             wrapper.name, MAX_CHARACTERS, definition.source,
         )  # fmt: skip
+
+
+def settings_of(wrapper: Wrapper) -> Document:
+    """Return the settings of a site as they are stored, without the time."""
+    document: Document = {name: getattr(wrapper, name) for name in _FIELDS if name != "at"}
+    for name in ("visiting_hours", "blackout"):
+        document[name] = list(document[name])
+    # Patterns may have dots and dollars, which are not safe in field names.
+    document["weights"] = [{"of": key, "weight": w} for key, w in wrapper.weights.items()]
+    return document
 
 
 async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[str, Definition]:

@@ -179,7 +179,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             "max_interval_hours": shown("number or null", "maximum planned interval"),
             "requests_per_day": shown("number or null", "maximum planned requests per day"),
             "requests_per_hour": shown("number or null", "maximum planned requests per hour"),
-            "at": time("time of the last run"),
+            "at": time("time of the last run; before the first run, time when the site was added"),
             "digest": shown("string", "digest of the definition; a change makes targets due"),
             "patterns": shown("object", "number of targets by digest of the URL pattern"),
             "kept_bytes": shown("number", "uncompressed bytes of all versions of the site"),

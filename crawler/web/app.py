@@ -33,6 +33,7 @@ from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
+from crawler.web.site_pages import Fetch, SitePages
 
 logger = logging.getLogger(__name__)
 # Areas may allow more for their own paths.
@@ -51,8 +52,17 @@ class Problem(BaseModel):
     detail: str
 
 
-def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
-    """Return the app. It opens the database when it is first needed."""
+def create_app(
+    config: Config,
+    options: WebOptions | None = None,
+    fetch: Fetch | None = None,
+    spider_names: frozenset[str] = frozenset(),
+) -> FastAPI:
+    """Return the app. It opens the database when it is first needed.
+
+    fetch:        fetches pages of new sites; None: sites cannot be added
+    spider_names: names that sites must not have, because spider classes have them
+    """
     options = options or WebOptions()
 
     @asynccontextmanager
@@ -77,6 +87,8 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     app.state.database = WebDatabase(config)
     app.state.planner = Planner(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
+    app.state.site_pages = SitePages(config, fetch)
+    app.state.spider_names = spider_names
     app.state.navigation = [area for area in AREAS if area.title]
     add_handlers(app)
     _add_routes(app)

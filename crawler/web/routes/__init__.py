@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board, budget, changes, duplicates, feeds, targets
+from crawler.web.routes import account, board, budget, changes, duplicates, feeds, setup, targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +43,6 @@ AREAS = (
     Area("feeds", feeds.router, feeds.api, "Feeds", "f", ((feeds.IMPORT, feeds.MAX_UPLOAD_BYTES),)),
     Area("duplicates", duplicates.router, duplicates.api, "Near-duplicates", "d"),
     Area("budget", budget.router, budget.api, "Budget", "u"),
+    Area("setup", setup.router, setup.api, "Add a site", "n"),
     Area("account", account.router, account.api, "Account", "a"),
 )

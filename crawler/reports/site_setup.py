@@ -1,0 +1,410 @@
+"""Edits of site definitions: what patterns select and fields extract, before they are saved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BaseModel, ConfigDict
+from pydantic import Field as Key
+from scrapy.http import HtmlResponse
+from typing_extensions import TypedDict
+
+from crawler.config import Config
+from crawler.errors import ConfigError, FreshetError
+from crawler.extract.fields import Field, FieldType
+from crawler.extract.list_wrappers import any_wrapper
+from crawler.extract.proposals import Anchor, anchors_of
+from crawler.extract.selectors import (
+    SHOWN_TAGS,
+    numbered_html,
+    proposed_type,
+    selector_of,
+    suggested_fields,
+)
+from crawler.extract.site_definition import Wrapper
+from crawler.fetch.guard import Named, is_public, literal, refusal
+from crawler.items import Kind
+from crawler.utils.regex import compiled
+from crawler.utils.urls import canonical, host_of, shapes
+
+MAX_PATTERNS = 50
+MAX_FIELDS = 60
+MAX_SHOWN_URLS = 100
+MAX_SHOWN_SHAPES = 15
+MAX_VALUE_CHARACTERS = 300
+MAX_URL_CHARACTERS = 2000
+MIN_NAME_CHARACTERS = 3
+# Example page, and other pages whose values are shown next to it.
+SAMPLE_PAGES = 6
+PATTERN_KEYS = ("list_pages", "item_pages", "not_list_pages", "not_item_pages")
+# Site definitions need an item pattern. This one stands for it until the user has chosen one.
+NO_PATTERN = "^$"
+DRAFT_NAME = "new-site"
+UTC = ZoneInfo("UTC")
+
+
+class FieldEdit(BaseModel):
+    """A field of a site definition."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Key(max_length=100, description="name of the field")
+    selector: str = Key(max_length=2000, description="selector of the value")
+    language: str = Key(
+        default="css", pattern="^(css|xpath|jmespath)$", description="`css`, `xpath` or `jmespath`"
+    )
+    type: FieldType = Key(default=FieldType.TEXT, description="type of the value")
+
+
+class DefinitionEdit(BaseModel):
+    """The keys of a site definition that the web app edits; all others stay as they are."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Key(default="", max_length=64, description="name of the site")
+    start_urls: list[str] = Key(
+        default=[], max_length=MAX_PATTERNS, description="URLs to start from"
+    )
+    list_pages: list[str] = Key(
+        default=[], max_length=MAX_PATTERNS, description="list page patterns"
+    )
+    item_pages: list[str] = Key(
+        default=[], max_length=MAX_PATTERNS, description="item page patterns"
+    )
+    not_list_pages: list[str] = Key(
+        default=[], max_length=MAX_PATTERNS, description="patterns excluded from `list_pages`"
+    )
+    not_item_pages: list[str] = Key(
+        default=[], max_length=MAX_PATTERNS, description="patterns excluded from `item_pages`"
+    )
+    timezone: str = Key(default="UTC", max_length=64, description="IANA time zone of the site")
+    fields: list[FieldEdit] = Key(
+        default=[], max_length=MAX_FIELDS, description="fields of an item"
+    )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> DefinitionEdit:
+        """Return the edited keys of a definition as written."""
+        fields = []
+        for name, value in (values.get("fields") or {}).items():
+            table = {"css": value} if isinstance(value, str) else dict(value)
+            kind = table.pop("type", FieldType.TEXT)
+            ((language, selector),) = table.items()
+            fields.append(
+                FieldEdit(name=name, selector=selector, language=language, type=FieldType(kind))
+            )
+        lines = {key: _as_list(values.get(key)) for key in ("start_urls", *PATTERN_KEYS)}
+        name, zone = values.get("name", ""), values.get("timezone", "UTC")
+        return cls(name=name, timezone=zone, fields=fields, **lines)
+
+    def values(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the keys of the definition, with all other keys of `base`.
+
+        Raises ConfigError if two fields have the same name.
+        """
+        names = [field.name for field in self.fields]
+        if double := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(f"fields: two fields have the name {double!r}")
+        edited: dict[str, Any] = {"name": self.name, "start_urls": self.start_urls}
+        for key in PATTERN_KEYS:
+            patterns: list[str] = getattr(self, key)
+            edited[key] = patterns[0] if len(patterns) == 1 else patterns
+        edited["timezone"] = "" if self.timezone == "UTC" else self.timezone
+        edited["fields"] = {
+            field.name: field.selector
+            if (field.language, field.type) == ("css", FieldType.TEXT)
+            else {field.language: field.selector, "type": str(field.type)}
+            for field in self.fields
+        }
+        kept = {key: value for key, value in (base or {}).items() if key not in edited}
+        values = {key: value for key, value in edited.items() if value} | kept
+        if base and self == DefinitionEdit.of(base):
+            return dict(base)
+        return values
+
+
+class PatternMatches(TypedDict):
+    """The known links that a pattern matches."""
+
+    key: str
+    """Key of the definition, such as `item_pages`."""
+    pattern: str
+    """Pattern as written."""
+    count: int
+    """Number of known links."""
+    urls: list[str]
+    """The first of these links, at most 100."""
+    problem: str | None
+    """Why the pattern is not valid; null if it is."""
+
+
+class LinkShape(TypedDict):
+    """Links that only differ in words and numbers."""
+
+    text: str
+    """Path with `{word}` and `{number}`."""
+    count: int
+    """Number of links."""
+    example: str
+    """One of the links."""
+
+
+class Matches(TypedDict):
+    """What the patterns of a definition select among the known links of a site."""
+
+    links: int
+    """Number of known links."""
+    patterns: list[PatternMatches]
+    """Result by pattern, in the order of the definition."""
+    lists: list[str]
+    """Links that are list pages by all keys together, at most 100."""
+    items: list[str]
+    """Links that are items by all keys together, at most 100."""
+    n_lists: int
+    """Number of list pages."""
+    n_items: int
+    """Number of items."""
+    both: list[str]
+    """Links that match list and item patterns, which a crawl leaves out; at most 100."""
+    unmatched: list[LinkShape]
+    """Shapes of all other links, most frequent first, at most 15."""
+    problem: str | None
+    """Why the definition is not valid; null if it is."""
+
+
+class FieldValues(TypedDict):
+    """The values of a field on the sample pages."""
+
+    name: str
+    """Name of the field."""
+    values: list[str | None]
+    """Value by page; null if nothing was found."""
+    problem: str | None
+    """Why the field is not valid; null if it is."""
+
+
+class ChosenField(TypedDict):
+    """A field that is proposed for a clicked place or for the usual places."""
+
+    name: str
+    """Proposed name."""
+    selector: str
+    """CSS selector."""
+    type: str
+    """Proposed type."""
+
+
+def checked(edit: DefinitionEdit, base: Mapping[str, Any] | None, config: Config) -> Wrapper:
+    """Return the definition of an edit; raises WrapperError or ConfigError with the first problem.
+
+    New start URLs on private addresses are refused, unless FRESHET_PRIVATE_HOSTS lists them.
+    """
+    wrapper = any_wrapper(edit.values(base), edit.name or DRAFT_NAME)
+    known = set(_as_list((base or {}).get("start_urls")))
+    for url in edit.start_urls:
+        if url not in known:
+            refuse_private(url, config)
+    return wrapper
+
+
+def refuse_private(url: str, config: Config) -> None:
+    """Raise ConfigError for the URL of a private address that no setting allows.
+
+    In the terminal, typing an address is enough. In the web app, its user may be somebody else than
+    the owner of the machine.
+    """
+    address = literal(host_of(url))
+    if address is None or is_public(address) or config.private_addresses:
+        return
+    if not Named.of(listed=config.private_hosts).cover(url):
+        raise ConfigError(refusal(url, [address]))
+
+
+def fetchable(edit: DefinitionEdit, base: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a definition that is valid enough to fetch pages with its headers and politeness."""
+    kept = {
+        key: value
+        for key, value in (base or {}).items()
+        if key not in (*PATTERN_KEYS, "fields", "duplicates", "category", "cells", "weights")
+    }
+    starts = {"start_urls": edit.start_urls or _as_list((base or {}).get("start_urls"))}
+    return kept | starts | {"name": DRAFT_NAME, "item_pages": NO_PATTERN}
+
+
+def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequence[str]) -> Matches:
+    """Return what the patterns of an edit select among some links."""
+    patterns: list[PatternMatches] = []
+    for key in PATTERN_KEYS:
+        patterns += [_pattern_matches(key, pattern, links) for pattern in getattr(edit, key)]
+    found: Matches = {
+        "links": len(links), "patterns": patterns, "lists": [], "items": [], "n_lists": 0,
+        "n_items": 0, "both": [], "unmatched": [], "problem": None,
+    }  # fmt: skip
+    # Other keys may be wrong while somebody edits them.
+    given = {key: value for key in PATTERN_KEYS if (value := getattr(edit, key))}
+    try:
+        wrapper = any_wrapper(fetchable(edit, base) | given, edit.name or DRAFT_NAME)
+    except FreshetError as error:
+        found["problem"] = str(error)
+        return found
+    by_kind: dict[Any, list[str]] = {Kind.LIST: [], Kind.ITEM: [], None: [], "both": []}
+    for link in links:
+        try:
+            url = wrapper.canonical(link)
+        except ValueError:
+            continue
+        match = wrapper.match(url)
+        by_kind["both" if match.both else match.kind].append(url)
+    found["lists"], found["n_lists"] = by_kind[Kind.LIST][:MAX_SHOWN_URLS], len(by_kind[Kind.LIST])
+    found["items"], found["n_items"] = by_kind[Kind.ITEM][:MAX_SHOWN_URLS], len(by_kind[Kind.ITEM])
+    found["both"] = by_kind["both"][:MAX_SHOWN_URLS]
+    found["unmatched"] = [
+        {"text": shape.text, "count": shape.count, "example": shape.example}
+        for shape in shapes(by_kind[None])[:MAX_SHOWN_SHAPES]
+    ]
+    return found
+
+
+def _pattern_matches(key: str, pattern: str, links: Sequence[str]) -> PatternMatches:
+    try:
+        regex = compiled(pattern, "To exclude URLs, use the fields for excluded pages")
+    except ValueError as error:
+        return {"key": key, "pattern": pattern, "count": 0, "urls": [], "problem": str(error)}
+    urls = [link for link in links if regex.search(link)]
+    return {
+        "key": key, "pattern": pattern, "count": len(urls), "urls": urls[:MAX_SHOWN_URLS],
+        "problem": None,
+    }  # fmt: skip
+
+
+def page_of(html: str, url: str) -> HtmlResponse:
+    """Return the response for the text of a fetched page."""
+    return HtmlResponse(url, body=html.encode("utf-8", "replace"), encoding="utf-8")
+
+
+def links_of(html: str, url: str) -> tuple[Anchor, ...]:
+    """Return the links of the text of a page."""
+    return anchors_of(page_of(html, url))
+
+
+def shown_page(html: str, url: str) -> str:
+    """Return the markup of a page with numbered elements, and nothing active."""
+    return numbered_html(page_of(html, url).selector)
+
+
+def values_of(
+    fields: Sequence[FieldEdit], pages: Sequence[tuple[str, str]], timezone: str
+) -> list[FieldValues]:
+    """Return the values of fields on some pages.
+
+    pages: HTML and URL of each
+    """
+    try:
+        zone = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        zone = UTC
+    responses = [page_of(html, url) for html, url in pages]
+    found: list[FieldValues] = []
+    for edit in fields:
+        try:
+            field = Field.model_validate({edit.language: edit.selector, "type": edit.type})
+            if edit.language == "jmespath":
+                raise ValueError("JMESPath is for JSON and has no values on HTML pages")
+            values = [_shown(field.read(response, zone)) for response in responses]
+        except ValueError as error:
+            found.append({"name": edit.name, "values": [], "problem": _first_line(error)})
+            continue
+        found.append({"name": edit.name, "values": values, "problem": None})
+    return found
+
+
+def field_at(number: int, pages: Sequence[tuple[str, str]]) -> ChosenField | None:
+    """Return a field for the element with a number on the first page; None if there is none.
+
+    pages: HTML and URL of each, the clicked page first
+    """
+    selectors = [page_of(html, url).selector for html, url in pages]
+    css = selector_of(selectors[0], number, selectors[1:])
+    if css is None:
+        return None
+    nodes = [found[0] for page in selectors if (found := page.css(css))]
+    kind = proposed_type(nodes, UTC)
+    return {"name": _name_for(css, kind), "selector": css, "type": str(kind)}
+
+
+def usual_fields(pages: Sequence[tuple[str, str]]) -> list[ChosenField]:
+    """Return the fields that most of these pages have in one of the usual places."""
+    selectors = [page_of(html, url).selector for html, url in pages]
+    return [
+        {"name": field.name, "selector": field.css, "type": str(field.type)}
+        for field in suggested_fields(selectors, UTC)
+    ]
+
+
+def site_name(url: str) -> str:
+    """Return a name for a site: its host without `www.` and the last part."""
+    host = host_of(url).removeprefix("www.")
+    if literal(host) is not None:
+        return DRAFT_NAME
+    name = host.rpartition(".")[0] or host
+    return "".join(sign if sign.isalnum() and sign.isascii() else "-" for sign in name).strip("-")
+
+
+def absolute(url: str) -> str:
+    """Return the canonical URL that a user typed, with https if there is no scheme.
+
+    Raises ConfigError if it is not a web address.
+    """
+    text = url.strip()
+    if "://" not in text:
+        text = f"https://{text}"
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+        found = canonical(text)
+    except ValueError:
+        is_valid = False
+    if not is_valid or len(text) > MAX_URL_CHARACTERS or "@" in parts.netloc:
+        raise ConfigError("Not a web address. Example: https://shop.example/")
+    return found
+
+
+def _name_for(css: str, kind: FieldType) -> str:
+    """Return a name for the field of a selector: its last class, id or property, or its type."""
+    if css.rsplit(maxsplit=1)[-1] == "h1":
+        return "title"
+    words = [word for word in re.findall(r"[A-Za-z]+", css) if word not in SHOWN_TAGS]
+    names = [word.lower() for word in words if len(word) > MIN_NAME_CHARACTERS]
+    unnamed = ("html", "body", "type", "itemprop")
+    return next((name for name in reversed(names) if name not in unnamed), str(kind))
+
+
+def _shown(value: Any) -> str | None:
+    if value in (None, "", []):
+        return None
+    if isinstance(value, datetime):
+        text = value.isoformat()
+    elif isinstance(value, dict):
+        text = f"{value['amount']:g} {value['currency'] or ''}".strip()
+    elif isinstance(value, list):
+        text = " · ".join(map(str, value[:50]))
+    else:
+        text = str(value)
+    return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}…"
+
+
+def _first_line(error: ValueError) -> str:
+    errors = getattr(error, "errors", None)
+    text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
+    return text.splitlines()[0][:300] if text else "not valid"
+
+
+def _as_list(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else [str(each) for each in value]

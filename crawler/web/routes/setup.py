@@ -1,0 +1,426 @@
+"""Adding and editing sites: patterns and fields, with what they select and extract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, HTTPException, Query, Request
+from pydantic import BaseModel, Field, ValidationError
+from starlette.responses import HTMLResponse, Response
+
+from crawler.errors import Busy, FreshetError
+from crawler.extract.definition_toml import edited_toml, toml_of
+from crawler.extract.fields import FieldType
+from crawler.reports import site_setup
+from crawler.reports.site_setup import (
+    PATTERN_KEYS,
+    SAMPLE_PAGES,
+    ChosenField,
+    DefinitionEdit,
+    FieldValues,
+    Matches,
+)
+from crawler.storage import definitions
+from crawler.storage.definitions import Editable
+from crawler.storage.store import Store
+from crawler.web.auth import EditorDep, UserDep
+from crawler.web.dependencies import NowDep, StoreDep
+from crawler.web.forms import Form
+from crawler.web.middleware import CONTENT_POLICY
+from crawler.web.pages import not_found, page, path_to, redirect_to, static_path
+from crawler.web.site_pages import SitePages
+
+router = APIRouter()
+api = APIRouter(prefix="/setup", tags=["setup"])
+MAX_URL = 2000
+FIELD_INPUTS = ("field_name", "field_selector", "field_language", "field_type")
+# The page with the form shows a frame, and the frame shows a page without anything that loads.
+EDITOR_POLICY = f"{CONTENT_POLICY}; frame-src 'self'"
+FRAME_POLICY = (
+    "default-src 'none'; style-src 'self'; frame-ancestors 'self'; form-action 'none'; "
+    "base-uri 'none'; sandbox allow-same-origin"
+)
+Url = Annotated[str, Query(max_length=MAX_URL)]
+
+
+def _pages(request: Request) -> SitePages:
+    pages: SitePages = request.app.state.site_pages
+    return pages
+
+
+@router.get("/setup", name="setup.index")
+async def index(request: Request, store: StoreDep) -> Response:
+    """Ask for the URL of a new site, and list the sites that can be edited."""
+    return await _index(request, store, Form())
+
+
+async def _index(request: Request, store: Store, form: Form, status: int = 200) -> Response:
+    names = await definitions.names(store.db)
+    return page(request, "setup/index.html", status=status, form=form, names=names)
+
+
+@router.post("/setup", name="setup.start")
+async def start(request: Request, user: EditorDep, store: StoreDep) -> Response:
+    """Fetch a site's first pages, and continue with its patterns."""
+    form = await Form.read(request)
+    try:
+        url = site_setup.absolute(form["url"])
+        request.state.audit = f"fetch {url}"
+        problem = await _explore(_pages(request), url)
+    except FreshetError as error:
+        problem = str(error)
+    if problem is not None:
+        form.reject("url", problem)
+        return await _index(request, store, form, 422)
+    return redirect_to(request, f"{path_to(request, 'setup.new')}?{urlencode({'url': url})}")
+
+
+async def _explore(pages: SitePages, url: str) -> str | None:
+    draft = DefinitionEdit(start_urls=[url])
+    return await pages.explore(site_setup.fetchable(draft, None), url)
+
+
+@router.get("/setup/new", name="setup.new")
+async def new(request: Request, store: StoreDep, url: Url) -> Response:
+    """Show the form of a new site, with proposed patterns."""
+    if _pages(request).get(url) is None:
+        form = Form.of({"url": url})
+        form.reject("url", "The fetched pages were kept for an hour. Fetch them again")
+        return await _index(request, store, form)
+    edit = DefinitionEdit(name=site_setup.site_name(url), start_urls=[url])
+    return await _editor(request, edit, None, Form())
+
+
+@router.get("/setup/sites/{name}", name="setup.edit")
+async def edit_site(request: Request, store: StoreDep, name: str, saved: bool = False) -> Response:
+    """Show the form of an existing site."""
+    editable = await definitions.find(store.db, name)
+    if editable is None:
+        raise not_found(f"Site definition {name[:64]!r}")
+    edit = DefinitionEdit.of(editable.values)
+    return await _editor(request, edit, editable, Form(), saved=saved)
+
+
+async def _editor(
+    request: Request,
+    edit: DefinitionEdit,
+    editable: Editable | None,
+    form: Form,
+    status: int = 200,
+    *,
+    digest: str | None = None,
+    saved: bool = False,
+) -> Response:
+    """Show the form with its previews.
+
+    digest: digest of the definition when the user began; None: of `editable`
+    """
+    pages = _pages(request)
+    base = editable.values if editable else None
+    proposals = await pages.proposals(edit.start_urls)
+    found = site_setup.matches(edit, base, pages.links(edit.start_urls))
+    usual = digest if digest is not None else (editable.digest if editable else "")
+    response = page(
+        request, "setup/editor.html", status=status, edit=edit, editable=editable, form=form,
+        proposals=proposals, matches=found, digest=usual, saved=saved, types=list(FieldType),
+        failed={}, toml=_toml(edit, editable), is_new=editable is None and not usual,
+        **await _samples(pages, edit, found["items"]),
+    )  # fmt: skip
+    response.headers["Content-Security-Policy"] = EDITOR_POLICY
+    return response
+
+
+async def _samples(
+    pages: SitePages, edit: DefinitionEdit, items: Sequence[str], chosen: str = ""
+) -> dict[str, Any]:
+    """Return the fetched item pages with the values of the fields."""
+    urls = dict.fromkeys(([chosen] if chosen else []) + list(items))
+    known = [found for url in urls if (found := pages.get(url))][:SAMPLE_PAGES]
+    texts = [(found.html, found.final_url) for found in known]
+    values: list[FieldValues] = []
+    usual: list[ChosenField] = []
+    if texts:
+        values = await pages.read(partial(site_setup.values_of, edit.fields, texts, edit.timezone))
+        if not edit.fields:
+            usual = await pages.read(partial(site_setup.usual_fields, texts))
+    return {"samples": [found.url for found in known], "values": values, "usual": usual}
+
+
+def _toml(edit: DefinitionEdit, editable: Editable | None) -> str:
+    try:
+        values = edit.values(editable.values if editable else None)
+    except FreshetError:
+        return ""
+    return edited_toml(editable.text, values) if editable and editable.text else toml_of(values)
+
+
+@router.get("/setup/preview", name="setup.preview")
+async def preview(request: Request, store: StoreDep) -> Response:
+    """Show what the patterns and fields of the form select, without saving it."""
+    form = Form()
+    for name, value in request.query_params.multi_items():
+        form.values.setdefault(name, value)
+        form.lists.setdefault(name, []).append(value)
+    edit = _edit_of(form)
+    if edit is None:
+        raise HTTPException(422, next(iter(form.problems.values())))
+    editable = await _edited(store, form)
+    return await _preview(request, edit, editable, form["sample"])
+
+
+async def _preview(
+    request: Request, edit: DefinitionEdit, editable: Editable | None, chosen: str = "",
+    problems: Mapping[str, str | None] | None = None,
+) -> Response:  # fmt: skip
+    pages = _pages(request)
+    base = editable.values if editable else None
+    found = site_setup.matches(edit, base, pages.links(edit.start_urls))
+    return page(
+        request, "setup/preview.html", edit=edit, matches=found, toml=_toml(edit, editable),
+        failed={url: text for url, text in (problems or {}).items() if text},
+        **await _samples(pages, edit, found["items"], chosen),
+    )  # fmt: skip
+
+
+@router.post("/setup/pages", name="setup.pages")
+async def more_pages(request: Request, user: EditorDep, store: StoreDep) -> Response:
+    """Fetch pages for the previews: items for the fields, or lists for more links."""
+    form = await Form.read(request)
+    edit = _edit_of(form)
+    if edit is None:
+        raise HTTPException(422, next(iter(form.problems.values())))
+    editable = await _edited(store, form)
+    problems = await _fetch_more(_pages(request), edit, editable, form["more"])
+    request.state.audit = f"fetch {len(problems)} pages for {edit.name}"
+    return await _preview(request, edit, editable, form["sample"], problems)
+
+
+async def _fetch_more(
+    pages: SitePages, edit: DefinitionEdit, editable: Editable | None, more: str
+) -> dict[str, str | None]:
+    """Fetch the sample pages of items, or with `lists` a few unread list pages."""
+    base = editable.values if editable else None
+    definition = site_setup.fetchable(edit, base)
+    problems: dict[str, str | None] = {}
+    if not pages.links(edit.start_urls):
+        problems |= await pages.fetch(definition, edit.start_urls[:SAMPLE_PAGES])
+    found = site_setup.matches(edit, base, pages.links(edit.start_urls))
+    unread = [url for url in found["lists"] if pages.get(url) is None]
+    wanted = unread if more == "lists" else found["items"]
+    return problems | await pages.fetch(definition, wanted[:SAMPLE_PAGES])
+
+
+@router.get("/setup/frame", name="setup.frame")
+async def frame(request: Request, url: Url) -> Response:
+    """Show a fetched page without scripts and external files, for clicks on its elements."""
+    pages = _pages(request)
+    if (found := pages.get(url)) is None:
+        raise not_found("Fetched page")
+    shown = await pages.read(partial(site_setup.shown_page, found.html, found.final_url))
+    style = static_path(request, "setup-frame.css")
+    text = (
+        '<!DOCTYPE html><html lang=""><head><meta charset="utf-8"><title>Page</title>'
+        f'<link rel="stylesheet" href="{style}"></head><body>{shown}</body></html>'
+    )
+    headers = {"Content-Security-Policy": FRAME_POLICY, "X-Frame-Options": "SAMEORIGIN"}
+    return HTMLResponse(text.encode("utf-8", "replace"), headers=headers)
+
+
+@router.post("/setup/sites", name="setup.save")
+async def save(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -> Response:
+    """Save the definition of a new site or an edit."""
+    form = await Form.read(request)
+    edit = _edit_of(form)
+    if edit is None:
+        raise HTTPException(422, next(iter(form.problems.values())))
+    editable = await _edited(store, form)
+    request.state.audit = f"site definition {edit.name}"
+    status = 422
+    try:
+        await _save(request, store, edit, editable, form["digest"], now)
+    except Busy as error:
+        form.reject("", error)
+        status = 409
+    except FreshetError as error:
+        _reject(form, str(error))
+    if form.is_valid:
+        path = path_to(request, "setup.edit", name=edit.name)
+        return redirect_to(request, f"{path}?saved=true")
+    return await _editor(request, edit, editable, form, status, digest=form["digest"])
+
+
+async def _save(
+    request: Request, store: Store, edit: DefinitionEdit, editable: Editable | None, digest: str,
+    now: Any,
+) -> None:  # fmt: skip
+    base = editable.values if editable else None
+    pages = _pages(request)
+    wrapper = site_setup.checked(edit, base, pages.config)
+    values = edit.values(base)
+    if digest:
+        if editable is None or editable.digest != digest:
+            raise Busy(definitions.CHANGED.format(edit.name))
+        await definitions.replace(store.db, editable, values, edited_toml, now)
+    elif edit.name in request.app.state.spider_names:
+        raise Busy(f"{edit.name}: a spider has this name")
+    else:
+        await definitions.create(store.db, wrapper, values, now)
+
+
+def _reject(form: Form, problem: str) -> None:
+    """Record a problem at the field of the form that it names, without the name of the site."""
+    parts = problem.split(": ", 2)
+    for place, part in enumerate(parts[:-1]):
+        key = part.split(".")[0]
+        if key in ("name", "start_urls", "timezone", "fields", *PATTERN_KEYS):
+            form.reject(key, ": ".join(parts[place:]))
+            return
+    form.reject("", problem)
+
+
+async def _edited(store: Store, form: Form) -> Editable | None:
+    """Return the definition that a form edits; None for a new one."""
+    if not form["digest"]:
+        return None
+    return await definitions.find(store.db, form["name"])
+
+
+def _edit_of(form: Form) -> DefinitionEdit | None:
+    """Return the values of a form; None, with the problems recorded, if they are too long."""
+    lines = {
+        key: [line.strip() for line in form[key].splitlines() if line.strip()]
+        for key in ("start_urls", *PATTERN_KEYS)
+    }
+    rows = zip(*(form.lists.get(name, []) for name in FIELD_INPUTS), strict=False)
+    fields = [
+        {"name": name.strip(), "selector": selector.strip(), "language": language, "type": kind}
+        for name, selector, language, kind in rows
+        if name.strip() or selector.strip()
+    ]
+    try:
+        return DefinitionEdit.model_validate(
+            {"name": form["name"].strip(), "timezone": form["timezone"].strip() or "UTC",
+             "fields": fields, **lines}
+        )  # fmt: skip
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        form.reject(str(first["loc"][0]), f"{first['loc'][0]}: {first['msg']}")
+        return None
+
+
+class NewSite(BaseModel):
+    """The URL of a new site."""
+
+    url: str = Field(max_length=MAX_URL, description="URL of a page of the site")
+
+
+class ProposedPattern(BaseModel):
+    """A pattern that could select the list or the item pages of a site."""
+
+    pattern: str = Field(description="regular expression for URLs")
+    exclude: str | None = Field(description="pattern of URLs to exclude; null: none")
+    reason: str = Field(description="why it is proposed")
+    urls: list[str] = Field(description="known URLs that it matches")
+
+
+class ProposedPatterns(BaseModel):
+    """Proposed patterns, the most likely ones first."""
+
+    lists: list[ProposedPattern] = Field(description="for `list_pages`")
+    items: list[ProposedPattern] = Field(description="for `item_pages`")
+
+
+class StoredDefinition(BaseModel):
+    """A site definition with its digest."""
+
+    definition: DefinitionEdit = Field(description="the keys that can be edited")
+    digest: str = Field(description="to be sent with an edit, so that no other edit gets lost")
+    toml: str = Field(description="the whole definition as TOML")
+
+
+class SavedDefinition(BaseModel):
+    """An edit of a site definition."""
+
+    definition: DefinitionEdit
+    digest: str = Field(
+        default="", max_length=100, description="digest of the edited one; empty: new site"
+    )
+
+
+class DefinitionNames(BaseModel):
+    """The sites that can be edited."""
+
+    names: list[str] = Field(description="names, in order")
+
+
+@api.post("/proposals", name="setup.api_proposals")
+async def api_proposals(request: Request, user: EditorDep, given: NewSite) -> ProposedPatterns:
+    """Fetch a few pages of a site, and return patterns for its list and item pages."""
+    url = site_setup.absolute(given.url)
+    pages = _pages(request)
+    if (problem := await _explore(pages, url)) is not None:
+        raise HTTPException(422, problem)
+    found = await pages.proposals([url])
+    return ProposedPatterns(
+        lists=[ProposedPattern(**asdict(each)) for each in found.lists],
+        items=[ProposedPattern(**asdict(each)) for each in found.items],
+    )
+
+
+@api.post("/matches", name="setup.api_matches")
+async def api_matches(request: Request, user: EditorDep, definition: DefinitionEdit) -> Matches:
+    """Return what patterns select among the links of the fetched pages."""
+    return site_setup.matches(definition, None, _pages(request).links(definition.start_urls))
+
+
+@api.get("/selector", name="setup.api_selector")
+async def api_selector(
+    request: Request,
+    user: UserDep,
+    url: Url,
+    number: Annotated[int, Query(ge=0, le=1_000_000, description="`data-n` of the element")],
+    sample: Annotated[list[str], Query(max_length=SAMPLE_PAGES)] = [],  # noqa: B006
+) -> ChosenField:
+    """Return a selector for an element of a fetched page that also fits other fetched pages."""
+    pages = _pages(request)
+    known = [found for each in dict.fromkeys((url, *sample)) if (found := pages.get(each))]
+    if not known or known[0].url != url:
+        raise not_found("Fetched page")
+    texts = [(found.html, found.final_url) for found in known]
+    field = await pages.read(partial(site_setup.field_at, number, texts))
+    if field is None:
+        raise not_found("Element")
+    return field
+
+
+@api.get("/sites", name="setup.api_sites")
+async def api_sites(store: StoreDep) -> DefinitionNames:
+    """Return the names of the sites that can be edited."""
+    return DefinitionNames(names=await definitions.names(store.db))
+
+
+@api.get("/sites/{name}", name="setup.api_site")
+async def api_site(store: StoreDep, name: str) -> StoredDefinition:
+    """Return a site definition."""
+    editable = await definitions.find(store.db, name)
+    if editable is None:
+        raise not_found(f"Site definition {name[:64]!r}")
+    edit = DefinitionEdit.of(editable.values)
+    return StoredDefinition(definition=edit, digest=editable.digest, toml=_toml(edit, editable))
+
+
+@api.put("/sites/{name}", name="setup.api_save")
+async def api_save(
+    request: Request, user: EditorDep, store: StoreDep, now: NowDep, name: str,
+    given: SavedDefinition,
+) -> StoredDefinition:  # fmt: skip
+    """Store a new site definition, or replace an unchanged one (409 if it was changed)."""
+    if given.definition.name != name:
+        raise HTTPException(422, "definition.name: differs from the name in the path")
+    editable = await definitions.find(store.db, name) if given.digest else None
+    await _save(request, store, given.definition, editable, given.digest, now)
+    return await api_site(store, name)

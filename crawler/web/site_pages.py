@@ -1,0 +1,177 @@
+"""Pages that are fetched while somebody adds or edits a site, kept in memory for an hour.
+
+Pages are fetched in a subprocess with the limits of a crawl, and read in subprocesses with limits
+of time and memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from crawler.config import Config
+from crawler.errors import Busy, ConfigError
+from crawler.extract.proposals import Anchor, LinkPage, Proposals, propose, worth_fetching
+from crawler.reports import site_setup
+from crawler.utils.sandbox import LimitExceeded, Sandbox
+from crawler.utils.urls import host_of
+
+Result = TypeVar("Result")
+MAX_PAGES = 60
+MAX_BYTES = 24_000_000
+MAX_SECONDS = 3600
+# Pages that one request of a user may fetch, and users who may wait for theirs.
+MAX_ORDER = 8
+MAX_WAITING = 4
+# Pages that are fetched for proposals after the first one, in two rounds.
+ROUNDS, ROUND_PAGES = 2, 4
+READ_SECONDS, READ_MB = 10.0, 512.0
+MAX_LINKS = 20_000
+
+
+# Fetches pages of a site with the headers and politeness of its definition.
+Fetch = Callable[[dict[str, Any], Sequence[str], Config], Awaitable[Sequence[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPage:
+    """A fetched page; its HTML and links are compressed."""
+
+    url: str
+    final_url: str
+    packed: bytes
+    at: float
+
+    @property
+    def html(self) -> str:
+        """Return the HTML of the page."""
+        return str(self._unpacked()[0])
+
+    @property
+    def anchors(self) -> tuple[Anchor, ...]:
+        """Return the links of the page to its own host."""
+        return tuple(Anchor(*values) for values in self._unpacked()[1])
+
+    def _unpacked(self) -> Any:
+        # Written by this process; nothing else can put data here.
+        return pickle.loads(zlib.decompress(self.packed))
+
+
+class SitePages:
+    """Fetches pages for the setup of sites, and keeps the latest ones.
+
+    fetch: None if this app cannot fetch pages
+    """
+
+    def __init__(self, config: Config, fetch: Fetch | None) -> None:
+        self.config = config
+        self._fetch = fetch
+        self._pages: OrderedDict[str, CachedPage] = OrderedDict()
+        self._sandbox = Sandbox(READ_SECONDS, READ_MB)
+        self._turn = asyncio.Semaphore(1)
+        self._waiting = 0
+
+    def get(self, url: str) -> CachedPage | None:
+        """Return a page that was fetched within the last hour; None otherwise."""
+        page = self._pages.get(url)
+        if page is None or time.monotonic() - page.at > MAX_SECONDS:
+            return None
+        return page
+
+    def of_hosts(self, urls: Sequence[str]) -> list[CachedPage]:
+        """Return the fetched pages on the hosts of some URLs, in the order of their requests."""
+        hosts = {_bare(url) for url in urls}
+        return [
+            page for url in list(self._pages) if _bare(url) in hosts and (page := self.get(url))
+        ]
+
+    def links(self, urls: Sequence[str]) -> list[str]:
+        """Return the known links of the sites of some URLs."""
+        known: dict[str, None] = {}
+        for page in self.of_hosts(urls):
+            known[page.url] = None
+            known |= dict.fromkeys(anchor.url for anchor in page.anchors)
+        return list(known)[:MAX_LINKS]
+
+    async def fetch(self, definition: dict[str, Any], urls: Sequence[str]) -> dict[str, str | None]:
+        """Fetch the pages that are not known yet. Return the problem of each, None without one.
+
+        Raises ConfigError for addresses that are not allowed, and Busy if too many users wait.
+        """
+        wanted = [url for url in dict.fromkeys(urls) if self.get(url) is None][:MAX_ORDER]
+        problems: dict[str, str | None] = dict.fromkeys(urls)
+        if not wanted:
+            return problems
+        if self._fetch is None:
+            raise ConfigError("This app cannot fetch pages. Start it with scrapy web")
+        for url in (*wanted, *definition["start_urls"]):
+            site_setup.refuse_private(url, self.config)
+        if self._waiting >= MAX_WAITING:
+            raise Busy("Other users are fetching pages. Try again in a minute")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                for fetched in await self._fetch(definition, wanted, self.config):
+                    problems[fetched["url"]] = fetched["problem"] or await self._keep(fetched)
+        finally:
+            self._waiting -= 1
+        return problems
+
+    async def explore(self, definition: dict[str, Any], url: str) -> str | None:
+        """Fetch a page and a few linked ones; return why the first one cannot be read."""
+        problem = (await self.fetch(definition, [url]))[url]
+        if problem is not None:
+            return problem
+        tried = {url}
+        for _ in range(ROUNDS):
+            pages = self._link_pages([url])
+            found = await asyncio.to_thread(worth_fetching, pages, ROUND_PAGES + len(tried))
+            chosen = [each for each in found if each not in tried][:ROUND_PAGES]
+            tried |= {*chosen}
+            await self.fetch(definition, chosen)
+        return None
+
+    async def proposals(self, urls: Sequence[str]) -> Proposals:
+        """Return patterns for the site of some URLs, from its fetched pages."""
+        return await asyncio.to_thread(propose, self._link_pages(urls))
+
+    async def read(self, work: Callable[[], Result]) -> Result:
+        """Run work on the content of pages in a subprocess; raises ConfigError at its limits."""
+        try:
+            return await self._sandbox.run(work)
+        except LimitExceeded as error:
+            raise ConfigError(f"This page cannot be shown: it {error}") from None
+
+    def _link_pages(self, urls: Sequence[str]) -> list[LinkPage]:
+        pages = self.of_hosts(urls)
+        first = {url: place for place, url in enumerate(urls)}
+        pages.sort(key=lambda page: first.get(page.url, len(first)))
+        return [LinkPage(page.url, page.anchors) for page in pages]
+
+    async def _keep(self, fetched: Mapping[str, Any]) -> str | None:
+        url, final_url, html = fetched["url"], fetched["final_url"], fetched["text"]
+        try:
+            anchors = await self.read(lambda: site_setup.links_of(html, final_url))
+        except ConfigError as error:
+            return str(error)
+        content = html, [(a.url, a.text, a.place, a.is_frame) for a in anchors]
+        packed = zlib.compress(pickle.dumps(content), 6)
+        self._pages.pop(url, None)
+        self._pages[url] = CachedPage(url, final_url, packed, time.monotonic())
+        while len(self._pages) > MAX_PAGES or self._bytes > MAX_BYTES:
+            self._pages.popitem(last=False)
+        return None
+
+    @property
+    def _bytes(self) -> int:
+        return sum(len(page.packed) for page in self._pages.values())
+
+
+def _bare(url: str) -> str:
+    return host_of(url).removeprefix("www.")

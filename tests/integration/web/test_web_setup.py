@@ -1,0 +1,446 @@
+"""Adding and editing sites in the web app."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crawler.config import Config
+from crawler.extract.definition_toml import edited_toml, toml_of
+from crawler.storage import sites
+from crawler.storage.store import opened
+from crawler.web.options import WebOptions
+from crawler.web.site_pages import SitePages
+from spiders.page_fetch import fetch_pages
+from tests.integration.harness import Db
+from tests.integration.web.browser import NOW, Browser, browsers_of
+from tests.site.running import RunningFolder
+
+pytestmark = pytest.mark.mongo
+HOME = "https://shop.example/"
+EDITING = re.compile(r'name="digest" value="(\w*)"')
+TITLES = ("Green tea from Uji", "Black tea with bergamot", "A cup of oolong", "Mint and lemon")
+HOSTILE = (
+    "<script>window.evil = 1</script><img src=x onerror=alert(1)>"
+    "<a href='javascript:alert(2)'>x</a>"
+    "<svg onload=alert(3)><style>@import '//evil.example/x'</style></svg>"
+    "<iframe src=//evil.example></iframe><form action=//evil.example><input name=q></form>"
+    "<p style='background:url(//evil.example/y)' onclick=alert(4)>text</p>"
+)
+
+
+def item(number: int) -> str:
+    return (
+        f"<html><body><h1>{TITLES[number]}</h1><div class='product-info'>"
+        f"<p class=price>€ {number + 1}.50</p><span class='stock level'>{number} left</span></div>"
+        f"{HOSTILE}</body></html>"
+    )
+
+
+PAGES = {
+    HOME: "<nav><a href=/about>About</a></nav><main><ul>"
+    + "".join(f"<li class=card><a href=/product/tea-{n}/>{t}</a>" for n, t in enumerate(TITLES))
+    + "</ul><a href=/category/tea/>Tea</a></main>",
+    f"{HOME}category/tea/": "<a href=/product/other-tea-9/>Another long title of tea</a>"
+    "<a href=/category/tea/page/2/>2</a>",
+} | {f"{HOME}product/tea-{n}/": item(n) for n in range(4)}
+
+
+class Site:
+    """Answers orders for pages without a network, and counts the requests."""
+
+    def __init__(self) -> None:
+        self.pages = dict(PAGES)
+        self.requests: list[str] = []
+        self.definitions: list[dict[str, Any]] = []
+
+    async def fetch(
+        self, definition: dict[str, Any], urls: Sequence[str], config: Config
+    ) -> list[dict[str, Any]]:
+        self.requests += urls
+        self.definitions.append(definition)
+        return [
+            {"url": url, "final_url": url, "text": self.pages.get(url, ""),
+             "problem": None if url in self.pages else "the server responded with status 404"}
+            for url in urls
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.fixture
+def local(stored: tuple[Db, str], site: Site) -> Iterator[Browser]:
+    with browsers_of(stored[1], WebOptions()) as make:
+        make.app.state.site_pages = SitePages(Config.load(mongo_uri=stored[1]), site.fetch)
+        make.app.state.spider_names = frozenset({"books"})
+        yield make(address="127.0.0.1")
+
+
+def form(browser: Browser, **values: Any) -> dict[str, Any]:
+    """Return the fields that the form sends."""
+    empty = {"field_name": [], "field_selector": [], "field_language": [], "field_type": []}
+    usual = {
+        "csrf": browser.token("/setup"), "digest": "", "sample": "", "name": "shop",
+        "start_urls": HOME, "timezone": "UTC", "item_pages": "/product/",
+        "list_pages": "/category/",
+    }  # fmt: skip
+    return usual | empty | values
+
+
+def fields(*rows: tuple[str, str, str]) -> dict[str, list[str]]:
+    names, selectors, types = zip(*rows, strict=True)
+    return {
+        "field_name": list(names), "field_selector": list(selectors), "field_type": list(types),
+        "field_language": ["css"] * len(rows),
+    }  # fmt: skip
+
+
+def begin(browser: Browser, url: str = HOME) -> httpx.Response:
+    return browser.post("/setup", {"csrf": browser.token("/setup"), "url": url})
+
+
+def save(browser: Browser, **values: Any) -> httpx.Response:
+    return browser.post("/setup/sites", form(browser, **values))
+
+
+def definition(uri: str, name: str = "shop") -> dict[str, Any]:
+    import asyncio
+
+    async def read() -> dict[str, Any]:
+        async with opened(Config.load(mongo_uri=uri)) as db:
+            return (await sites.definitions(db, [name]))[name].values
+
+    return asyncio.run(read())
+
+
+def test_the_first_page_asks_for_a_url(local: Browser) -> None:
+    page = local.get("/setup")
+    assert page.status_code == 200
+    assert "URL of the site" in page.text
+    assert "No site definition is stored yet" in page.text
+    assert 'href="/setup"' in local.get("/").text
+
+
+def test_a_url_leads_to_proposals(local: Browser, site: Site) -> None:
+    response = begin(local, "shop.example")
+    assert response.status_code == 303
+    assert response.headers["location"] == "/setup/new?url=https%3A%2F%2Fshop.example%2F"
+    assert site.requests[0] == HOME
+    assert len(site.requests) <= 9
+    page = local.get(response.headers["location"])
+    assert page.status_code == 200
+    assert 'data-pattern="^https?://[^/]+/product/[^/]+/?$"' in page.text
+    assert 'data-pattern="^https?://[^/]+/category/[^/]+(?:/page/\\d+)?/?$"' in page.text
+    assert 'name="name" value="shop"' in page.text
+    assert "frame-src 'self'" in page.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("", "Not a web address"),
+        ("ftp://x.example/", "Not a web address"),
+        ("https://a:b@shop.example/", "Not a web address"),
+        ("https://[x/", "Not a web address"),
+        ("http://127.0.0.1:27017/", "FRESHET_PRIVATE_HOSTS"),
+        ("http://2130706433/", "FRESHET_PRIVATE_HOSTS"),
+        ("http://[::1]/", "FRESHET_PRIVATE_HOSTS"),
+        ("http://169.254.169.254/latest/", "FRESHET_PRIVATE_HOSTS"),
+        ("https://shop.example/nope", "status 404"),
+    ],
+)
+def test_a_url_that_cannot_be_fetched_stays_in_the_form(
+    local: Browser, site: Site, url: str, problem: str
+) -> None:
+    response = begin(local, url)
+    assert response.status_code == 422
+    assert problem in response.text
+    assert f'value="{url}"' in response.text
+    if "nope" not in url:
+        assert site.requests == []
+
+
+def test_the_preview_shows_what_each_pattern_matches(local: Browser) -> None:
+    begin(local)
+    sent = form(local, item_pages="/product/\n/nothing/\n(?=x)", not_item_pages="tea-0")
+    page = local.get("/setup/preview", params=sent)
+    assert page.status_code == 200
+    assert "look-ahead is not supported" in page.text
+    valid = local.get("/setup/preview", params=sent | {"item_pages": "/product/"}).text
+    assert "4 items" in valid, "four of five, one is excluded"
+    assert "https://shop.example/product/tea-1/" in valid
+    assert "item_pages = &#34;/product/&#34;" in valid
+    assert "&lt;h1" not in valid
+
+
+def test_links_that_match_both_kinds_are_named(local: Browser) -> None:
+    begin(local)
+    page = local.get("/setup/preview", params=form(local, list_pages="tea", item_pages="/product/"))
+    assert "match list and item patterns" in page.text
+
+
+def test_fields_show_their_values_on_other_pages(local: Browser, site: Site) -> None:
+    begin(local)
+    rows = fields(("title", "h1", "text"), ("price", ".price", "price"), ("bad", "h1[", "text"))
+    before = len(site.requests)
+    page = local.post("/setup/pages", form(local, more="items", **rows))
+    assert page.status_code == 200
+    for title in TITLES:
+        assert title in page.text
+    assert "3.5 €" in page.text
+    assert "bad selector" in page.text
+    assert "status 404" in page.text, "the page that cannot be fetched is named"
+    after = len(site.requests)
+    assert after - before <= 6
+    local.get("/setup/preview", params=form(local, **rows))
+    assert len(site.requests) == after, "a preview fetches nothing"
+
+
+def test_a_clicked_element_becomes_a_field(local: Browser) -> None:
+    begin(local)
+    local.post("/setup/pages", form(local, more="items"))
+    urls = [f"{HOME}product/tea-{n}/" for n in range(4)]
+    shown = local.get("/setup/frame", params={"url": urls[0]})
+    number = re.search(r'<p data-n="(\d+)">€ 1.50', shown.text)
+    assert number
+    query = {"url": urls[0], "number": number[1], "sample": urls[1:]}
+    field = local.get("/api/v1/setup/selector", params=query).json()
+    assert field == {"name": "price", "selector": ".price", "type": "price"}
+    missing = local.get("/api/v1/setup/selector", params=query | {"number": "99999"})
+    assert missing.status_code == 404
+
+
+def test_the_frame_has_nothing_active(local: Browser, site: Site) -> None:
+    url = f"{HOME}product/tea-0/"
+    begin(local)
+    local.post("/setup/pages", form(local, more="items"))
+    shown = local.get("/setup/frame", params={"url": url})
+    assert shown.status_code == 200
+    body = shown.text.partition("<body>")[2]
+    for word in ("script", "onerror", "onclick", "href", "src", "style", "evil", "iframe", "form"):
+        assert word not in body, word
+    assert "text" in body
+    policy = shown.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "sandbox allow-same-origin" in policy
+    assert "script" not in policy
+    assert shown.headers["x-frame-options"] == "SAMEORIGIN"
+    assert local.get("/setup/frame", params={"url": "https://x.example/"}).status_code == 404
+
+
+def test_a_new_site_is_saved_as_the_command_line_reads_it(
+    local: Browser, stored: tuple[Db, str]
+) -> None:
+    begin(local)
+    rows = fields(("title", "h1", "text"), ("price", ".price", "price"))
+    response = save(local, not_item_pages="tea-0", **rows)
+    assert response.status_code == 303
+    assert response.headers["location"] == "/setup/sites/shop?saved=true"
+    assert definition(stored[1]) == {
+        "name": "shop", "start_urls": [HOME], "list_pages": "/category/",
+        "item_pages": "/product/", "not_item_pages": "tea-0",
+        "fields": {"title": "h1", "price": {"css": ".price", "type": "price"}},
+    }  # fmt: skip
+    page = local.get("/setup/sites/shop?saved=true")
+    assert "scrapy crawl shop" in page.text
+    assert ">shop</bdi>" in local.get("/setup").text
+    assert stored[0].audit.find_one({"detail": "site definition shop"})
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "../x"}, "name"),
+        ({"name": "books"}, "a spider has this name"),
+        ({"item_pages": ""}, "item_pages"),
+        ({"item_pages": "("}, "bad regular expression"),
+        ({"item_pages": "same", "list_pages": "same"}, "share the pattern"),
+        ({"start_urls": "javascript:alert(1)"}, "not an absolute http or https URL"),
+        ({"start_urls": "http://10.0.0.1/"}, "FRESHET_PRIVATE_HOSTS"),
+        ({"timezone": "Mars/Base"}, "unknown time zone"),
+        (fields(("at", "h1", "text")), "invalid or reserved field name"),
+        (fields(("a", "h1", "text"), ("a", "h2", "text")), "two fields have the name"),
+        (fields(("a", "h1[", "text")), "bad selector"),
+    ],
+)
+def test_a_form_that_is_wrong_loses_nothing(
+    local: Browser, database: Db, values: dict[str, Any], problem: str
+) -> None:
+    begin(local)
+    kept = {"list_pages": "/kept-<pattern>/"} | values
+    response = save(local, **kept)
+    assert response.status_code in (409, 422)
+    assert problem in response.text.replace("&#39;", "'")
+    if kept["list_pages"].startswith("/kept"):
+        assert "/kept-&lt;pattern&gt;/" in response.text
+    assert "<pattern>" not in response.text
+    assert database.sites.count_documents({}) == 0
+
+
+def test_the_second_of_two_editors_is_told(local: Browser, stored: tuple[Db, str]) -> None:
+    save(local)
+    digest = EDITING.search(local.get("/setup/sites/shop").text)
+    assert digest
+    first = save(local, digest=digest[1], item_pages="/first/")
+    assert first.status_code == 303
+    second = save(local, digest=digest[1], item_pages="/second/")
+    assert second.status_code == 409
+    assert "somebody else changed this site definition" in second.text
+    assert "/second/" in second.text, "nothing typed is lost"
+    assert f'name="digest" value="{digest[1]}"' in second.text, "saving again is refused again"
+    assert definition(stored[1])["item_pages"] == "/first/"
+    again = save(local, name="shop")
+    assert again.status_code == 409
+    assert "a site with this name exists" in again.text
+
+
+def test_other_keys_and_the_file_with_its_comments_stay(
+    local: Browser, stored: tuple[Db, str], tmp_path: Path
+) -> None:
+    text = (
+        '# Teas.\nname = "shop"\nstart_urls = ["https://shop.example/"]\n'
+        "item_pages = '/p/\\d+' # numbers\ndelay_seconds = 2\n\n[fields]\n"
+        'title = "h1" # heading\nprice = { css = ".p", type = "price" }\n'
+    )
+    path = tmp_path / "shop.toml"
+    path.write_text(text)
+    put(stored[0], path, tomllib.loads(text))
+    page = local.get("/setup/sites/shop").text
+    digest = EDITING.search(page)
+    assert digest
+    rows = fields(("title", "h2", "text"), ("price", ".p", "price"), ("date", "time", "date"))
+    response = save(local, digest=digest[1], item_pages="/p/\\d+", list_pages="/c/\n/d/", **rows)
+    assert response.status_code == 303, response.text
+    edited = path.read_text()
+    for kept in ("# Teas.", "# numbers", "delay_seconds = 2", "'/p/\\d+'"):
+        assert kept in edited
+    expected = tomllib.loads(text) | {"list_pages": ["/c/", "/d/"]}
+    expected["fields"] |= {"title": "h2", "date": {"css": "time", "type": "date"}}
+    assert tomllib.loads(edited) == expected
+    assert definition(stored[1]) == expected
+    path.write_text(edited.replace("Teas", "Cups"))
+    digest_before = EDITING.search(response.text) or digest
+    refused = save(local, digest=digest_before[1], item_pages="/x/")
+    assert refused.status_code == 409, "an edit of the file counts"
+    assert [each.name for each in tmp_path.iterdir()] == ["shop.toml"]
+
+
+def put(db: Db, path: Path | None, values: dict[str, Any], **more: Any) -> None:
+    import json
+
+    db.sites.insert_one(
+        {"_id": values["name"], "timezone": "UTC", "visiting_hours": [], "blackout": [],
+         "weight": 1.0, "weights": [], "cost": 1.0, "at": NOW,
+         "definition": {"reader": "site", "keys": json.dumps(values), "file": path and str(path),
+                        "withheld": [], "stored": NOW} | more}
+    )  # fmt: skip
+
+
+def test_pages_are_fetched_with_the_headers_of_the_site(
+    local: Browser, database: Db, site: Site
+) -> None:
+    values = {
+        "name": "shop", "start_urls": [HOME], "item_pages": "/product/",
+        "headers": {"Accept-Language": "fr"}, "robots": False,
+    }  # fmt: skip
+    put(database, None, values)
+    digest = EDITING.search(local.get("/setup/sites/shop").text)
+    assert digest
+    local.post("/setup/pages", form(local, digest=digest[1], more="items"))
+    assert site.definitions[0]["headers"] == {"Accept-Language": "fr"}
+    assert site.requests[0] == HOME
+
+
+def test_secrets_that_are_not_stored_cannot_be_lost(local: Browser, database: Db) -> None:
+    values = {"name": "shop", "start_urls": [HOME], "item_pages": "x"}
+    put(database, Path("/nowhere/shop.toml"), values, withheld=["cookies.sid"])
+    page = local.get("/setup/sites/shop")
+    assert page.status_code == 422
+    assert "may be secret" in page.text
+    assert local.get("/setup/sites/nope").status_code == 404
+
+
+def test_viewers_may_look_but_not_fetch_or_save(anna: Browser, vic: Browser) -> None:
+    assert vic.get("/setup").status_code == 200
+    token = vic.token("/account")
+    for path in ("/setup", "/setup/pages", "/setup/sites"):
+        response = vic.post(path, {"csrf": token, "url": HOME, "name": "shop"})
+        assert response.status_code == 403, path
+    put_response = vic.request(
+        "PUT", "/api/v1/setup/sites/shop", json={"definition": {"name": "shop"}},
+        headers={"Origin": vic.origin, "X-CSRF-Token": token},
+    )  # fmt: skip
+    assert put_response.status_code == 403
+
+
+def test_the_json_api_does_the_same(local: Browser, stored: tuple[Db, str]) -> None:
+    csrf = {"Origin": local.origin, "X-CSRF-Token": local.token("/setup")}
+    found = local.request("POST", "/api/v1/setup/proposals", json={"url": HOME}, headers=csrf)
+    assert found.status_code == 200, found.text
+    item_page = found.json()["items"][0]["pattern"]
+    new = {"name": "shop", "start_urls": [HOME], "item_pages": [item_page]}
+    matched = local.request("POST", "/api/v1/setup/matches", json=new, headers=csrf).json()
+    assert matched["n_items"] == 5
+    path = "/api/v1/setup/sites/shop"
+    saved = local.request("PUT", path, json={"definition": new}, headers=csrf)
+    assert saved.status_code == 200, saved.text
+    assert tomllib.loads(saved.json()["toml"])["item_pages"] == item_page
+    assert local.get("/api/v1/setup/sites").json() == {"names": ["shop"]}
+    digest = local.get(path).json()["digest"]
+    edit = {"definition": new | {"list_pages": ["/c/"]}, "digest": digest}
+    assert local.request("PUT", path, json=edit, headers=csrf).status_code == 200
+    assert local.request("PUT", path, json=edit, headers=csrf).status_code == 409
+    hidden = {"definition": new | {"proxy": "http://evil.example"}, "digest": digest}
+    assert local.request("PUT", path, json=hidden, headers=csrf).status_code == 422
+
+
+def test_pages_are_bounded(local: Browser, site: Site) -> None:
+    many = "".join(f"<a href=/product/{n}>{n}</a>" for n in range(200_000))
+    site.pages[HOME] = many[:2_000_000]
+    began = begin(local)
+    assert began.status_code in (303, 422)
+    deep = "<div>" * 5000 + "x"
+    site.pages[f"{HOME}deep"] = deep
+    assert begin(local, f"{HOME}deep").status_code == 303
+    shown = local.get("/setup/frame", params={"url": f"{HOME}deep"})
+    assert shown.status_code in (200, 422)
+
+
+def test_pages_are_fetched_in_a_subprocess(
+    stored: tuple[Db, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "index.html").write_text("<p><a href=/product/1>A product</a></p>")
+    (tmp_path / "robots.txt").write_text("User-agent: *\nDisallow: /product/\n")
+    with RunningFolder({"shop.example": tmp_path}) as server:
+        monkeypatch.setenv("http_proxy", server.url)
+        with browsers_of(stored[1], WebOptions()) as make:
+            config = Config.load(mongo_uri=stored[1])
+            make.app.state.site_pages = SitePages(config, fetch_pages)
+            browser = make(address="127.0.0.1")
+            assert begin(browser, "http://shop.example/").status_code == 303
+        paths = [request["path"] for request in server.requests()]
+    assert any("robots.txt" in path for path in paths)
+    assert not any("/product/" in path for path in paths)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"name": "a", "item_pages": ["x'\\d", 'y"'], "fields": {"t": "h1"}},
+        {"name": "a", "weights": {"/x/": 2.0}, "fields": {"t": {"xpath": "//a"}}, "robots": False},
+    ],
+)
+def test_toml_has_the_same_values(values: dict[str, Any]) -> None:
+    assert tomllib.loads(toml_of(values)) == values
+    assert tomllib.loads(edited_toml("[fields]\nold = 'x' # c\n", values)) == values
+    assert edited_toml(toml_of(values), values) == toml_of(values)

@@ -25,13 +25,16 @@ from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
 from crawler.web.api_docs import docs_page
 from crawler.web.auth import guard, public
+from crawler.web.crawls import Crawls
 from crawler.web.database import WebDatabase
 from crawler.web.errors import add_handlers, error_page
+from crawler.web.figures import Figures
 from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, SecurityHeaders
 from crawler.web.options import WebOptions
 from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.routes import AREAS
+from crawler.web.streams import Streams
 
 logger = logging.getLogger(__name__)
 # Areas may allow more for their own paths.
@@ -57,7 +60,7 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await app.state.database.close()
+        await close(app)
 
     app = FastAPI(
         title="Freshet",
@@ -74,6 +77,8 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     app.state.options = options
     app.state.database = WebDatabase(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
+    app.state.figures, app.state.crawls = Figures(), Crawls(options.crawl_settings)
+    app.state.streams = Streams()
     app.state.navigation = [area for area in AREAS if area.title]
     add_handlers(app)
     _add_routes(app)
@@ -85,6 +90,13 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     app.add_middleware(Errors, error_page=error_page)
     app.add_middleware(SecurityHeaders)
     return app
+
+
+async def close(app: FastAPI) -> None:
+    """Stop background work and close the database."""
+    await app.state.crawls.close()
+    await app.state.figures.close()
+    await app.state.database.close()
 
 
 def _add_routes(app: FastAPI) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board
+from crawler.web.routes import account, board, sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,6 @@ class Area:
 # In the order of the navigation.
 AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
+    Area("sites", sites.router, sites.api),
     Area("account", account.router, account.api, "Account", "a"),
 )

@@ -17,6 +17,7 @@ from crawler.reports.sites import DayVisits
 LEVELS = 6
 BAR_WIDTH, BAR_GAP, BAR_HEIGHT = 8, 2, 28
 CHART_WIDTH, CHART_HEIGHT, CHART_MARGIN = 720, 180, 40
+DOT_RADIUS = 3
 
 
 def bars(values: Sequence[float], label: str) -> Markup:
@@ -62,7 +63,7 @@ def shares(values: Sequence[float | None], label: str, ends: tuple[str, str]) ->
     # Differences between high values stay visible, and the scale has round ends.
     low = math.floor(min(known, default=0.0) * 10) / 10
     low = min(low, 0.9)
-    inner = CHART_WIDTH - CHART_MARGIN
+    inner = CHART_WIDTH - CHART_MARGIN - DOT_RADIUS
     high_y, low_y = 10, CHART_HEIGHT - 24
 
     def y_of(share: float) -> float:
@@ -86,7 +87,7 @@ def shares(values: Sequence[float | None], label: str, ends: tuple[str, str]) ->
         )
         for share in (1.0, round((1 + low) / 2, 3), low)
     ]
-    points = [Markup('<circle cx="{}" cy="{}" r="2.5"/>').format(x, y) for x, y in dots]
+    points = [Markup('<circle cx="{}" cy="{}" r="{}"/>').format(x, y, DOT_RADIUS) for x, y in dots]
     return Markup(
         '<svg class="line" viewBox="0 0 {0} {1}" role="img" aria-label="{2}"><title>{2}</title>'
         '<g class="grid">{3}</g><path d="{4}"/>{5}'

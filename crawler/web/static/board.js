@@ -27,13 +27,9 @@
     for (const button of row(run.name).querySelectorAll('form[action$="/run"] button')) button.disabled = true;
   }
 
-  // A run has ended or begun: the page has its result.
+  // A run has ended: the page has its result.
   async function reload() {
-    if (!document.querySelector("table [data-site]")) {
-      if (!document.activeElement || document.activeElement === document.body) window.location.reload();
-      return;
-    }
-    const response = await fetch(window.location.href, { headers: { "HX-Request": "true", "HX-Request-Type": "partial" } });
+    const response = await fetch(window.location.href);
     if (!response.ok) return;
     const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
     const fresh = parsed.getElementById("sites");

@@ -18,7 +18,6 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.plans import IN_EFFECT
 from crawler.storage.runs import held_hosts
-from crawler.storage.sites import is_paused
 from crawler.storage.targets import watched
 from schedules.dispatch.dispatch import Waiting
 from schedules.schedule import WEEK_HOURS
@@ -209,12 +208,10 @@ async def _last_fetches(db: Database, spider: str) -> Fetches | None:
 
 
 async def earliest(db: Database, spider: str, now: datetime) -> datetime | None:
-    """Return when the first target of a spider is due; None without targets, or while it is paused.
+    """Return when the first target of a spider is due; None without targets.
 
     Hub deliveries are due immediately. Hosts that asked for a pause are skipped until it ends.
     """
-    if await is_paused(db, spider):
-        return None
     if await db.pushes.find_one({"spider": spider}, {"_id": 1}):
         return now
     query: Document = {"spider": spider}

@@ -161,10 +161,10 @@ async def marks(db: Database) -> dict[str, Marks]:
     }
 
 
-async def is_paused(db: Database, spider: str) -> bool:
-    """Return whether the service starts no runs of a site."""
-    query: Document = {"_id": spider, "paused_at": {"$exists": True}}
-    return await db.sites.find_one(query, {"_id": 1}) is not None
+async def paused(db: Database) -> set[str]:
+    """Return the names of the sites of which the service starts no runs."""
+    cursor = db.sites.find({"paused_at": {"$exists": True}}, {"_id": 1})
+    return {row["_id"] async for row in cursor}
 
 
 async def pause(db: Database, name: str, now: datetime) -> None:

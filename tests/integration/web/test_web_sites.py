@@ -15,7 +15,7 @@ import pytest
 from crawler.config import Config
 from crawler.reports.site_history import freshness_by_day
 from crawler.reports.sites import category_tree, tags_of
-from crawler.storage import due, site_targets
+from crawler.storage import site_targets
 from crawler.storage.overview import spans_of_hour
 from crawler.storage.site_targets import TargetFilter, TargetStatus
 from crawler.storage.sites import Site
@@ -360,26 +360,38 @@ def test_freshness_is_known_between_observations(database: Db, stored: tuple[Db,
 
 
 @pytest.mark.mongo
-def test_a_paused_site_is_not_due_for_the_service(local: Browser, database: Db) -> None:
+def test_a_site_is_paused_and_resumed(local: Browser, database: Db) -> None:
     put_target(database, "shop", "http://a/", next_visit=NOW - HOUR)
     assert post(local, "/sites/shop/pause").status_code == 422, "its first run stores its settings"
     put_site(database, "shop")
-
-    async def earliest() -> datetime | None:
-        async with opened(Config.load(mongo_uri=database_uri)) as db:
-            return await due.earliest(db, "shop", NOW)
-
-    database_uri = local.app.state.database.config.mongo_uri
-    assert asyncio.run(earliest()) == NOW - HOUR
     assert post(local, "/sites/shop/pause", back="/sites/shop").headers["location"] == "/sites/shop"
-    assert asyncio.run(earliest()) is None
-    page = local.get("/sites/shop").text
-    assert "Paused since" in page
+    assert "Paused since" in local.get("/sites/shop").text
+    assert local.get("/api/v1/sites").json()["sites"][0]["paused_at"]
     assert post(local, "/sites/shop/resume", back="//evil.example").headers["location"] == "/"
-    assert asyncio.run(earliest()) == NOW - HOUR
+    assert "Paused since" not in local.get("/sites/shop").text
     assert [row["action"] for row in database.audit.find().sort("at")] == [
         "POST /sites/shop/pause", "POST /sites/shop/resume",
     ]  # fmt: skip
+
+
+@pytest.mark.mongo
+def test_the_service_starts_no_runs_of_a_paused_site(database: Db, freshet: Freshet) -> None:
+    with Pages() as site:
+        for name in ("one", "two"):
+            site.list(f"/{name}.html", ["/a.html"])
+            site.item("/a.html", "A")
+            start = [f"{site.url}/{name}.html"]
+            freshet.crawl(freshet.wrapper(name, start_urls=start, item_pages="/a"))
+        database.targets.update_many({}, {"$set": {"next_visit": NOW - HOUR}})
+        database.sites.update_one({"_id": "one"}, {"$set": {"paused_at": NOW}})
+        process = freshet.start("refresh", "run", "one", "two", "--replan", "0")
+        deadline = time.monotonic() + 50
+        while database.runs.count_documents({"spider": "two"}) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.terminate()
+        process.communicate(timeout=30)
+    assert database.runs.count_documents({"spider": "two"}) >= 2
+    assert database.runs.count_documents({"spider": "one"}) == 1
 
 
 @pytest.mark.mongo

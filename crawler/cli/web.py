@@ -54,6 +54,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(config: Config, opts: argparse.Namespace) -> None:
     """Serve the app until a signal; the URL is printed on stdout. Raises FreshetError."""
+    # Slow to import, and --help does not need it.
+    from crawler.ops.schedule import command_line_settings
+
     host = f"[{opts.host}]" if ":" in opts.host else opts.host
     address = address_of(f"{host}:{opts.port}", "--host, --port")
     options = WebOptions(
@@ -62,6 +65,7 @@ def run(config: Config, opts: argparse.Namespace) -> None:
         root_path=root_path_of(opts.root_path),
         proxies=proxies_of(opts.trusted_proxy),
         hosts=config.web_hosts,
+        crawl_settings=tuple(command_line_settings(opts.settings)),
     )
     asyncio.run(_serve(config, options, opts))
 
@@ -85,7 +89,7 @@ async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) 
             complain(COMMAND, f"serving {url}")
 
     try:
-        await serve_until_signal(app, options, listener, ready)
+        await serve_until_signal(app, options, listener, ready, app.state.streams.end)
     finally:
         listener.close()
 

@@ -13,7 +13,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +32,7 @@ from crawler.ops.metrics import (
     gauge,
 )
 from crawler.ops.service import Report
+from crawler.reports.estimates import estimated
 from crawler.storage import runs, stats
 from crawler.storage.outages import MongoRetry
 from crawler.storage.redis import QueueState, open_redis, queue_states
@@ -40,12 +40,7 @@ from crawler.storage.stats import NUMBERS, Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock
-from schedules.dispatch.freshness import Rates, age_hours, freshness
-from schedules.history import Flags, Floats
-from schedules.terms import WEEK_DAYS
 
-HOUR_SECONDS = 3600.0
-DAY_SECONDS = 24 * HOUR_SECONDS
 # Limits on the time of a scrape: Prometheus's default timeout is 10 seconds.
 PING_SECONDS, WAIT_SECONDS = 2.0, 5.0
 QUEUES_WAIT_SECONDS = 2.0
@@ -139,65 +134,6 @@ QUEUES = {
 DEAD = "Number of dead-lettered pages."
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """Estimates for one spider; NaN if unknown.
-
-    planned:          number of targets with a planned frequency or a fixed period
-    requests_per_day: required by these targets
-    expected_*:       means expected by the plan, over pages and planned cells
-    present_*:        the same at the current time
-    missed_per_week, delay_seconds: expected by the plan, for feeds
-    """
-
-    planned: float
-    requests_per_day: float
-    expected_freshness: float
-    expected_age_seconds: float
-    present_freshness: float
-    present_age_seconds: float
-    missed_per_week: float
-    delay_seconds: float
-
-
-def estimated(sample: Sample, of_spiders: Counter[str]) -> Iterator[tuple[str, Estimates]]:
-    """Yield estimates for each spider of a sample. of_spiders: number of targets by spider."""
-    low = np.where(np.isnan(sample.low), sample.rate, sample.low)
-    high = np.where(np.isnan(sample.high), sample.rate, sample.high)
-    rates, hours = Rates(sample.rate, low, high), sample.hours
-    # Feeds have no freshness: their rates are of posts, which arrive in batches.
-    of_pages = np.where(np.isnan(sample.freshness), np.nan, 1.0)
-    fresh = freshness(rates, hours) * of_pages
-    age = age_hours(rates, hours) * of_pages
-    for number, name in enumerate(sample.spiders):
-        own: Flags = sample.spider == number
-        part = of_spiders[name] / np.count_nonzero(own)
-        yield (
-            name,
-            Estimates(
-                planned=round(part * np.count_nonzero(sample.visits[own] > 0)),
-                requests_per_day=part * _sum(sample.visits[own]) / WEEK_DAYS,
-                expected_freshness=_mean(sample.freshness[own]),
-                expected_age_seconds=_mean(sample.age_days[own]) * DAY_SECONDS,
-                present_freshness=_mean(fresh[own]),
-                present_age_seconds=_mean(age[own]) * HOUR_SECONDS,
-                missed_per_week=part * _sum(sample.missed[own]),
-                delay_seconds=_mean(sample.delay_hours[own]) * HOUR_SECONDS,
-            ),
-        )
-
-
-def _mean(values: Floats) -> float:
-    values = values[~np.isnan(values)]
-    return float(values.mean()) if len(values) else np.nan
-
-
-def _sum(values: Floats) -> float:
-    """Return the sum of the known values; NaN if there are none."""
-    values = values[~np.isnan(values)]
-    return float(values.sum()) if len(values) else np.nan
-
-
 def families(figures: Stats) -> Iterator[Metric]:
     """Yield all gauges of the database."""
     spiders = figures.spiders
@@ -274,9 +210,7 @@ def _plans(figures: Stats) -> Iterator[Metric]:
         "Request budget per day of the active plan, shared by spiders planned together.",
         ((name, math.nan if budget is None else budget) for name, budget in budgets.items()),
     )
-    of_spiders: Counter[str] = Counter()
-    for state, n in figures.states.items():
-        of_spiders[state.spider] += n
+    of_spiders = stats.targets_by_spider(figures.states)
     yield from _by_field(ESTIMATES, dict(estimated(figures.sample, of_spiders)))
 
 

@@ -49,7 +49,7 @@ from crawler.ops.schedule import (
     run_periodic_jobs,
 )
 from crawler.ops.summary import figures
-from crawler.storage import due
+from crawler.storage import due, sites
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
@@ -307,6 +307,7 @@ class Service:
         self._is_offline = False
         self._spiders = {} if options.names else spiders_of(settings)
         self._undefined: set[str] = set()
+        self._paused: set[str] = set()
         self._next_sites_at = 0.0
 
     def stop(self) -> None:
@@ -369,6 +370,7 @@ class Service:
         """Read when spiders have due targets; return False if the database is unavailable."""
         try:
             await self._add_sites()
+            self._paused = await self._patience.read(lambda: sites.paused(self.store.db))
             for word, state in self.states.items():
                 if not state.needs_read(self._now()):
                     continue
@@ -412,7 +414,12 @@ class Service:
 
     def _begin_runs(self) -> float:
         """Start runs of spiders with due targets; return the seconds to sleep."""
-        begin, sleep = decide(self._now(), self.states, self.store.config.refresh_runs)
+        states = {
+            word: state
+            for word, state in self.states.items()
+            if state.is_running or self._names.get(word) not in self._paused
+        }
+        begin, sleep = decide(self._now(), states, self.store.config.refresh_runs)
         for word in begin:
             settings = run_settings(self.settings, self.options.slice_seconds)
             self.states[word].is_running = True

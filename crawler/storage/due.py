@@ -29,7 +29,7 @@ MAX_COUNTED = 100_000
 # Runs to search for one that fetched anything: a week with a run every ten minutes.
 MAX_RUNS = 1000
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
-BY_TIME = [("spider", ASCENDING), ("next_visit", ASCENDING)]
+BY_TIME = [("spider", ASCENDING), ("next_visit", ASCENDING), ("url", ASCENDING)]
 ROW: Document = {
     "worth": "$plan.last_value",
     "per_week": "$plan.visits_per_week",

@@ -45,9 +45,10 @@ def _index(*keys: str, **options: object) -> IndexModel:
 
 INDEXES: dict[str, list[IndexModel]] = {
     "targets": [
-        _index("spider", "next_visit"),
+        _index("spider", "next_visit", "url"),
         _index("url"),
-        _index("spider", "categories"),
+        _index("spider", "categories", "url"),
+        _index("spider", "kind", "url"),
         _index("spider", "aliases", partialFilterExpression={"aliases": {"$exists": True}}),
         _index("spider", "post", partialFilterExpression={"post": {"$exists": True}}),
         _index("kind", "spider", "content_hash", partialFilterExpression={"kind": "feed"}),

@@ -148,6 +148,53 @@ async def of_spiders(db: Database, spiders: Sequence[str]) -> tuple[Site, ...]:
     return tuple(sites.get(name) or Site(name) for name in spiders)
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What users set for a site in the web app.
+
+    paused_at: time since which the service starts no runs of the site; None: not paused
+    """
+
+    paused_at: datetime | None = None
+    tags: tuple[str, ...] = ()
+
+
+async def marks(db: Database) -> dict[str, Marks]:
+    """Return what users set for each site that had a run, by name."""
+    cursor = db.sites.find({}, {"paused_at": 1, "tags": 1})
+    return {
+        row["_id"]: Marks(row.get("paused_at"), tuple(row.get("tags", ()))) async for row in cursor
+    }
+
+
+async def paused(db: Database) -> set[str]:
+    """Return the names of the sites of which the service starts no runs."""
+    cursor = db.sites.find({"paused_at": {"$exists": True}}, {"_id": 1})
+    return {row["_id"] async for row in cursor}
+
+
+async def pause(db: Database, name: str, now: datetime) -> None:
+    """Keep the service from starting runs of a site; raises ConfigError before its first run."""
+    # The time of an earlier pause is kept.
+    stages: list[Document] = [{"$set": {"paused_at": {"$ifNull": ["$paused_at", now]}}}]
+    await _mark(db, name, stages)
+
+
+async def resume(db: Database, name: str) -> None:
+    """Let the service start runs of a site again; raises ConfigError before its first run."""
+    await _mark(db, name, {"$unset": {"paused_at": ""}})
+
+
+async def set_tags(db: Database, name: str, tags: Sequence[str]) -> None:
+    """Replace the tags of a site; raises ConfigError before its first run."""
+    await _mark(db, name, {"$set": {"tags": list(tags)}})
+
+
+async def _mark(db: Database, name: str, update: Document | list[Document]) -> None:
+    if not (await db.sites.update_one({"_id": name}, update)).matched_count:
+        raise ConfigError(f"{name}: the site has had no run yet. Run it once first")
+
+
 async def keys_in_category(db: Database, spider: str, category: str) -> list[str]:
     """Return the `_id`s of a spider's targets in a category."""
     cursor = db.targets.find({"spider": spider, "categories": category}, {"_id": 1})

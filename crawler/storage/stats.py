@@ -126,22 +126,10 @@ class Stats:
 async def read(db: Database, now: datetime) -> Stats:
     """Read all statistics, one query after the other."""
     with pymongo.timeout(MAX_SECONDS):
-        key = {
-            "spider": "$spider", "kind": "$kind", "errors": "$consecutive_errors",
-            "is_visited": {"$gt": ["$visited_at", None]},
-        }  # fmt: skip
+        states = await count_states(db)
+        of_spiders = targets_by_spider(states)
+        sample = await draw_sample(db, of_spiders, now)
         pipeline: list[Document] = [
-            {"$match": watched()},
-            {"$group": {"_id": key, "n": {"$sum": 1}}},
-        ]
-        states: Counter[State] = Counter()
-        async for row in await db.targets.aggregate(pipeline):
-            states[State(**{"errors": 0} | row["_id"])] += row["n"]
-        of_spiders: Counter[str] = Counter()
-        for state, n in states.items():
-            of_spiders[state.spider] += n
-        sample = await _draw_sample(db, of_spiders, now)
-        pipeline = [
             {"$match": {"duplicate_of": {"$exists": True}}},
             {"$group": {"_id": "$spider", "n": {"$sum": 1}}},
         ]
@@ -153,6 +141,30 @@ async def read(db: Database, now: datetime) -> Stats:
         stats = await db.command("dbStats")
         size = {part: float(stats[name]) for part, name in SIZES.items()}
         return Stats(spiders, states, sample, documents, size)
+
+
+async def count_states(db: Database) -> Counter[State]:
+    """Return the number of watched targets in each state."""
+    key = {
+        "spider": "$spider", "kind": "$kind", "errors": "$consecutive_errors",
+        "is_visited": {"$gt": ["$visited_at", None]},
+    }  # fmt: skip
+    pipeline: list[Document] = [
+        {"$match": watched()},
+        {"$group": {"_id": key, "n": {"$sum": 1}}},
+    ]
+    states: Counter[State] = Counter()
+    async for row in await db.targets.aggregate(pipeline):
+        states[State(**{"errors": 0} | row["_id"])] += row["n"]
+    return states
+
+
+def targets_by_spider(states: Counter[State]) -> Counter[str]:
+    """Return the number of targets of each spider."""
+    of_spiders: Counter[str] = Counter()
+    for state, n in states.items():
+        of_spiders[state.spider] += n
+    return of_spiders
 
 
 async def _spider_stats(db: Database, name: str, now: datetime, copies: int) -> SpiderStats:
@@ -181,7 +193,7 @@ async def _spider_stats(db: Database, name: str, now: datetime, copies: int) -> 
     )
 
 
-async def _draw_sample(db: Database, of_spiders: Counter[str], now: datetime) -> Sample:
+async def draw_sample(db: Database, of_spiders: Counter[str], now: datetime) -> Sample:
     """Return about `SAMPLE_SIZE` targets, and all targets of spiders that have few.
 
     of_spiders: number of targets of each spider

@@ -182,6 +182,10 @@ RUN_VALIDATORS: dict[str, Document] = {
             "at": time("time of the last run; before the first run, time when the site was added"),
             "digest": shown("string", "digest of the definition; a change makes targets due"),
             "patterns": shown("object", "number of targets by digest of the URL pattern"),
+            "paused_at": time(
+                "time since which the service starts no runs of the site; absent: not paused"
+            ),
+            "tags": texts("tags of the site on the board of the web app, at most 20"),
             "kept_bytes": shown("number", "uncompressed bytes of all versions of the site"),
             "definition": document(
                 ["reader", "keys", "stored"],

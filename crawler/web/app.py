@@ -25,8 +25,10 @@ from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
 from crawler.web.api_docs import docs_page
 from crawler.web.auth import guard, public
+from crawler.web.crawls import Crawls
 from crawler.web.database import WebDatabase
 from crawler.web.errors import add_handlers, error_page
+from crawler.web.figures import Figures
 from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, SecurityHeaders
 from crawler.web.options import WebOptions
 from crawler.web.pages import STATIC
@@ -34,6 +36,7 @@ from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
 from crawler.web.site_pages import Fetch, SitePages
+from crawler.web.streams import Streams
 
 logger = logging.getLogger(__name__)
 # Areas may allow more for their own paths.
@@ -68,8 +71,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await app.state.planner.close()
-        await app.state.database.close()
+        await close(app)
 
     app = FastAPI(
         title="Freshet",
@@ -89,6 +91,8 @@ def create_app(
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
+    app.state.figures, app.state.crawls = Figures(), Crawls(options.crawl_settings)
+    app.state.streams = Streams()
     app.state.navigation = [area for area in AREAS if area.title]
     add_handlers(app)
     _add_routes(app)
@@ -100,6 +104,14 @@ def create_app(
     app.add_middleware(Errors, error_page=error_page)
     app.add_middleware(SecurityHeaders)
     return app
+
+
+async def close(app: FastAPI) -> None:
+    """Stop background work and close the database."""
+    await app.state.crawls.close()
+    await app.state.planner.close()
+    await app.state.figures.close()
+    await app.state.database.close()
 
 
 def _add_routes(app: FastAPI) -> None:

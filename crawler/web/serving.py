@@ -245,9 +245,15 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def served(
-    app: Any, options: WebOptions, listener: socket.socket, limits: Limits = USUAL
+    app: Any,
+    options: WebOptions,
+    listener: socket.socket,
+    limits: Limits = USUAL,
+    stopping: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Callable[[], None]]:
     """Serve an app inside the context, then finish the requests in progress.
+
+    stopping: called before the server waits for requests in progress
 
     Yields a function that cuts the requests in progress short, for a second signal.
     """
@@ -275,23 +281,29 @@ async def served(
         yield hurry
     finally:
         starting.cancel()
+        stopping()
         server.should_exit = True
         await serving
 
 
 async def serve_until_signal(
-    app: Any, options: WebOptions, listener: socket.socket, ready: Callable[[], None]
+    app: Any,
+    options: WebOptions,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve an app until SIGINT or SIGTERM; a second signal cuts requests in progress short.
 
-    ready: called when requests are accepted
+    ready:    called when requests are accepted
+    stopping: called at the first signal, to end responses that have no end of their own
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
         loop.add_signal_handler(number, stop.set)
     try:
-        async with served(app, options, listener) as hurry:
+        async with served(app, options, listener, stopping=stopping) as hurry:
             ready()
             await stop.wait()
             for number in numbers:

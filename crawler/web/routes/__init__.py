@@ -15,7 +15,17 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board, budget, changes, duplicates, feeds, setup, targets
+from crawler.web.routes import (
+    account,
+    board,
+    budget,
+    changes,
+    duplicates,
+    feeds,
+    setup,
+    sites,
+    targets,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +54,6 @@ AREAS = (
     Area("duplicates", duplicates.router, duplicates.api, "Near-duplicates", "d"),
     Area("budget", budget.router, budget.api, "Budget", "u"),
     Area("setup", setup.router, setup.api, "Add a site", "n"),
+    Area("sites", sites.router, sites.api),
     Area("account", account.router, account.api, "Account", "a"),
 )

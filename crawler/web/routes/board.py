@@ -1,55 +1,91 @@
-"""The board: all sites with their state, one row each."""
+"""The board: all sites with their state, one row each, and their runs in progress."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from crawler.storage.overview import SiteOverview, sites_overview
-from crawler.web.dependencies import NowDep, StoreDep
+from crawler.reports.sites import BoardSite, RunningSite, SiteFilter
+from crawler.web import charts
+from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.pages import page
+from crawler.web.site_views import Board, board, runs_in_progress
 
 router = APIRouter()
-api = APIRouter(prefix="/sites", tags=["sites"])
-
-
-class SiteState(BaseModel):
-    """The state of a site."""
-
-    name: str = Field(description="name of the site")
-    targets: int = Field(description="stored targets, including gone ones and aliases")
-    due: int = Field(description="targets that are due now")
-    errors: int = Field(description="targets whose last visit failed")
-    last_run: datetime | None = Field(description="start of the last run; null before the first")
-    last_reason: str | None = Field(
-        description="how the last run ended; null while it is in progress and before the first"
-    )
-    next_visit: datetime | None = Field(
-        description="earliest planned visit; null if no visit is planned"
-    )
+api = APIRouter(tags=["sites"])
+TextQuery = Annotated[
+    str, Query(alias="q", max_length=200, description="part of the name or of a tag")
+]
+TagQuery = Annotated[str, Query(max_length=100, description="tag that sites must have")]
 
 
 class Sites(BaseModel):
-    """All sites."""
+    """A part of the sites, by name."""
 
-    sites: list[SiteState]
+    sites: list[BoardSite]
+    tags: list[str] = Field(description="tags of all sites")
+    next: str | None = Field(description="cursor of the next page; null at the end")
+
+
+class Runs(BaseModel):
+    """Runs in progress."""
+
+    runs: list[RunningSite]
 
 
 @router.get("/", name="board.index")
-async def index(request: Request, store: StoreDep, now: NowDep) -> Response:
+async def index(
+    request: Request, store: StoreDep, now: NowDep, place: PlaceDep,
+    text: TextQuery = "", tag: TagQuery = "",
+) -> Response:  # fmt: skip
     """Show all sites."""
-    sites = await sites_overview(store.db, now)
-    return page(request, "board/index.html", fragment="sites", sites=sites)
+    found = await board(request.app, store, now, *_asked(place, text, tag))
+    crawls = {site["name"]: request.app.state.crawls.of(site["name"]) for site in found.sites}
+    return page(
+        request, "board/index.html", fragment="sites",
+        board=found, crawls=crawls, next=_cursor(found), place=place, text=text, tag=tag,
+        charts=charts,
+    )  # fmt: skip
 
 
-@api.get("", name="board.api")
-async def sites(store: StoreDep, now: NowDep) -> Sites:
-    """Return all sites with their state, by name."""
-    return Sites(sites=[_state(site) for site in await sites_overview(store.db, now)])
+@api.get("/sites", name="board.api")
+async def sites(
+    request: Request, store: StoreDep, now: NowDep, place: PlaceDep,
+    text: TextQuery = "", tag: TagQuery = "",
+) -> Sites:  # fmt: skip
+    """Return sites with their state, by name."""
+    found = await board(request.app, store, now, *_asked(place, text, tag))
+    return Sites(sites=found.sites, tags=found.tags, next=_cursor(found))
 
 
-def _state(site: SiteOverview) -> SiteState:
-    return SiteState.model_validate(site, from_attributes=True)
+@api.get("/runs", name="board.runs")
+async def runs(request: Request, store: StoreDep) -> Runs:
+    """Return the runs in progress."""
+    return Runs(runs=await runs_in_progress(request.app, store))
+
+
+@api.get("/runs/events", name="board.events", response_class=StreamingResponse)
+async def events(request: Request) -> Response:
+    """Send the runs in progress as server-sent events named `runs`, whenever they change."""
+    app = request.app
+
+    async def read() -> Runs:
+        async with app.state.database.opened() as store:
+            return Runs(runs=await runs_in_progress(app, store))
+
+    response: Response = app.state.streams.response("runs", read)
+    return response
+
+
+def _asked(place: Place, text: str, tag: str) -> tuple[SiteFilter, int, str | None]:
+    after = place.after[0] if place.after else None
+    if after is not None and not isinstance(after, str):
+        raise HTTPException(422, "cursor: not valid. Begin with the first page")
+    return SiteFilter(text or None, tag or None), place.limit, after
+
+
+def _cursor(found: Board) -> str | None:
+    return cursor_of(None if found.last is None else (found.last,))

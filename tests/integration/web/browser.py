@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from crawler.config import Config
 from crawler.storage.accounts.schemas import Role
 from crawler.web import passwords
-from crawler.web.app import create_app
+from crawler.web.app import close, create_app
 from crawler.web.options import WebOptions
 from tests.integration.harness import Db
 
@@ -83,8 +83,7 @@ def browsers_of(uri: str, options: WebOptions, **settings: Any) -> Iterator[Brow
     try:
         yield Browsers(app, loop)
     finally:
-        loop.run_until_complete(app.state.planner.close())
-        loop.run_until_complete(app.state.database.close())
+        loop.run_until_complete(close(app))
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 

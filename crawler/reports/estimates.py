@@ -1,0 +1,88 @@
+"""Freshness, age and requests of sites, estimated from a sample of their targets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from crawler.storage import stats
+from crawler.storage.client import Database
+from crawler.storage.stats import Sample
+from schedules.dispatch.freshness import Rates, age_hours, freshness
+from schedules.history import Flags, Floats
+from schedules.terms import WEEK_DAYS
+
+HOUR_SECONDS = 3600.0
+DAY_SECONDS = 24 * HOUR_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Estimates for one spider; NaN if unknown.
+
+    planned:          number of targets with a planned frequency or a fixed period
+    requests_per_day: required by these targets
+    expected_*:       means expected by the plan, over pages and planned cells
+    present_*:        the same at the current time
+    missed_per_week, delay_seconds: expected by the plan, for feeds
+    """
+
+    planned: float
+    requests_per_day: float
+    expected_freshness: float
+    expected_age_seconds: float
+    present_freshness: float
+    present_age_seconds: float
+    missed_per_week: float
+    delay_seconds: float
+
+
+def estimated(sample: Sample, of_spiders: Counter[str]) -> Iterator[tuple[str, Estimates]]:
+    """Yield estimates for each spider of a sample. of_spiders: number of targets by spider."""
+    low = np.where(np.isnan(sample.low), sample.rate, sample.low)
+    high = np.where(np.isnan(sample.high), sample.rate, sample.high)
+    rates, hours = Rates(sample.rate, low, high), sample.hours
+    # Feeds have no freshness: their rates are of posts, which arrive in batches.
+    of_pages = np.where(np.isnan(sample.freshness), np.nan, 1.0)
+    fresh = freshness(rates, hours) * of_pages
+    age = age_hours(rates, hours) * of_pages
+    for number, name in enumerate(sample.spiders):
+        own: Flags = sample.spider == number
+        part = of_spiders[name] / np.count_nonzero(own)
+        yield (
+            name,
+            Estimates(
+                planned=round(part * np.count_nonzero(sample.visits[own] > 0)),
+                requests_per_day=part * _sum(sample.visits[own]) / WEEK_DAYS,
+                expected_freshness=_mean(sample.freshness[own]),
+                expected_age_seconds=_mean(sample.age_days[own]) * DAY_SECONDS,
+                present_freshness=_mean(fresh[own]),
+                present_age_seconds=_mean(age[own]) * HOUR_SECONDS,
+                missed_per_week=part * _sum(sample.missed[own]),
+                delay_seconds=_mean(sample.delay_hours[own]) * HOUR_SECONDS,
+            ),
+        )
+
+
+def _mean(values: Floats) -> float:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else np.nan
+
+
+def _sum(values: Floats) -> float:
+    """Return the sum of the known values; NaN if there are none."""
+    values = values[~np.isnan(values)]
+    return float(values.sum()) if len(values) else np.nan
+
+
+async def read_estimates(db: Database, now: datetime) -> dict[str, Estimates]:
+    """Return estimates for each spider with targets; scans all targets."""
+    states = await stats.count_states(db)
+    of_spiders = stats.targets_by_spider(states)
+    sample = await stats.draw_sample(db, of_spiders, now)
+    return await asyncio.to_thread(lambda: dict(estimated(sample, of_spiders)))

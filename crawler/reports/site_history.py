@@ -1,0 +1,108 @@
+"""Reports on a site's past: when it changes and is visited in a week, and its freshness by day."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from crawler.planning.report import requests, sums
+from crawler.storage import plans, site_targets, visits
+from crawler.storage.client import Database, Document
+from crawler.storage.sites import Site
+from schedules.history import CHANGE, Floats
+
+# Changes of this time count for the week.
+CHANGES_WEEKS = 8
+FRESHNESS_DAYS = 28
+# Targets to estimate the freshness from: its standard error is at most 0.02.
+SAMPLE_SIZE = 1000
+MINUTE_SECONDS = 60
+
+
+class WeekPattern(TypedDict):
+    """Changes and planned visits of a site in each hour of the local week."""
+
+    timezone: str
+    """IANA time zone of the site."""
+    since: datetime
+    """Time from which changes count."""
+    changes: list[float]
+    """Number of changes by the hour of the visit that found them; 168 hours from Monday 00:00."""
+    visits: list[float]
+    """Mean number of planned visits in each of the 168 hours."""
+
+
+class DayFreshness(TypedDict):
+    """Freshness of a site at noon of a day."""
+
+    day: date
+    """The day."""
+    freshness: float | None
+    """Estimated share of copies that were current; null if no target was observed."""
+    targets: int
+    """Number of sampled targets that were observed before and after."""
+
+
+async def week_pattern(db: Database, site: Site, now: datetime) -> WeekPattern:
+    """Return when a site changed in the last weeks, and when its plan visits it."""
+    since = now - timedelta(weeks=CHANGES_WEEKS)
+    changes = await visits.by_hour(db, site.name, site.zone, since)
+    slots = await plans.slots(db, [site.name])
+    even = await plans.even(db, [site.name])
+    planned = requests(slots, even)
+    return {
+        "timezone": site.timezone,
+        "since": since,
+        "changes": sums(changes, "changes").tolist(),
+        "visits": np.round(planned, 3).tolist(),
+    }
+
+
+async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayFreshness]:
+    """Estimate a site's freshness at noon of the last days from the changes found since.
+
+    A change happened at any time between two observations with equal probability, and the copy was
+    outdated from then on until the second one.
+    """
+    histories = await site_targets.sample_histories(db, site.name, SAMPLE_SIZE)
+    today = now.astimezone(site.zone).date()
+    days = [today - timedelta(days=offset) for offset in range(FRESHNESS_DAYS, 0, -1)]
+    noons = [datetime(day.year, day.month, day.day, 12, tzinfo=site.zone) for day in days]
+    minutes = np.array([noon.timestamp() / MINUTE_SECONDS for noon in noons])
+    values = await asyncio.to_thread(_freshness, histories, minutes)
+    return [
+        {"day": day, "freshness": fresh / n if n else None, "targets": n}
+        for day, (fresh, n) in zip(days, values, strict=True)
+    ]
+
+
+def _freshness(histories: Sequence[Document], minutes: Floats) -> list[tuple[float, int]]:
+    """Return the number of current copies, and of known ones, at each time."""
+    fresh, known = np.zeros(len(minutes)), np.zeros(len(minutes), int)
+    for history in histories:
+        since, until = (history[name].timestamp() / MINUTE_SECONDS for name in ("since", "until"))
+        is_known = (minutes >= since) & (minutes <= until)
+        changes = np.frombuffer(history["changes"], CHANGE)
+        fresh_share = _probability_fresh(changes["after"] + 0.0, changes["by"] + 0.0, minutes)
+        known += is_known
+        fresh += np.where(is_known, fresh_share, 0.0)
+    return list(zip(fresh.tolist(), known.tolist(), strict=True))
+
+
+def _probability_fresh(before: Floats, found: Floats, minutes: Floats) -> Floats:
+    """Return the probability that a copy is current at each time.
+
+    before, found: (n,) observations before and after each change, in minutes
+    """
+    if not len(before):
+        return np.ones(len(minutes))
+    # The last change whose earlier observation was before this time.
+    at = np.maximum(np.searchsorted(before, minutes, side="right") - 1, 0)
+    spans = np.maximum(found[at] - before[at], 1e-9)
+    passed = (minutes - before[at]) / spans
+    result: Floats = np.where((passed < 0) | (passed >= 1), 1.0, 1 - passed)
+    return result

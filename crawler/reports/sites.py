@@ -1,0 +1,376 @@
+"""Reports on sites: the rows of the board, runs in progress, and what a site's page shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from crawler.errors import ConfigError
+from crawler.items import Kind, Outcome
+from crawler.reports.estimates import Estimates
+from crawler.storage import leases, overview, site_targets, sites
+from crawler.storage.client import Database, Document
+from crawler.storage.overview import SiteState, TargetNumbers
+from crawler.storage.sites import Site
+
+DAY = timedelta(days=1)
+WEEK_DAYS = 7
+MAX_TAGS, MAX_TAG_CHARACTERS = 20, 40
+FAILED = (Outcome.ERROR, Outcome.BLOCKED)
+SiteKind = Literal["site", "feeds", "cells"]
+
+
+class DayVisits(TypedDict):
+    """Visits of a site on a day, in the zone of the site."""
+
+    day: date
+    """The day."""
+    visits: int
+    """Number of visits."""
+    new: int
+    """Number of new pages."""
+    changed: int
+    """Number of changes."""
+    gone: int
+    """Number of pages that were found gone for the first time."""
+    errors: int
+    """Number of visits that failed or were blocked."""
+
+
+class SiteFigures(TypedDict):
+    """Numbers of a site, which take longer to compute with more targets and visits."""
+
+    at: datetime
+    """Time at which they were read."""
+    targets: int
+    """Stored targets, including gone ones and aliases."""
+    due: int
+    """Targets that are due."""
+    overdue: int
+    """Targets that have been due for more than an hour."""
+    errors: int
+    """Targets whose last visit failed."""
+    requests_last_day: int
+    """Requests in the last 24 hours, in full hours."""
+    today: DayVisits
+    """Visits since midnight in the zone of the site."""
+    week: list[DayVisits]
+    """Visits on the last seven days, today last."""
+
+
+class BoardSite(TypedDict):
+    """The state of a site."""
+
+    name: str
+    """Name of the site."""
+    kind: SiteKind
+    """`feeds` or `cells` for the spiders of feeds and cells, else `site`."""
+    tags: list[str]
+    """Tags that users gave it."""
+    paused_at: datetime | None
+    """Time since which the service starts no runs of the site; null: not paused."""
+    is_running: bool
+    """Whether a run is in progress."""
+    last_run: datetime | None
+    """Start of the last run; null before the first."""
+    last_reason: str | None
+    """How the last run ended; null while it is in progress and before the first."""
+    last_error: str | None
+    """Why the last run failed; null if it did not."""
+    last_visits: int | None
+    """Number of visits of the last run; null if it has not ended normally."""
+    next_visit: datetime | None
+    """Earliest planned visit; null if no visit is planned."""
+    planned_per_day: float | None
+    """Requests per day that the plan needs; null without a plan."""
+    freshness: float | None
+    """Estimated share of copies that are current; null if unknown."""
+    expected_freshness: float | None
+    """Share of time that copies are current, as the plan expects; null without a plan."""
+    figures: SiteFigures | None
+    """Numbers of targets and visits; null while they are being computed for the first time."""
+
+
+class RunningSite(TypedDict):
+    """A run in progress."""
+
+    name: str
+    """Name of the site."""
+    started: datetime
+    """Start of the run."""
+    visits: int
+    """Number of stored visits so far."""
+    new: int
+    """Number of new pages so far."""
+    changed: int
+    """Number of changes so far."""
+    errors: int
+    """Number of failed visits so far."""
+    due: int
+    """Number of targets that are still due, at most 100,000."""
+
+
+class SiteMarks(TypedDict):
+    """What users set for a site."""
+
+    name: str
+    """Name of the site."""
+    paused_at: datetime | None
+    """Time since which the service starts no runs of the site; null: not paused."""
+    tags: list[str]
+    """Tags of the site."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFilter:
+    """Conditions on the sites of the board; None: all. text: part of the name or of a tag."""
+
+    text: str | None = None
+    tag: str | None = None
+
+    def matches(self, name: str, tags: Sequence[str]) -> bool:
+        """Return whether a site fulfills the conditions."""
+        if self.tag is not None and self.tag not in tags:
+            return False
+        text = (self.text or "").casefold()
+        return any(text in value.casefold() for value in (name, *tags))
+
+
+async def figures_of(db: Database, name: str, now: datetime) -> SiteFigures:
+    """Count the targets and the last week's visits of a site."""
+    (site,) = await sites.of_spiders(db, [name])
+    zone = site.zone
+    today = now.astimezone(zone).date()
+    numbers = await overview.target_numbers(db, name, now)
+    rows = await overview.visits_by_hour(db, name, now - (WEEK_DAYS + 1) * DAY)
+    days = [today - offset * DAY for offset in range(WEEK_DAYS - 1, -1, -1)]
+    by_day = {day: _no_visits(day) for day in days}
+    for row in rows:
+        if (sums := by_day.get(row["hour"].astimezone(zone).date())) is not None:
+            _add(sums, row)
+    return _figures(numbers, list(by_day.values()), _requests(rows, now - DAY), now)
+
+
+def _figures(
+    numbers: TargetNumbers, week: list[DayVisits], requests: int, now: datetime
+) -> SiteFigures:
+    return {
+        "at": now,
+        "targets": numbers.targets,
+        "due": numbers.due,
+        "overdue": numbers.overdue,
+        "errors": numbers.errors,
+        "requests_last_day": requests,
+        "today": week[-1],
+        "week": week,
+    }
+
+
+def _no_visits(day: date) -> DayVisits:
+    return {"day": day, "visits": 0, "new": 0, "changed": 0, "gone": 0, "errors": 0}
+
+
+def _add(sums: DayVisits, row: Document) -> None:
+    """Add a row of `overview.visits_by_hour` to the visits of its day."""
+    n, outcome = row["n"], row["outcome"]
+    sums["visits"] += n
+    if outcome == Outcome.NEW:
+        sums["new"] += n
+    elif outcome == Outcome.CHANGED:
+        sums["changed"] += n
+    elif outcome == Outcome.GONE and row["is_event"]:
+        sums["gone"] += n
+    elif outcome in FAILED:
+        sums["errors"] += n
+
+
+def _requests(rows: Sequence[Document], since: datetime) -> int:
+    return sum(row["n"] for row in rows if row["is_request"] and row["hour"] >= since)
+
+
+def board_site(
+    state: SiteState, figures: SiteFigures | None, estimates: Estimates | None, *, is_running: bool
+) -> BoardSite:
+    """Return the row of a site.
+
+    estimates: None if they are unknown or being computed
+    """
+    return {
+        "name": state.name,
+        "kind": _kind_of(state.kinds),
+        "tags": list(state.marks.tags),
+        "paused_at": state.marks.paused_at,
+        "is_running": is_running,
+        "last_run": state.started,
+        "last_reason": _reason(state, is_running=is_running),
+        "last_error": state.error,
+        "last_visits": state.counts.get("visits") if state.finished else None,
+        "next_visit": state.next_visit,
+        "planned_per_day": _known(estimates.requests_per_day) if estimates else None,
+        "freshness": _known(estimates.present_freshness) if estimates else None,
+        "expected_freshness": _known(estimates.expected_freshness) if estimates else None,
+        "figures": figures,
+    }
+
+
+def _reason(state: SiteState, *, is_running: bool) -> str | None:
+    if state.reason is not None or state.started is None or is_running:
+        return state.reason
+    # Nobody holds the lease of the run: its process has ended without storing the end.
+    return "interrupted"
+
+
+def _kind_of(kinds: Sequence[Kind]) -> SiteKind:
+    if Kind.CELL in kinds:
+        return "cells"
+    return "feeds" if Kind.FEED in kinds else "site"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+async def running_names(db: Database) -> dict[str, datetime]:
+    """Return the sites with a run in progress, and when their runs took the lease."""
+    holders = await leases.active(db, leases.CRAWL)
+    return {
+        lease.removeprefix(leases.CRAWL): min(holder.since for holder in each)
+        for lease, each in holders.items()
+    }
+
+
+async def progress_of(db: Database, name: str, since: datetime, now: datetime) -> RunningSite:
+    """Return the progress of a run. since: time at which it took the lease."""
+    state = await overview.state_of(db, name, overview.NO_MARKS)
+    # The run's document is stored after the lease was taken.
+    is_begun = state.started is not None and state.finished is None
+    started = state.started if is_begun and state.started is not None else since
+    counts = await overview.visits_of_run(db, name, started)
+    return {
+        "name": name,
+        "started": started,
+        "visits": sum(counts.values()),
+        "new": counts.get(Outcome.NEW, 0),
+        "changed": counts.get(Outcome.CHANGED, 0),
+        "errors": sum(counts.get(outcome, 0) for outcome in FAILED),
+        "due": await overview.count_waiting(db, name, now),
+    }
+
+
+async def marks_of(db: Database, name: str) -> SiteMarks:
+    """Return what users set for a site."""
+    marks = (await sites.marks(db)).get(name, overview.NO_MARKS)
+    return {"name": name, "paused_at": marks.paused_at, "tags": list(marks.tags)}
+
+
+def tags_of(text: str) -> list[str]:
+    """Parse tags that are separated by commas; raises ConfigError."""
+    return checked_tags(text.split(","))
+
+
+def checked_tags(texts: Sequence[str]) -> list[str]:
+    """Return tags without repetitions and surplus spaces; raises ConfigError."""
+    tags = [tag for tag in dict.fromkeys(" ".join(text.split()) for text in texts) if tag]
+    if len(tags) > MAX_TAGS:
+        raise ConfigError(f"{len(tags)} tags are too many. Use at most {MAX_TAGS}")
+    for tag in tags:
+        if len(tag) > MAX_TAG_CHARACTERS or not tag.isprintable() or "," in tag:
+            raise ConfigError(
+                f"not a tag: {tag[:MAX_TAG_CHARACTERS]!r}. Use at most {MAX_TAG_CHARACTERS} "
+                "printable characters, and commas between tags"
+            )
+    return tags
+
+
+class CategoryNode(TypedDict):
+    """A category, or a common beginning of categories."""
+
+    name: str
+    """Last part of the category, such as `poetry` of `books/poetry`."""
+    category: str | None
+    """Category to filter by; null if no target has exactly this one."""
+    level: int
+    """Number of parts before it."""
+    targets: int
+    """Targets in the category, and in those that begin with it."""
+
+
+def category_tree(counts: Mapping[str, int]) -> list[CategoryNode]:
+    """Return categories as a tree, parents first; `/` and `>` separate the parts of a category.
+
+    counts: targets by category. A target in several categories counts in each of them.
+    """
+    nodes: dict[tuple[str, ...], CategoryNode] = {}
+    for category, n in counts.items():
+        path = _parts(category)
+        for level in range(len(path)):
+            node = nodes.setdefault(
+                path[: level + 1],
+                {"name": path[level], "category": None, "level": level, "targets": 0},
+            )
+            node["targets"] += n
+        nodes[path]["category"] = category
+    return [nodes[path] for path in sorted(nodes)]
+
+
+MAX_LEVELS = 6
+
+
+def _parts(category: str) -> tuple[str, ...]:
+    parts = [part.strip() for part in category.replace(">", "/").split("/", MAX_LEVELS - 1)]
+    return tuple(part for part in parts if part) or (category,)
+
+
+class FailureExample(TypedDict):
+    """A target that failed for some cause."""
+
+    url: str
+    """URL of the target."""
+    at: datetime | None
+    """Time of its last visit."""
+    status: int | None
+    """HTTP status; null without a response."""
+
+
+class FailureGroup(TypedDict):
+    """Targets whose last visits failed for the same cause."""
+
+    reason: str
+    """The cause."""
+    targets: int
+    """Number of targets."""
+    first: FailureExample
+    """The target that failed first."""
+    last: FailureExample
+    """The target that failed last."""
+
+
+async def failures_of(db: Database, name: str) -> list[FailureGroup]:
+    """Return the failing targets of a site by cause, most targets first."""
+    return [
+        {
+            "reason": row["reason"] or "unknown",
+            "targets": row["targets"],
+            "first": _example(row["first"]),
+            "last": _example(row["last"]),
+        }
+        for row in await site_targets.failures_of(db, name)
+    ]
+
+
+def _example(row: dict[str, Any]) -> FailureExample:
+    return {"url": row["url"], "at": row.get("at"), "status": row.get("status")}
+
+
+async def known_site(db: Database, name: str) -> Site:
+    """Return the settings of a site; raises ConfigError for one without targets and runs."""
+    state = await overview.state_of(db, name, overview.NO_MARKS)
+    if not state.kinds and state.started is None:
+        raise ConfigError(f"site not found: {name!r}")
+    (site,) = await sites.of_spiders(db, [name])
+    return site

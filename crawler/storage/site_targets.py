@@ -1,0 +1,216 @@
+"""Pages of the targets of one site, filtered and sorted by indexes, and what they have in common.
+
+Each list follows one index. Conditions that the index does not have are tested on at most
+MAX_SCANNED targets for each page, so that a page takes a bounded time; the next page goes on there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from pymongo import ASCENDING, DESCENDING
+
+from crawler.items import Kind
+from crawler.storage.client import Database, Document
+from crawler.storage.paging import Key, Order, later, read_page
+from crawler.storage.target_queries import FIELDS, TargetState, state_of
+from crawler.storage.targets import ALIVE
+from crawler.utils.time import NEVER
+from crawler.utils.urls import like
+
+# Targets are overdue after this time, because plans have a resolution of an hour.
+OVERDUE = timedelta(hours=1)
+# Maximum number of targets that a page tests with conditions that its index does not have.
+MAX_SCANNED = 20_000
+# Maximum number of failing targets to group, and of groups and categories to return.
+MAX_FAILING = 200_000
+MAX_GROUPS = 100
+MAX_CATEGORIES = 2000
+
+
+class TargetStatus(StrEnum):
+    """A state to filter targets by."""
+
+    DUE = "due"
+    OVERDUE = "overdue"
+    ERROR = "error"
+    GONE = "gone"
+
+
+class Sorting(StrEnum):
+    """An order of targets."""
+
+    URL = "url"
+    SOONEST = "soonest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFilter:
+    """Conditions on the targets of a site; None: all.
+
+    text: part of the URL, as `crawler.utils.urls.like` has it
+    """
+
+    kind: Kind | None = None
+    category: str | None = None
+    status: TargetStatus | None = None
+    text: str | None = None
+    sorting: Sorting = Sorting.URL
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPage:
+    """A page of targets.
+
+    last:       key after which the next page begins; None: no more targets
+    is_partial: whether the search stopped at its limit, so that a page may have few rows
+    """
+
+    rows: list[TargetState]
+    last: Key | None
+    is_partial: bool = False
+
+
+async def page_of_targets(
+    db: Database, spider: str, wanted: TargetFilter, now: datetime, limit: int, after: Key | None
+) -> TargetPage:
+    """Return a page of the targets of a site. after: key of the page before; None: first page."""
+    indexed, order, rest = _query_of(spider, wanted, now)
+    if after is not None and len(after) != len(order):
+        # A cursor of another order.
+        after = None
+    fields = dict.fromkeys(FIELDS, 1)
+    if not rest:
+        query = _from(indexed, order, after)
+        found = await read_page(db.targets, query, order, limit, after, fields)
+        return TargetPage([state_of(row) for row in found.rows], found.last)
+    # The end of the part to search, by the keys of the index only.
+    part = _from(indexed, order, after)
+    if after is not None:
+        part = {"$and": [part, later(order, after)]}
+    keys = {"_id": 0} | {name: 1 for name, _ in order}
+    scanned = db.targets.find(part, keys).sort(list(order))
+    border = await scanned.skip(MAX_SCANNED).limit(1).to_list(1)
+    end = tuple(border[0][name] for name, _ in order) if border else None
+    query = {"$and": [_from(indexed, order, after), rest]}
+    if end is not None:
+        query["$and"].append({"$nor": [later(order, end)]})
+        query["$and"].append(_bound(order, end, is_end=True))
+    found = await read_page(db.targets, query, order, limit, after, fields)
+    rows = [state_of(row) for row in found.rows]
+    if found.last is None and end is not None:
+        return TargetPage(rows, end, is_partial=True)
+    return TargetPage(rows, found.last)
+
+
+def _query_of(spider: str, wanted: TargetFilter, now: datetime) -> tuple[Document, Order, Document]:
+    """Return the conditions that an index has, its order, and the other conditions."""
+    indexed: Document = {"spider": spider}
+    rest: Document = {}
+    order: Order = [("url", ASCENDING)]
+    status, is_by_time = wanted.status, wanted.sorting is not Sorting.URL
+    if status in (TargetStatus.DUE, TargetStatus.OVERDUE) or (status is None and is_by_time):
+        way = DESCENDING if wanted.sorting is Sorting.LATEST else ASCENDING
+        order = [("next_visit", way), ("url", way)]
+        until = {TargetStatus.DUE: now, TargetStatus.OVERDUE: now - OVERDUE}
+        indexed["next_visit"] = {"$lte": until[status]} if status else {"$lt": NEVER}
+    elif status is TargetStatus.ERROR:
+        order = [("consecutive_errors", DESCENDING), ("url", DESCENDING)]
+        indexed["consecutive_errors"] = {"$gt": 0}
+    elif status is TargetStatus.GONE:
+        indexed["gone"] = True
+    elif wanted.category is not None:
+        indexed["categories"] = wanted.category
+    elif wanted.kind is not None:
+        indexed["kind"] = str(wanted.kind)
+    else:
+        order = [("_id", ASCENDING)]
+        indexed = {"_id": {"$gte": f"{spider} ", "$lt": f"{spider}!"}}
+    if status is TargetStatus.DUE:
+        rest |= ALIVE
+    if wanted.category is not None and "categories" not in indexed:
+        rest["categories"] = wanted.category
+    if wanted.kind is not None and "kind" not in indexed:
+        rest["kind"] = str(wanted.kind)
+    if wanted.text:
+        rest["url"] = {"$regex": f"^{like(wanted.text)}", "$options": "i"}
+    return indexed, order, rest
+
+
+def _from(indexed: Document, order: Order, after: Key | None) -> Document:
+    """Return the conditions with the range of the index that begins at a key."""
+    if after is None:
+        return indexed
+    return {"$and": [indexed, _bound(order, after, is_end=False)]}
+
+
+def _bound(order: Order, key: Key, *, is_end: bool) -> Document:
+    """Return the range of the first field from a key on, or up to a key."""
+    (name, way), value = order[0], key[0]
+    is_upper = (way > 0) == is_end
+    return {name: {"$lte" if is_upper else "$gte": value}}
+
+
+async def categories_of(db: Database, spider: str) -> dict[str, int]:
+    """Return the number of targets in each category, the MAX_CATEGORIES with most targets."""
+    pipeline: list[Document] = [
+        {"$match": {"spider": spider, "categories": {"$gte": ""}}},
+        {"$project": {"_id": 0, "categories": 1}},
+        {"$unwind": "$categories"},
+        {"$group": {"_id": "$categories", "n": {"$sum": 1}}},
+        {"$sort": {"n": DESCENDING, "_id": ASCENDING}},
+        {"$limit": MAX_CATEGORIES},
+    ]
+    return {row["_id"]: row["n"] async for row in await db.targets.aggregate(pipeline)}
+
+
+async def kinds_of(db: Database, spider: str) -> dict[str, int]:
+    """Return the number of targets of each kind, by keys of an index only."""
+    counts = {
+        str(kind): await db.targets.count_documents({"spider": spider, "kind": str(kind)})
+        for kind in Kind
+    }
+    return {kind: n for kind, n in counts.items() if n}
+
+
+async def failures_of(db: Database, spider: str) -> list[dict[str, Any]]:
+    """Return the failing targets of a site by cause, most targets first, at most MAX_GROUPS rows.
+
+    Each row has `reason`, `targets`, and the `first` and the `last` failure: `url`, `at`, `status`.
+    Only the last visit of each target counts; at most MAX_FAILING targets are read.
+    """
+    example = {"url": "$url", "at": "$last_visit.at", "status": "$last_visit.status"}
+
+    def extreme(operator: str) -> Document:
+        return {operator: {"sortBy": {"last_visit.at": 1, "url": 1}, "output": example}}
+
+    pipeline: list[Document] = [
+        {"$match": {"spider": spider, "consecutive_errors": {"$gt": 0}}},
+        {"$limit": MAX_FAILING},
+        {
+            "$group": {
+                "_id": {"$ifNull": ["$last_visit.reason", "$outcome"]},
+                "targets": {"$sum": 1},
+                "first": extreme("$top"),
+                "last": extreme("$bottom"),
+            }
+        },
+        {"$sort": {"targets": DESCENDING, "_id": ASCENDING}},
+        {"$limit": MAX_GROUPS},
+        {"$project": {"_id": 0, "reason": "$_id", "targets": 1, "first": 1, "last": 1}},
+    ]
+    return await (await db.targets.aggregate(pipeline)).to_list(None)
+
+
+async def sample_histories(db: Database, spider: str, size: int) -> list[Document]:
+    """Return `history` of a random sample of the observed targets of a site."""
+    pipeline: list[Document] = [
+        {"$match": {"spider": spider, "history.until": {"$exists": True}}},
+        {"$project": {"_id": 0, "history": 1}},
+        {"$sample": {"size": size}},
+    ]
+    return [row["history"] async for row in await db.targets.aggregate(pipeline)]

@@ -1,0 +1,117 @@
+"""Crawls that users start in the web app: the command `scrapy crawl` in processes of their own.
+
+A crawl goes on when the app ends. Its progress is read from the database like that of any run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import IO
+
+from crawler.config import PROJECT
+from crawler.errors import Busy, ConfigError
+from crawler.utils.process import end_tasks
+from crawler.utils.terminal import printable
+
+# Maximum number of crawls in progress that the app has started.
+MAX_CRAWLS = 4
+# Ended crawls whose result is kept.
+MAX_RESULTS = 100
+POLL_SECONDS = 0.25
+MAX_LOG_BYTES, MAX_MESSAGE_CHARACTERS = 4096, 500
+
+
+@dataclass(slots=True)
+class Crawl:
+    """A crawl that the app has started.
+
+    code:    exit code; None while it is in progress
+    message: last line that the command printed, if it failed; else empty
+    """
+
+    site: str
+    by: str
+    started: datetime
+    code: int | None = None
+    message: str = ""
+    watch: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class Crawls:
+    """Starts crawls, and keeps the results of the last ones by site.
+
+    settings: `-s NAME=VALUE` words, to pass on to the command
+    """
+
+    def __init__(self, settings: Sequence[str] = ()) -> None:
+        self._settings = list(settings)
+        self._crawls: OrderedDict[str, Crawl] = OrderedDict()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def of(self, site: str) -> Crawl | None:
+        """Return the last crawl of a site that the app has started; None without one."""
+        return self._crawls.get(site)
+
+    def start(self, site: str, by: str, now: datetime) -> Crawl:
+        """Start a crawl of a site; raises Busy if the app has started too many, and ConfigError."""
+        if site.startswith("-") or not site.isprintable():
+            raise ConfigError(f"not the name of a site: {site!r}")
+        if site in self._processes:
+            raise Busy(f"{site} is already being crawled")
+        if len(self._processes) >= MAX_CRAWLS:
+            raise Busy(
+                f"{MAX_CRAWLS} crawls started here are in progress. Wait until one of them ends"
+            )
+        words = [sys.executable, "-m", "scrapy", "crawl", site, "-L", "WARNING", *self._settings]
+        # Without a name, so that it is deleted with the last process that has it open.
+        log = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            # Not asyncio's: the loop would kill the process at its end.
+            process = subprocess.Popen(
+                words, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            log.close()
+            raise ConfigError(f"scrapy crawl: {error.strerror or error}") from None
+        crawl = Crawl(site, by, now)
+        self._crawls.pop(site, None)
+        self._crawls[site] = crawl
+        self._processes[site] = process
+        crawl.watch = asyncio.create_task(self._wait(crawl, process, log))
+        while len(self._crawls) > MAX_RESULTS:
+            self._crawls.popitem(last=False)
+        return crawl
+
+    async def close(self) -> None:
+        """Stop waiting for crawls; they go on."""
+        await end_tasks(*(crawl.watch for crawl in self._crawls.values() if crawl.watch))
+        for process in self._processes.values():
+            if process.poll() is None:
+                # Popen would warn that the process outlives this one, which is intended.
+                process.returncode = 0
+        self._processes.clear()
+
+    async def _wait(self, crawl: Crawl, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
+        with log:
+            # Waiting in a thread would delay the end of the app.
+            while process.poll() is None:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
+            crawl.code = process.returncode
+            del self._processes[crawl.site]
+            if crawl.code:
+                crawl.message = _last_line(log) or f"exit code {crawl.code}"
+
+
+def _last_line(log: IO[bytes]) -> str:
+    size = log.seek(0, 2)
+    log.seek(max(0, size - MAX_LOG_BYTES))
+    lines = log.read(MAX_LOG_BYTES).decode(errors="replace").strip().splitlines()
+    return printable(lines[-1])[:MAX_MESSAGE_CHARACTERS] if lines else ""

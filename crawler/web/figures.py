@@ -1,0 +1,112 @@
+"""Numbers that take longer to compute than a page may take, kept until they are too old.
+
+The age up to which a number is used grows with the time that it took, so computing takes a small
+share of the time whatever the size of the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from crawler.errors import FreshetError
+from crawler.storage.outages import raising_unreachable
+from crawler.utils.process import end_tasks
+
+logger = logging.getLogger(__name__)
+# Time for which a page waits for numbers before it uses the former ones.
+PATIENCE_SECONDS = 0.2
+# Maximum age of a number, as a multiple of the time it took; 20: 5 % of the time.
+AGE_FACTOR = 20.0
+MAX_SECONDS = 120.0
+MAX_KEYS = 2000
+# Numbers computed at a time.
+MAX_CONCURRENT = 3
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A number, and its computation in progress.
+
+    value: None before the first computation has ended
+    until: time of the monotonic clock up to which the value is used
+    """
+
+    value: Any = None
+    until: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """Computes numbers in the background and keeps the newest of each.
+
+    patience_seconds: time for which `get` waits for a number that is missing or too old
+    """
+
+    patience_seconds: float = PATIENCE_SECONDS
+    _entries: OrderedDict[Hashable, _Entry] = field(default_factory=OrderedDict)
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
+
+    async def get(
+        self, key: Hashable, compute: Callable[[], Awaitable[Value]], min_seconds: float = 0.0
+    ) -> Value | None:
+        """Return a number; an old one if it takes too long, None if there is none.
+
+        min_seconds: age up to which the number is used in any case
+        """
+        entry = self._entries.setdefault(key, _Entry())
+        self._entries.move_to_end(key)
+        self._forget_oldest()
+        if entry.task is None and time.monotonic() >= entry.until:
+            entry.task = asyncio.create_task(self._compute(entry, compute, min_seconds))
+        if entry.task is not None:
+            # The task goes on if the request is cancelled or has no more time.
+            await asyncio.wait({entry.task}, timeout=self.patience_seconds)
+        value: Value | None = entry.value
+        return value
+
+    def drop(self, key: Hashable) -> None:
+        """Compute a number again when it is next needed."""
+        if (entry := self._entries.get(key)) is not None:
+            entry.until = 0.0
+
+    async def close(self) -> None:
+        """Cancel all computations."""
+        await end_tasks(*(entry.task for entry in self._entries.values() if entry.task))
+
+    async def _compute(
+        self, entry: _Entry, compute: Callable[[], Awaitable[Any]], min_seconds: float
+    ) -> None:
+        try:
+            async with self._room:
+                began = time.monotonic()
+                try:
+                    async with asyncio.timeout(MAX_SECONDS):
+                        with raising_unreachable():
+                            entry.value = await compute()
+                except TimeoutError:
+                    logger.warning("Numbers of the web app not computed in %g s", MAX_SECONDS)
+                except FreshetError as error:
+                    # Pages report an unavailable database on their own.
+                    logger.warning("Numbers of the web app not computed: %s", error)
+                except Exception:
+                    # Nobody awaits the result of the task.
+                    logger.exception("Numbers of the web app not computed")
+                ended = time.monotonic()
+                entry.until = ended + max(min_seconds, AGE_FACTOR * (ended - began))
+        finally:
+            entry.task = None
+
+    def _forget_oldest(self) -> None:
+        for key in list(self._entries):
+            if len(self._entries) <= MAX_KEYS:
+                break
+            if self._entries[key].task is None:
+                del self._entries[key]

@@ -1,0 +1,55 @@
+// Shows the progress of runs, as server-sent events report them, and reloads the list when one ends.
+"use strict";
+
+(() => {
+  const root = document.getElementById("sites");
+  if (!root || !root.dataset.events || !("EventSource" in window)) return;
+  const number = new Intl.NumberFormat();
+  const running = new Set();
+
+  function row(name) {
+    return Array.from(document.querySelectorAll("[data-site]")).find((each) => each.dataset.site === name);
+  }
+
+  function show(run) {
+    const cell = row(run.name)?.querySelector("[data-progress]");
+    if (!cell) return;
+    const bar = document.createElement("progress");
+    bar.max = Math.max(1, run.visits + run.due);
+    bar.value = run.visits;
+    const words = `${number.format(run.visits)} visits, ${number.format(run.changed)} changed, `
+      + `${number.format(run.new)} new, ${number.format(run.errors)} errors, ${number.format(run.due)} due`;
+    bar.setAttribute("aria-label", `Run of ${run.name}`);
+    const text = document.createElement("span");
+    text.className = "small";
+    text.textContent = ` ${words}`;
+    cell.replaceChildren(bar, text);
+    for (const button of row(run.name).querySelectorAll('form[action$="/run"] button')) button.disabled = true;
+  }
+
+  // A run has ended: the page has its result.
+  async function reload() {
+    const response = await fetch(window.location.href);
+    if (!response.ok) return;
+    const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
+    const fresh = parsed.getElementById("sites");
+    if (!fresh) return;
+    document.getElementById("sites").replaceWith(document.adoptNode(fresh));
+    document.dispatchEvent(new CustomEvent("htmx:after:swap"));
+  }
+
+  const source = new EventSource(root.dataset.events);
+  source.addEventListener("runs", async (event) => {
+    const { runs } = JSON.parse(event.data);
+    const names = new Set(runs.map((run) => run.name));
+    const ended = Array.from(running).some((name) => row(name) && !names.has(name));
+    running.clear();
+    for (const name of names) running.add(name);
+    if (ended) await reload();
+    for (const run of runs) show(run);
+  });
+  window.addEventListener("pagehide", () => source.close());
+  for (const each of document.querySelectorAll("[data-site][data-running]")) running.add(each.dataset.site);
+  // A crawl that was started a moment ago may fail before its run begins: look again.
+  if (document.querySelector("[data-starting]")) window.setTimeout(reload, 3000);
+})();

@@ -1,0 +1,489 @@
+"""The board and the pages of sites: lists, filters, paging, actions, runs in progress."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from crawler.config import Config
+from crawler.reports.site_history import freshness_by_day
+from crawler.reports.sites import category_tree, tags_of
+from crawler.storage import site_targets
+from crawler.storage.overview import spans_of_hour
+from crawler.storage.site_targets import TargetFilter, TargetStatus
+from crawler.storage.sites import Site
+from crawler.storage.store import opened
+from crawler.utils.time import NEVER
+from crawler.web import charts
+from crawler.web.options import WebOptions
+from crawler.web.streams import Streams
+from tests.integration.harness import Db, Freshet, Pages
+from tests.integration.web.browser import Browser, browsers_of
+
+HOSTILE = "<script>alert(1)</script>\"'&"
+NOW = datetime.now(UTC).replace(microsecond=0)
+HOUR = timedelta(hours=1)
+
+
+def put_target(db: Db, site: str, url: str, **more: Any) -> None:
+    document = {
+        "_id": f"{site} {url}", "spider": site, "url": url, "kind": "item", "categories": [],
+        "first_seen": NOW - HOUR, "next_visit": NOW + HOUR,
+    }  # fmt: skip
+    db.targets.insert_one(document | more)
+
+
+def put_visit(db: Db, site: str, url: str, at: datetime, outcome: str, **more: Any) -> None:
+    row = {
+        "spider": site, "target": url, "at": at, "outcome": outcome, "get_size": 0,
+        "update_size": 0, "diff_size": 0, "changed": int(outcome == "changed"),
+    }  # fmt: skip
+    db.visits.insert_one(row | more)
+
+
+def put_site(db: Db, name: str, **more: Any) -> None:
+    document = {
+        "_id": name, "timezone": "UTC", "visiting_hours": [], "blackout": [], "weight": 1.0,
+        "weights": [], "cost": 1.0, "at": NOW,
+    }  # fmt: skip
+    db.sites.insert_one(document | more)
+
+
+@pytest.fixture
+def local(stored: tuple[Db, str]) -> Iterator[Browser]:
+    """Return a browser of an app that waits until all numbers are computed."""
+    options = WebOptions(crawl_settings=("-s", f"MONGO_URI={stored[1]}"))
+    with browsers_of(stored[1], options) as make:
+        make.app.state.figures.patience_seconds = 30.0
+        yield make(address="127.0.0.1")
+
+
+def token(browser: Browser) -> str:
+    return browser.token("/sign-in")
+
+
+def post(browser: Browser, path: str, **fields: str) -> Any:
+    return browser.post(path, {"csrf": token(browser)} | fields)
+
+
+@pytest.mark.mongo
+def test_the_board_has_the_numbers_of_the_day(local: Browser, database: Db) -> None:
+    put_site(database, "shop", tags=["books"])
+    put_target(database, "shop", "http://a/1", next_visit=NOW - 2 * HOUR)
+    put_target(database, "shop", "http://a/2", next_visit=NOW - HOUR / 2, consecutive_errors=2)
+    put_target(database, "shop", "http://a/3")
+    put_target(database, "feeds", "http://a/feed", kind="feed")
+    for outcome in ("new", "changed", "changed", "error"):
+        put_visit(database, "shop", "http://a/1", NOW, outcome)
+    put_visit(database, "shop", "http://a/1", NOW, "gone", event=True)
+    put_visit(database, "shop", "http://a/1", NOW, "gone")
+    put_visit(database, "shop", "http://a/1", NOW, "unchanged", pushed=True)
+    put_visit(database, "shop", "http://a/1", NOW - timedelta(days=3), "changed")
+    answer = local.get("/api/v1/sites").json()
+    assert answer["tags"] == ["books"]
+    feeds, shop = answer["sites"]
+    assert (feeds["kind"], shop["kind"]) == ("feeds", "site")
+    figures = shop["figures"]
+    assert {name: figures[name] for name in ("targets", "due", "overdue", "errors")} == {
+        "targets": 3, "due": 2, "overdue": 1, "errors": 1,
+    }  # fmt: skip
+    today = figures["today"]
+    assert (today["new"], today["changed"], today["gone"], today["errors"]) == (1, 2, 1, 1)
+    assert figures["requests_last_day"] == 6, "a delivery is not a request"
+    assert [day["changed"] for day in figures["week"]] == [0, 0, 0, 1, 0, 0, 2]
+    page = local.get("/").text
+    assert "1 overdue" in page
+    assert "1 new, 2 changed, 1 gone" in page
+    assert "Changes found each day, oldest first: 0, 0, 0, 1, 0, 0, 2" in page
+
+
+@pytest.mark.mongo
+def test_the_board_is_searched_and_paged(local: Browser, database: Db) -> None:
+    for number in range(5):
+        put_target(database, f"site{number}", "http://a/")
+        put_site(database, f"site{number}", tags=["odd"] if number % 2 else [])
+    first = local.get("/api/v1/sites?limit=2").json()
+    second = local.get(f"/api/v1/sites?limit=2&cursor={first['next']}").json()
+    assert [site["name"] for site in first["sites"] + second["sites"]] == [
+        "site0", "site1", "site2", "site3",
+    ]  # fmt: skip
+    odd = local.get("/api/v1/sites?tag=odd").json()["sites"]
+    assert [site["name"] for site in odd] == ["site1", "site3"]
+    assert len(local.get("/api/v1/sites?q=ODD").json()["sites"]) == 2
+    assert "No site matches" in local.get("/?q=nothing").text
+    assert local.get("/api/v1/sites?cursor=WzFd").status_code == 422
+
+
+@pytest.mark.mongo
+def test_targets_are_filtered_sorted_and_paged(local: Browser, database: Db) -> None:
+    for number in range(7):
+        put_target(
+            database, "shop", f"http://a/{number}", next_visit=NOW + (number - 3) * HOUR,
+            categories=["even"] if number % 2 == 0 else ["odd"],
+            kind="list" if number == 6 else "item",
+        )  # fmt: skip
+    put_target(database, "shop", "http://a/gone", gone=True, next_visit=NEVER)
+    put_target(database, "shop", "http://a/bad", consecutive_errors=3)
+    put_target(database, "shopping", "http://a/other")
+
+    def listed(query: str = "") -> list[str]:
+        """Return the last parts of the URLs of all pages."""
+        found, cursor = [], ""
+        while True:
+            answer = local.get(f"/api/v1/sites/shop/targets?limit=2{query}{cursor}").json()
+            found += [row["url"].rpartition("/")[2] for row in answer["targets"]]
+            if answer["next"] is None:
+                return found
+            cursor = f"&cursor={answer['next']}"
+
+    assert listed() == ["0", "1", "2", "3", "4", "5", "6", "bad", "gone"]
+    assert listed("&state=due") == ["0", "1", "2", "3"]
+    assert listed("&state=due&sort=latest") == ["3", "2", "1", "0"]
+    assert listed("&state=overdue") == ["0", "1", "2"]
+    assert listed("&state=error") == ["bad"]
+    assert listed("&state=gone") == ["gone"]
+    assert listed("&kind=list") == ["6"]
+    assert listed("&category=even") == ["0", "2", "4", "6"]
+    assert listed("&category=even&kind=item&sort=latest") == ["4", "2", "0"]
+    assert listed("&q=a/b") == ["bad"]
+    assert listed("&q=a/.*") == [], "not a regular expression"
+    assert listed("&state=&kind=&q=&sort=soonest")[-1] == "6", "empty choices, and no gone page"
+
+
+@pytest.mark.mongo
+def test_a_search_stops_at_its_limit_and_goes_on(
+    local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_targets, "MAX_SCANNED", 10)
+    for number in range(35):
+        put_target(database, "shop", f"http://a/{number:02}{'x' if number in (5, 34) else ''}")
+    path, found, pages = "/api/v1/sites/shop/targets?q=x", [], 0
+    cursor: str | None = ""
+    while cursor is not None:
+        answer = local.get(f"{path}&cursor={cursor}").json()
+        found += [row["url"] for row in answer["targets"]]
+        cursor, pages = answer["next"], pages + 1
+        assert answer["is_partial"] == (cursor is not None)
+    assert found == ["http://a/05x", "http://a/34x"]
+    assert pages == 4
+    assert "Search on" in local.get("/sites/shop?q=x").text
+
+
+@pytest.mark.mongo
+def test_lists_follow_indexes(database: Db) -> None:
+    for number in range(300):
+        put_target(
+            database, "shop", f"http://a/{number:03}", next_visit=NOW - HOUR, categories=["c"],
+            consecutive_errors=1, gone=number % 2 == 0,
+        )  # fmt: skip
+    for wanted in (
+        TargetFilter(), TargetFilter(category="c"), TargetFilter(kind=site_targets.Kind.ITEM),
+        TargetFilter(sorting=site_targets.Sorting.LATEST),
+        *(TargetFilter(status=each) for each in TargetStatus),
+    ):  # fmt: skip
+        indexed, order, _ = site_targets._query_of("shop", wanted, NOW)
+        whole = list(database.targets.find(indexed).sort(order))
+        for key in (None, tuple(whole[20][name] for name, _ in order)):
+            query = site_targets._from(indexed, order, key)
+            if key is not None:
+                query = {"$and": [query, site_targets.later(order, key)]}
+            found = database.targets.find(query).sort(order).limit(10)
+            stats = found.explain()
+            plan = json.dumps(stats["queryPlanner"]["winningPlan"])
+            assert "IXSCAN" in plan, wanted
+            assert '"stage": "SORT"' not in plan, (wanted, key, plan)
+            assert stats["executionStats"]["totalKeysExamined"] <= 40, wanted
+
+
+@pytest.mark.mongo
+def test_the_page_of_a_site_shows_hostile_texts_as_text(local: Browser, database: Db) -> None:
+    url = f"javascript:{HOSTILE}"
+    put_target(
+        database, HOSTILE, url, categories=[HOSTILE, "x" * 1_000_000], consecutive_errors=1,
+        outcome="error", last_visit={"reason": HOSTILE * 1000, "at": NOW, "status": None},
+    )  # fmt: skip
+    put_visit(database, HOSTILE, url, NOW, "error", reason=HOSTILE)
+    put_site(database, HOSTILE, tags=[HOSTILE])
+    links = [
+        line.split('"')[0].replace("&amp;", "&")
+        for line in local.get("/").text.split('href="')
+        if line.startswith("/sites/")
+    ]
+    assert links
+    for link in {*links, f"{links[0].split('?')[0]}/visits", "/"}:
+        answer = local.get(link)
+        assert answer.status_code == 200, link
+        assert HOSTILE not in answer.text
+        assert "<script>alert" not in answer.text
+        assert 'href="javascript' not in answer.text
+        assert len(answer.text) < 200_000
+
+
+@pytest.mark.mongo
+def test_an_unknown_site_is_not_found(local: Browser) -> None:
+    for path in ("/sites/nope", "/sites/nope/visits", "/api/v1/sites/nope"):
+        assert local.get(path).status_code == 404
+    for action in ("run", "pause", "resume", "tags"):
+        assert post(local, f"/sites/nope/{action}").status_code == 404
+
+
+@pytest.mark.mongo
+def test_htmx_gets_the_list_that_it_replaces(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/")
+    headers = {"HX-Request": "true", "HX-Request-Type": "partial"}
+    for path, part in (("/sites/shop", "targets"), ("/sites/shop?q=b", "targets"), ("/", "sites")):
+        answer = local.get(path, headers=headers)
+        assert answer.status_code == 200, path
+        assert answer.text.strip().startswith(f'<div id="{part}"')
+
+
+@pytest.mark.mongo
+def test_errors_are_folded_by_cause(local: Browser, database: Db) -> None:
+    for number in range(3):
+        put_target(
+            database, "shop", f"http://a/{number}", consecutive_errors=1,
+            last_visit={"reason": "status 500", "at": NOW - number * HOUR, "status": 500},
+        )  # fmt: skip
+    put_target(
+        database, "shop", "http://a/9", consecutive_errors=1,
+        last_visit={"reason": "timeout", "at": NOW},
+    )  # fmt: skip
+    first, second = local.get("/api/v1/sites/shop").json()["failures"]
+    assert (first["reason"], first["targets"]) == ("status 500", 3)
+    assert first["first"]["url"] == "http://a/2"
+    assert first["last"] == {
+        "url": "http://a/0", "at": f"{NOW:%Y-%m-%dT%H:%M:%S}Z", "status": 500,
+    }  # fmt: skip
+    assert (second["reason"], second["first"]["status"]) == ("timeout", None)
+
+
+@pytest.mark.mongo
+def test_a_field_of_the_week_leads_to_its_visits(local: Browser, database: Db) -> None:
+    zone = ZoneInfo("America/New_York")
+    put_site(database, "shop", timezone=str(zone))
+    put_target(
+        database, "shop", "http://a/1",
+        plan={"id": "period", "weeks": 1, "slots": [5], "every_hours": 0, "visits_per_week": 1.0},
+    )  # fmt: skip
+    local_time = (NOW - timedelta(days=8)).astimezone(zone).replace(minute=30)
+    for weeks in range(3):
+        at = local_time - timedelta(weeks=weeks)
+        put_visit(database, "shop", f"http://a/{weeks}", at, "changed", event=weeks == 0)
+        put_visit(database, "shop", "http://a/later", at + HOUR, "unchanged")
+    week = local.get("/api/v1/sites/shop").json()["week"]
+    place = local_time.weekday() * 24 + local_time.hour
+    assert week["changes"][place] == 3
+    assert sum(week["changes"]) == 3
+    assert week["visits"][5] == 1
+    path = f"/sites/shop/visits?weekday={local_time.weekday()}&hour={local_time.hour}"
+    assert path.replace("&", "&amp;") in local.get("/sites/shop").text
+    api = local.get(f"/api/v1{path}&limit=2").json()
+    assert [row["url"] for row in api["visits"]] == ["http://a/0", "http://a/1"]
+    rest = local.get(f"/api/v1{path}&limit=2&cursor={api['next']}").json()
+    assert [row["url"] for row in rest["visits"]] == ["http://a/2"]
+    assert len(local.get(f"/api/v1{path}&changes=1").json()["visits"]) == 1
+    assert "http://a/later" not in local.get(path).text
+    assert local.get("/sites/shop/visits?hour=3").status_code == 422
+
+
+@pytest.mark.mongo
+def test_visits_with_the_same_time_are_all_listed(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/")
+    for number in range(5):
+        put_visit(database, "shop", f"http://a/{number}", NOW - HOUR, "new")
+    put_visit(database, "shop", "http://a/old", NOW - 2 * HOUR, "new")
+    path, found, cursor = "/api/v1/sites/shop/visits?limit=2", [], ""
+    while cursor is not None:
+        answer = local.get(f"{path}&cursor={cursor}").json()
+        found += [row["url"] for row in answer["visits"]]
+        cursor = answer["next"]
+    assert sorted(found) == [*(f"http://a/{number}" for number in range(5)), "http://a/old"]
+
+
+def test_hours_of_the_week_follow_the_clock_of_the_zone() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    # On 2026-10-25, 02:00 comes twice; on 2026-03-29 it is skipped.
+    since, until = datetime(2026, 10, 18, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)
+    spans = spans_of_hour((since, until), 6 * 24 + 2, zone)
+    assert [start for start, _ in spans] == [
+        datetime(2026, 11, 1, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC),
+        datetime(2026, 10, 25, 0, tzinfo=UTC), datetime(2026, 10, 18, 0, tzinfo=UTC),
+    ]  # fmt: skip
+    spring = (datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 3, 30, tzinfo=UTC))
+    assert spans_of_hour(spring, 6 * 24 + 2, zone) == []
+    kolkata = spans_of_hour((until - timedelta(days=7), until), 0, ZoneInfo("Asia/Kolkata"))
+    assert [start.minute for start, _ in kolkata] == [30]
+
+
+def test_categories_form_a_tree() -> None:
+    tree = category_tree({"books/poetry": 2, "books/prose": 3, "books": 1, "a > b": 1, "/": 1})
+    assert [(node["level"], node["name"], node["targets"], node["category"]) for node in tree] == [
+        (0, "/", 1, "/"), (0, "a", 1, None), (1, "b", 1, "a > b"), (0, "books", 6, "books"),
+        (1, "poetry", 2, "books/poetry"), (1, "prose", 3, "books/prose"),
+    ]  # fmt: skip
+
+
+def test_charts_have_a_text_and_no_style() -> None:
+    line = charts.shares([0.5, None, 1.0], HOSTILE, ("a", "b"))
+    assert "<script" not in line
+    assert "style=" not in line
+    assert line.count("M") == 2, "a gap"
+    assert charts.levels([0, 1, 50, 100]) == [0, 1, 3, 6]
+    assert charts.levels([0.0] * 3) == [0, 0, 0]
+    assert 'height="28' in charts.bars([1, 2], "x")
+    assert charts.shares([None], "x", ("a", "b"))
+
+
+@pytest.mark.mongo
+def test_freshness_is_known_between_observations(database: Db, stored: tuple[Db, str]) -> None:
+    noon = NOW.replace(hour=12, minute=0, second=0)
+    days = {name: noon - timedelta(days=count) for name, count in (("a", 6), ("b", 4), ("c", 1))}
+    minutes = [int(days[name].timestamp() // 60) for name in ("a", "b")]
+    packed = b"".join(value.to_bytes(4, "little") for value in (*minutes, 0))
+    history = {"since": days["a"], "until": days["c"], "changes": packed, "false_dates": 0}
+    put_target(database, "shop", "http://a/", history=history)
+
+    async def read() -> dict[Any, Any]:
+        async with opened(Config.load(mongo_uri=stored[1])) as db:
+            rows = await freshness_by_day(db, Site("shop"), NOW)
+            return {(noon.date() - row["day"]).days: row["freshness"] for row in rows}
+
+    by_age = asyncio.run(read())
+    assert [by_age[age] for age in (7, 6, 5, 4, 3, 1)] == [None, 1.0, 0.5, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.mongo
+def test_a_site_is_paused_and_resumed(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/", next_visit=NOW - HOUR)
+    assert post(local, "/sites/shop/pause").status_code == 422, "its first run stores its settings"
+    put_site(database, "shop")
+    assert post(local, "/sites/shop/pause", back="/sites/shop").headers["location"] == "/sites/shop"
+    assert "Paused since" in local.get("/sites/shop").text
+    assert local.get("/api/v1/sites").json()["sites"][0]["paused_at"]
+    assert post(local, "/sites/shop/resume", back="//evil.example").headers["location"] == "/"
+    assert "Paused since" not in local.get("/sites/shop").text
+    assert [row["action"] for row in database.audit.find().sort("at")] == [
+        "POST /sites/shop/pause", "POST /sites/shop/resume",
+    ]  # fmt: skip
+
+
+@pytest.mark.mongo
+def test_the_service_starts_no_runs_of_a_paused_site(database: Db, freshet: Freshet) -> None:
+    with Pages() as site:
+        for name in ("one", "two"):
+            site.list(f"/{name}.html", ["/a.html"])
+            site.item("/a.html", "A")
+            start = [f"{site.url}/{name}.html"]
+            freshet.crawl(freshet.wrapper(name, start_urls=start, item_pages="/a"))
+        database.targets.update_many({}, {"$set": {"next_visit": NOW - HOUR}})
+        database.sites.update_one({"_id": "one"}, {"$set": {"paused_at": NOW}})
+        process = freshet.start("refresh", "run", "one", "two", "--replan", "0")
+        deadline = time.monotonic() + 50
+        while database.runs.count_documents({"spider": "two"}) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.terminate()
+        process.communicate(timeout=30)
+    assert database.runs.count_documents({"spider": "two"}) >= 2
+    assert database.runs.count_documents({"spider": "one"}) == 1
+
+
+@pytest.mark.mongo
+def test_wrong_tags_are_kept_in_the_form(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/")
+    put_site(database, "shop")
+    typed = ", ".join(f"tag{number}" for number in range(21))
+    answer = post(local, "/sites/shop/tags", tags=typed)
+    assert answer.status_code == 422
+    assert typed in answer.text
+    assert "21 tags are too many" in answer.text
+    assert post(local, "/sites/shop/tags", tags=" a b ,,c,c").status_code == 303
+    assert database.sites.find_one()["tags"] == ["a b", "c"]
+    headers = {"X-CSRF-Token": token(local)}
+    answer = local.request("PUT", "/api/v1/sites/shop/tags", json={"tags": ["x"]}, headers=headers)
+    assert answer.json()["tags"] == ["x"]
+    assert tags_of("") == []
+
+
+@pytest.mark.mongo
+def test_viewers_only_look(vic: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/")
+    put_site(database, "shop")
+    page = vic.get("/").text
+    assert "Run now" not in page
+    assert "Save tags" not in vic.get("/sites/shop").text
+    for action in ("run", "pause", "resume", "tags"):
+        answer = vic.post(f"/sites/shop/{action}", {"csrf": vic.token("/account"), "tags": "x"})
+        assert answer.status_code == 403, action
+    assert "tags" not in database.sites.find_one()
+
+
+@pytest.mark.mongo
+def test_a_crawl_is_started_watched_and_reported(
+    local: Browser, database: Db, freshet: Freshet
+) -> None:
+    with Pages() as site:
+        site.list("/index.html", ["/a.html"])
+        site.item("/a.html", "A")
+        wrapper = freshet.wrapper(
+            "shop", start_urls=[f"{site.url}/index.html"], item_pages="/a",
+        )  # fmt: skip
+        freshet.crawl(wrapper)
+        site.item("/a.html", "B")
+        database.targets.update_many({}, {"$set": {"next_visit": NOW - HOUR}})
+        assert post(local, "/sites/shop/run").status_code == 303
+        again = post(local, "/sites/shop/run")
+        assert again.status_code == 409
+        assert "already being crawled" in again.text
+        crawl = local.app.state.crawls.of("shop")
+        deadline = time.monotonic() + 50
+        seen = set()
+        while crawl.code is None and time.monotonic() < deadline:
+            seen |= {run["name"] for run in local.get("/api/v1/runs").json()["runs"]}
+        assert crawl.code == 0, crawl.message
+        assert seen == {"shop"}
+    row = local.get("/api/v1/sites").json()["sites"][0]
+    assert (row["last_reason"], row["is_running"]) == ("finished", False)
+    assert row["last_visits"] == 2
+    assert row["figures"]["today"]["changed"] == 1
+
+
+@pytest.mark.mongo
+def test_a_crawl_that_cannot_start_says_why(local: Browser, database: Db) -> None:
+    put_target(database, "nobody", "http://a/")
+    put_target(database, "-x", "http://a/")
+    assert post(local, "/sites/-x/run").status_code == 422
+    assert post(local, "/sites/nobody/run").status_code == 303
+    assert "starting" in local.get("/").text
+    crawl = local.app.state.crawls.of("nobody")
+    deadline = time.monotonic() + 50
+    while crawl.code is None and time.monotonic() < deadline:
+        local.get("/health")
+    assert crawl.code == 1
+    assert "spider not found" in local.get("/").text
+
+
+def test_streams_send_what_changed_until_the_app_stops() -> None:
+    async def watch() -> list[str]:
+        streams, values = Streams(), iter([1, 1, 2])
+
+        async def read() -> int:
+            value = next(values, None)
+            if value is None:
+                streams.end()
+            return value or 2
+
+        parts = streams.response("n", read, 0.001).body_iterator
+        return [str(part) async for part in parts]
+
+    assert asyncio.run(watch()) == [
+        "retry: 2000\n\n",
+        "event: n\ndata: 1\n\n",
+        "event: n\ndata: 2\n\n",
+    ]

@@ -25,6 +25,8 @@ PATIENCE_SECONDS = 0.2
 AGE_FACTOR = 20.0
 MAX_SECONDS = 120.0
 MAX_KEYS = 2000
+# Time for computations in progress at the end of the app.
+CLOSE_SECONDS = 2.0
 # Numbers computed at a time.
 MAX_CONCURRENT = 3
 Value = TypeVar("Value")
@@ -78,8 +80,12 @@ class Figures:
             entry.until = 0.0
 
     async def close(self) -> None:
-        """Cancel all computations."""
-        await end_tasks(*(entry.task for entry in self._entries.values() if entry.task))
+        """Wait a moment for computations in progress, then cancel them."""
+        tasks = [entry.task for entry in self._entries.values() if entry.task]
+        if tasks:
+            # The driver does not close a connection that it was opening when it was cancelled.
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            await end_tasks(*tasks)
 
     async def _compute(
         self, entry: _Entry, compute: Callable[[], Awaitable[Any]], min_seconds: float

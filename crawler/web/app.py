@@ -23,8 +23,9 @@ from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
+from crawler.web import metrics
 from crawler.web.api_docs import docs_page
-from crawler.web.auth import guard, public
+from crawler.web.auth import guard, is_signed_route, public
 from crawler.web.database import WebDatabase
 from crawler.web.errors import add_handlers, error_page
 from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, SecurityHeaders
@@ -57,6 +58,7 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
+        await database_metrics.close()
         await app.state.database.close()
 
     app = FastAPI(
@@ -73,6 +75,8 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     )
     app.state.options = options
     app.state.database = WebDatabase(config)
+    database_metrics = metrics.DatabaseMetrics(app.state.database)
+    app.state.metrics = database_metrics.source
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.navigation = [area for area in AREAS if area.title]
     add_handlers(app)
@@ -99,6 +103,7 @@ def _add_routes(app: FastAPI) -> None:
         app.include_router(area.router, include_in_schema=False)
         api.include_router(area.api)
     app.include_router(api)
+    app.include_router(metrics.router, include_in_schema=False)
     app.add_api_route(
         "/api/openapi.json", openapi, methods=["GET"], name="api.schema", include_in_schema=False
     )
@@ -134,6 +139,8 @@ class _Files(StaticFiles):
 
 async def _record(scope: Scope, status: int) -> None:
     """Add a write to the audit list; a failure is logged, because the write was made."""
+    if is_signed_route(scope):
+        return
     user = scope.get("state", {}).get("user")
     app: FastAPI = scope["app"]
     database: WebDatabase = app.state.database

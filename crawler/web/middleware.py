@@ -99,9 +99,9 @@ class ProxyAndHost:
         host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
         if not self._accepts(host):
             problem = (
-                "This app is only available on this machine. Use http://localhost with the port"
+                "This server is only available on this machine. Use http://localhost with the port"
                 if self._options.is_private
-                else "Unknown host name. Add it to FRESHET_WEB_HOSTS"
+                else f"Unknown host name. Add it to {self._options.hosts_setting}"
             )
             await self._error_page(scope, 421, problem)(scope, receive, send)
             return
@@ -154,7 +154,7 @@ class Errors:
             logger.exception("Request failed: %s %s", scope["method"], scope["path"])
             if has_started:
                 raise
-            problem = "An unexpected error occurred. The log of scrapy web has the details"
+            problem = "An unexpected error occurred. The log of the server has the details"
             await self._error_page(scope, 500, problem)(scope, receive, send)
 
 

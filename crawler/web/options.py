@@ -23,6 +23,7 @@ class WebOptions:
     root_path:  path under which a reverse proxy publishes the app; empty: `/`
     proxies:    networks whose X-Forwarded-* headers are believed
     hosts:      host names accepted in requests, in addition to those of this machine
+    hosts_setting: where `hosts` can be changed, for the response to requests for other names
     """
 
     host: str = "127.0.0.1"
@@ -30,6 +31,7 @@ class WebOptions:
     root_path: str = ""
     proxies: tuple[Network, ...] = ()
     hosts: tuple[str, ...] = ()
+    hosts_setting: str = "FRESHET_WEB_HOSTS"
 
     @property
     def is_private(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from pathlib import Path
 
 from typing_extensions import TypedDict
 
@@ -12,6 +13,7 @@ from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
 from crawler.utils.terminal import as_json, complain, print_line
 from crawler.web.address import address_of
+from crawler.web.dashboards.sources import Places, find, output_folder, places
 from crawler.web.options import PORT, WebOptions, proxies_of, root_path_of
 
 COMMAND = "web"
@@ -50,20 +52,46 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="IP address or network of a reverse proxy whose X-Forwarded-For, -Proto and -Host "
         "headers are used; requires users (repeatable)",
     )
+    parser.add_argument(
+        "--dashboards",
+        nargs="?",
+        const="",
+        metavar="TEMPLATES",
+        help="rebuild dashboards when their cells change, from this folder of templates; without "
+        "a folder, the built-in page (default: serve the files of scrapy dashboards build)",
+    )
+    parser.add_argument(
+        "--dashboards-out",
+        metavar="DIR",
+        help="folder of dashboards (default: dashboards in FRESHET_DATA_DIR)",
+    )
 
 
 def run(config: Config, opts: argparse.Namespace) -> None:
     """Serve the app until a signal; the URL is printed on stdout. Raises FreshetError."""
     host = f"[{opts.host}]" if ":" in opts.host else opts.host
     address = address_of(f"{host}:{opts.port}", "--host, --port")
+    out = output_folder(config, opts.dashboards_out)
     options = WebOptions(
         host=address.host,
         port=address.port,
         root_path=root_path_of(opts.root_path),
         proxies=proxies_of(opts.trusted_proxy),
         hosts=config.web_hosts,
+        dashboards=out,
+        builds=_builds(opts.dashboards, out),
     )
     asyncio.run(_serve(config, options, opts))
+
+
+def _builds(templates: str | None, out: Path) -> Places | None:
+    """Return the folders of dashboards to rebuild; None without `--dashboards`."""
+    if templates is None:
+        return None
+    folders = places(templates or None, out, "--dashboards-out")
+    # An error here ends the command; later errors are only printed.
+    find(folders.templates)
+    return folders
 
 
 async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) -> None:

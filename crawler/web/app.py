@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -26,6 +26,8 @@ from crawler.utils.time import Clock
 from crawler.web import metrics
 from crawler.web.api_docs import docs_page
 from crawler.web.auth import guard, is_signed_route, public
+from crawler.web.dashboards.sources import output_folder
+from crawler.web.dashboards.updates import kept_current
 from crawler.web.database import WebDatabase
 from crawler.web.errors import add_handlers, error_page
 from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, SecurityHeaders
@@ -57,9 +59,12 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await database_metrics.close()
-        await app.state.database.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(app.state.database.close)
+            stack.push_async_callback(database_metrics.close)
+            if options.builds is not None:
+                await stack.enter_async_context(kept_current(app.state.database, options.builds))
+            yield
 
     app = FastAPI(
         title="Freshet",
@@ -77,6 +82,7 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     app.state.database = WebDatabase(config)
     database_metrics = metrics.DatabaseMetrics(app.state.database)
     app.state.metrics = database_metrics.source
+    app.state.dashboards = options.dashboards or output_folder(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.navigation = [area for area in AREAS if area.title]
     add_handlers(app)

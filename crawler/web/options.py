@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
 
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
+from crawler.web.dashboards.sources import Places
 
 PORT = 8787
 ROOT_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)+", re.ASCII)
@@ -23,6 +25,8 @@ class WebOptions:
     root_path:  path under which a reverse proxy publishes the app; empty: `/`
     proxies:    networks whose X-Forwarded-* headers are believed
     hosts:      host names accepted in requests, in addition to those of this machine
+    dashboards: folder of built dashboards; None: `dashboards` in the data folder
+    builds:     dashboards to rebuild when their cells change; None: they are only served
     hosts_setting: where `hosts` can be changed, for the response to requests for other names
     """
 
@@ -31,6 +35,8 @@ class WebOptions:
     root_path: str = ""
     proxies: tuple[Network, ...] = ()
     hosts: tuple[str, ...] = ()
+    dashboards: Path | None = None
+    builds: Places | None = None
     hosts_setting: str = "FRESHET_WEB_HOSTS"
 
     @property

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board
+from crawler.web.routes import account, board, dashboards
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,6 @@ class Area:
 # In the order of the navigation.
 AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
+    Area("dashboards", dashboards.router, dashboards.api, "Dashboards", "d"),
     Area("account", account.router, account.api, "Account", "a"),
 )

@@ -12,9 +12,11 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
 from crawler.utils.terminal import as_json, complain, print_line
+from crawler.utils.urls import host_of
 from crawler.web.address import address_of
 from crawler.web.dashboards.sources import Places, find, output_folder, places
 from crawler.web.options import PORT, WebOptions, proxies_of, root_path_of
+from crawler.web.websub.options import add_options_of_app, subscriptions_of
 
 COMMAND = "web"
 
@@ -65,23 +67,32 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of dashboards (default: dashboards in FRESHET_DATA_DIR)",
     )
+    add_options_of_app(parser)
 
 
 def run(config: Config, opts: argparse.Namespace) -> None:
     """Serve the app until a signal; the URL is printed on stdout. Raises FreshetError."""
     host = f"[{opts.host}]" if ":" in opts.host else opts.host
     address = address_of(f"{host}:{opts.port}", "--host, --port")
+    push = subscriptions_of(opts)
     out = output_folder(config, opts.dashboards_out)
     options = WebOptions(
         host=address.host,
         port=address.port,
         root_path=root_path_of(opts.root_path),
         proxies=proxies_of(opts.trusted_proxy),
-        hosts=config.web_hosts,
+        hosts=(*config.web_hosts, *([host_of(push.callback)] if push else ())),
+        push=push,
         dashboards=out,
         builds=_builds(opts.dashboards, out),
     )
-    asyncio.run(_serve(config, options, opts))
+    if push is None:
+        asyncio.run(_serve(config, options, opts))
+        return
+    # Requests to hubs use Twisted's reactor.
+    from crawler.web.reactor import run_in_reactor
+
+    run_in_reactor(_serve(config, options, opts))
 
 
 def _builds(templates: str | None, out: Path) -> Places | None:
@@ -126,6 +137,8 @@ async def _require_users(config: Config, options: WebOptions) -> None:
             return
     if not is_loopback(options.host):
         reason = f"--host {options.host}: other machines could change everything without signing in"
+    elif options.push is not None:
+        reason = "--public-url: everybody who knows the URL could change everything"
     elif options.proxies:
         reason = "--trusted-proxy: everybody behind the proxy could change everything"
     else:

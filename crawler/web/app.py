@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.security import HTTPBearer
@@ -30,11 +31,22 @@ from crawler.web.dashboards.sources import output_folder
 from crawler.web.dashboards.updates import kept_current
 from crawler.web.database import WebDatabase
 from crawler.web.errors import add_handlers, error_page
-from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, SecurityHeaders
+from crawler.web.middleware import (
+    UNLIMITED,
+    Audit,
+    BodyLimit,
+    Errors,
+    ProxyAndHost,
+    SecurityHeaders,
+)
 from crawler.web.options import WebOptions
 from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.routes import AREAS
+from crawler.web.websub.options import CALLBACK, SubscriptionOptions
+
+if TYPE_CHECKING:
+    from crawler.web.websub.service import PushOfApp
 
 logger = logging.getLogger(__name__)
 # Areas may allow more for their own paths.
@@ -64,6 +76,8 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
             stack.push_async_callback(database_metrics.close)
             if options.builds is not None:
                 await stack.enter_async_context(kept_current(app.state.database, options.builds))
+            if push is not None:
+                await stack.enter_async_context(push.requesting())
             yield
 
     app = FastAPI(
@@ -85,16 +99,30 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     app.state.dashboards = options.dashboards or output_folder(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.navigation = [area for area in AREAS if area.title]
+    push = _add_push(app, options.push) if options.push is not None else None
     add_handlers(app)
     _add_routes(app)
     # The last one added is the outermost.
     app.add_middleware(Audit, record=_record)
     uploads = {path: limit for area in AREAS for path, limit in area.uploads}
+    uploads[f"{CALLBACK}/"] = UNLIMITED
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, uploads=uploads, error_page=error_page)
     app.add_middleware(ProxyAndHost, options=options, error_page=error_page)
     app.add_middleware(Errors, error_page=error_page)
     app.add_middleware(SecurityHeaders)
     return app
+
+
+def _add_push(app: FastAPI, requested: SubscriptionOptions) -> PushOfApp:
+    """Add the callback of hubs."""
+    # Twisted is slow to import, and most apps receive no pushes.
+    from crawler.web.websub import callback
+    from crawler.web.websub.service import PushOfApp
+
+    push = PushOfApp(app.state.database, requested)
+    app.state.receiver = push.find_receiver
+    app.include_router(callback.router, prefix=CALLBACK, include_in_schema=False)
+    return push
 
 
 def _add_routes(app: FastAPI) -> None:

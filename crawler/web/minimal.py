@@ -6,7 +6,7 @@ limits and headers of the web app. Errors are lines of plain text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
@@ -22,11 +22,16 @@ MAX_BODY_BYTES = 100_000
 
 
 def create_minimal_app(
-    options: WebOptions, routers: Sequence[APIRouter], uploads: dict[str, int] | None = None
+    options: WebOptions,
+    routers: Sequence[APIRouter],
+    *,
+    any_host: bool = False,
+    uploads: Mapping[str, int] | None = None,
 ) -> FastAPI:
     """Return an app of some routers, whose routes need no user.
 
-    uploads: see `crawler.web.middleware.BodyLimit`
+    any_host: accept all Host headers, because the routes check signatures
+    uploads:  see `crawler.web.middleware.BodyLimit`
     """
     app = FastAPI(
         openapi_url=None,
@@ -41,7 +46,8 @@ def create_minimal_app(
         app.include_router(router)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, uploads=uploads or {}, error_page=_line)
-    app.add_middleware(ProxyAndHost, options=options, error_page=_line)
+    if not any_host:
+        app.add_middleware(ProxyAndHost, options=options, error_page=_line)
     app.add_middleware(Errors, error_page=_line)
     app.add_middleware(SecurityHeaders)
     return app

@@ -11,6 +11,7 @@ from pathlib import Path
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
 from crawler.web.dashboards.sources import Places
+from crawler.web.websub.options import SubscriptionOptions
 
 PORT = 8787
 ROOT_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)+", re.ASCII)
@@ -27,6 +28,7 @@ class WebOptions:
     hosts:      host names accepted in requests, in addition to those of this machine
     dashboards: folder of built dashboards; None: `dashboards` in the data folder
     builds:     dashboards to rebuild when their cells change; None: they are only served
+    push:       subscriptions to request from WebSub hubs; None: no pushes
     hosts_setting: where `hosts` can be changed, for the response to requests for other names
     """
 
@@ -37,6 +39,7 @@ class WebOptions:
     hosts: tuple[str, ...] = ()
     dashboards: Path | None = None
     builds: Places | None = None
+    push: SubscriptionOptions | None = None
     hosts_setting: str = "FRESHET_WEB_HOSTS"
 
     @property

@@ -22,6 +22,7 @@ class Dashboard(BaseModel):
 
     path: str = Field(description="path of the page, relative to /dashboards/")
     cells: int = Field(description="number of cells that the page reads")
+    written: bool = Field(description="whether the page exists; false if no build succeeded yet")
     failed: bool = Field(
         description="whether the last build of the page failed, so that an earlier version is shown"
     )
@@ -67,7 +68,11 @@ def _folder(request: Request) -> Path:
 async def _built(request: Request) -> list[Dashboard]:
     record = await asyncio.to_thread(Record.read, _folder(request))
     return [
-        Dashboard(path=path, cells=sum(map(len, built.cells.values())), failed=built.failed)
+        Dashboard(
+            path=path,
+            cells=sum(map(len, built.cells.values())),
+            written=built.written,
+            failed=built.failed,
+        )
         for path, built in sorted(record.pages.items())
-        if built.written
     ]

@@ -183,6 +183,11 @@ def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates
     listed = json.loads(ask(serving.url.replace("/dashboards/", "/api/v1/dashboards"))[1])
     states = {each["path"]: each["failed"] for each in listed["dashboards"]}
     assert states == {"more.html": True, "news.html": False, "rates.html": False}
+    (templates / "bad.html").write_text("{{", encoding="utf-8")
+    wait_for(lambda: "bad.html" in ask(serving.url.removesuffix("/"))[1])
+    page = ask(serving.url.removesuffix("/"))[1]
+    assert "dashboards/more.html" in page
+    assert "dashboards/bad.html" not in page, "there is no file to link to"
     serving.__exit__(None)
     assert serving.err.count("more.html, line 1") == 1, serving.err
 
@@ -223,7 +228,7 @@ def test_built_files_are_served_without_updates(
         assert "scrapy web --dashboards" in page.text
         assert "1.25 EUR" in browser.get("/dashboards/").text
         (listed,) = browser.get("/api/v1/dashboards").json()["dashboards"]
-    assert listed == {"path": "index.html", "cells": 3, "failed": False}
+    assert listed == {"path": "index.html", "cells": 3, "written": True, "failed": False}
 
 
 @pytest.fixture

@@ -248,6 +248,7 @@ class Target:
     visited_at:   time of the last visit
     fence:        fencing token under which a visit is stored (crawler/storage/fences.py)
     again:        an interrupted fetch may have stored part of its results
+    min_hours, max_hours: limits of the interval between two visits, set for this target; 0: none
     """
 
     spider: str
@@ -281,6 +282,8 @@ class Target:
     visited_at: datetime | None = None
     fence: int = 0
     again: bool = False
+    min_hours: float = 0.0
+    max_hours: float = 0.0
 
     @property
     def key(self) -> str:

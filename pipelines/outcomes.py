@@ -29,6 +29,7 @@ from schedules.schedule import WEEK_HOURS
 logger = logging.getLogger(__name__)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+MILLISECOND = timedelta(milliseconds=1)
 HOUR_SECONDS = 3600
 # A cell's mean execution time covers about this many recent visits.
 RECENT_VISITS = 20
@@ -238,16 +239,24 @@ def next_visit(
     fetched: Fetched, outcome: Outcome, zone: ZoneInfo, intervals: Intervals
 ) -> tuple[datetime, float | None]:
     """Return the time of the next visit, and the new interval of an adaptive plan."""
-    plan, at = fetched.target.plan, fetched.at
+    target, plan, at = fetched.target, fetched.target.plan, fetched.at
+    earliest = at + timedelta(hours=target.min_hours)
+    longest = intervals.planned_hours or intervals.longest_hours
+    latest = at + timedelta(hours=min(target.max_hours or longest, longest))
     if plan is None or not _holds(plan, at):
-        return intervals.after_seen(at), None
+        when = max(intervals.after_seen(at), earliest)
+        return (min(when, latest) if target.max_hours else when), None
     every = plan.schedule.every_hours if plan.adaptive else None
     if every is not None and outcome is not Outcome.NEW:
         changed = outcome is Outcome.CHANGED
-        every = next_interval(every, plan.least_hours, plan.most_hours, changed=changed)
-    planned = at + timedelta(hours=every) if every else calendar.next_visit(plan.schedule, zone, at)
-    longest = intervals.planned_hours or intervals.longest_hours
-    return min(planned, at + timedelta(hours=longest)), every
+        least = target.min_hours or plan.least_hours
+        every = next_interval(every, least, target.max_hours or plan.most_hours, changed=changed)
+    if every:
+        planned = max(at + timedelta(hours=every), earliest)
+    else:
+        # The first planned time after the minimum interval.
+        planned = calendar.next_visit(plan.schedule, zone, max(at, earliest - MILLISECOND))
+    return min(planned, latest), every
 
 
 def missed(fetched: Fetched) -> int:

@@ -39,11 +39,17 @@ from crawler.feeds.subscriptions import (
 )
 from crawler.items import FeedDocument, NoFeed
 from crawler.ops.progress import working
+from crawler.reports.subscribing import (
+    COMMAND,
+    AddedFeed,
+    AddReport,
+    RemovalReport,
+    import_report,
+    refused_feed,
+    remove_feeds,
+)
 from crawler.storage import feeds as subscriptions
-from crawler.storage.client import Database
-from crawler.storage.dedup.index import as_stored
 from crawler.storage.store import opened
-from crawler.storage.target_queries import names_of, nearest
 from crawler.utils.files import atomic_replace
 from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
 from crawler.utils.terminal import complain, print_line, visible, without_secrets
@@ -51,7 +57,6 @@ from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 from crawler.utils.urls import host_of
 
-COMMAND = "feeds"
 SHOWN_REFUSALS = 20
 # The file name of standard input and of standard output.
 STANDARD = "-"
@@ -64,60 +69,6 @@ PERMANENT_REDIRECTS = frozenset({301, 308})
 CONCURRENT_URLS = 8
 # Characters of an error message.
 MAX_REASON = 300
-
-
-class RefusedFeed(TypedDict):
-    """An entry that is not a feed."""
-
-    where: str
-    """Position such as `line 3`, with the title if there is one; empty on the command line."""
-    url: str
-    """The URL, without secrets."""
-    reason: str
-    """Why the URL was refused."""
-
-
-class ImportReport(TypedDict):
-    """Result of an import."""
-
-    added: int
-    """Number of new feeds."""
-    known: int
-    """Number of feeds that were stored already."""
-    categories: int
-    """Number of categories in the list."""
-    refused: list[RefusedFeed]
-    """Entries that are not feeds."""
-    problems: list[str]
-    """Problems of the list as a whole."""
-
-
-class AddedFeed(TypedDict):
-    """A feed that was added, or was stored already."""
-
-    url: str
-    """URL of the feed."""
-    title: str | None
-    """Title that was given, else the title in the document."""
-    format: str | None
-    """Format, such as `rss20`, `atom10`, `json11`; null with `--no-fetch`."""
-    given: str
-    """URL as given: of the feed, or of a page that links to it."""
-    added: bool
-    """Whether the feed is new."""
-
-
-class AddReport(TypedDict):
-    """Added feeds."""
-
-    added: int
-    """Number of new feeds."""
-    known: int
-    """Number of feeds that were stored already."""
-    feeds: list[AddedFeed]
-    """The feeds."""
-    refused: list[RefusedFeed]
-    """URLs without a feed."""
 
 
 class ExportedFeed(TypedDict):
@@ -142,41 +93,12 @@ class ExportReport(TypedDict):
     """The file."""
 
 
-class RemovalReport(TypedDict):
-    """Removed feeds."""
-
-    dry_run: bool
-    """Whether nothing was removed."""
-    urls: list[str]
-    """URLs of the feeds, including aliases."""
-    removed: dict[str, int]
-    """Number of removed documents by collection."""
-
-
 def spider_option(parser: argparse.ArgumentParser) -> None:
     """Add the `--spider` option."""
     parser.add_argument(
         "--spider", metavar="NAME", default=COMMAND,
         help=f"spider that collects the feeds (default: {COMMAND})",
     )  # fmt: skip
-
-
-async def owned(db: Database, config: Config, spider: str, urls: Iterable[str]) -> list[str]:
-    """Return the stored URLs of feeds. URLs may be those of aliases.
-
-    Raises ConfigError for a URL that is not stored, with similar URLs that are.
-    """
-    feeds: dict[str, None] = {}
-    for url in urls:
-        stored = await subscriptions.feeds_named(db, spider, names_of(url, config))
-        if not stored:
-            near = await nearest(db, url, ("targets",))
-            mean = f"Did you mean {' or '.join(near)}? " if near else ""
-            raise ConfigError(
-                f"feed not found: {url}. {mean}scrapy feeds list shows the feeds of {spider}"
-            )
-        feeds |= dict.fromkeys(stored)
-    return list(feeds)
 
 
 def import_options(parser: argparse.ArgumentParser) -> None:
@@ -196,20 +118,13 @@ def run_import(config: Config, opts: argparse.Namespace) -> int:
         stored = with_database(
             config, lambda db: subscriptions.add(db, opts.spider, feed_list.feeds, now)
         )
-    categories = len({name for feed in feed_list.feeds for name in feed.categories})
+    report = import_report(feed_list, stored)
     if opts.json:
-        report: ImportReport = {
-            "added": stored.added,
-            "known": stored.known,
-            "categories": categories,
-            "refused": [*map(_refused, feed_list.refused)],
-            "problems": list(feed_list.problems),
-        }
         print_json(report)
     else:
         parts = [
             f"{count(stored.added, 'feed')} added, {stored.known:,} already known",
-            f"{categories:,} categor{'y' if categories == 1 else 'ies'}",
+            f"{report['categories']:,} categor{'y' if report['categories'] == 1 else 'ies'}",
         ]
         if feed_list.refused:
             parts.append(f"{len(feed_list.refused):,} rejected")
@@ -244,10 +159,6 @@ def _seekable_file(name: str) -> Iterator[tuple[BinaryIO, str]]:
                 yield cast(BinaryIO, copy), shown
     except OSError as error:
         raise ConfigError(f"{shown}: {error.strerror or error}") from None
-
-
-def _refused(refusal: Refused) -> RefusedFeed:
-    return {"where": refusal.where, "url": refusal.url, "reason": refusal.reason}
 
 
 def _print_refusals(refused: Sequence[Refused]) -> None:
@@ -315,7 +226,7 @@ def run_add(config: Config, opts: argparse.Namespace) -> int:
             "added": added,
             "known": len(rows) - added,
             "feeds": rows,
-            "refused": [*map(_refused, refused)],
+            "refused": [*map(refused_feed, refused)],
         }
         print_json(report)
     else:
@@ -443,11 +354,10 @@ def run_remove(config: Config, opts: argparse.Namespace) -> None:
 async def _remove(
     config: Config, opts: argparse.Namespace, *, really: bool
 ) -> tuple[list[str], dict[str, int]]:
-    async with opened(config) as db, as_stored(db, config) as registry:
+    async with opened(config) as db:
         now = Clock(config.clock_offset_hours).now()
-        urls = await owned(db, config, opts.spider, opts.urls)
-        counts = await subscriptions.remove(db, registry, opts.spider, urls, now, really=really)
-        return urls, counts
+        report = await remove_feeds(db, config, opts.spider, opts.urls, now, really=really)
+        return report["urls"], report["removed"]
 
 
 def _in_words(counts: dict[str, int]) -> str:

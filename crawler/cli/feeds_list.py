@@ -11,11 +11,12 @@ from textwrap import shorten
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from crawler.cli.feeds import owned, spider_option
+from crawler.cli.feeds import spider_option
 from crawler.cli.types import category, positive_int
 from crawler.config import Config
 from crawler.feeds.subscriptions import TITLE_CHARACTERS, tidy
 from crawler.reports.feeds import FeedState, feed_states
+from crawler.reports.subscribing import owned
 from crawler.storage import feeds as subscriptions
 from crawler.storage.store import opened
 from crawler.utils.terminal import as_json, print_line, shortened, stdout

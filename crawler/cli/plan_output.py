@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.planning import report
-from crawler.planning.documents import ReplanReport
+from crawler.planning.replan_report import ReplanReport
 from crawler.planning.report import PlanOverview
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import DAY, HOUR, NOT_KNOWN, listed, span

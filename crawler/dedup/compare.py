@@ -61,8 +61,11 @@ class Measured:
     datasketch: dict[str, float] = field(default_factory=dict)
 
 
-def measure(a: ComparedPost, b: ComparedPost) -> Measured:
-    """Measure the similarity of two texts by their sketches and by their shingles."""
+def measure(a: ComparedPost, b: ComparedPost, *, by_datasketch: bool = True) -> Measured:
+    """Measure the similarity of two texts by their sketches and by their shingles.
+
+    by_datasketch: also by the library datasketch
+    """
     if a.sketch is None or b.sketch is None:
         return Measured(0, 0, 0.0, {})
     shapes = [shape for shape in a.sketch.parts if shape in b.sketch.parts]
@@ -83,7 +86,7 @@ def measure(a: ComparedPost, b: ComparedPost) -> Measured:
         {
             shape_name(shape): library_estimate(a.text, b.text, shape)
             for shape in shapes
-            if shape != EXACT
+            if by_datasketch and shape != EXACT
         },
     )
 
@@ -105,10 +108,21 @@ def are_duplicates(a: ComparedPost, b: ComparedPost) -> bool:
     return a.cluster is not None and a.cluster == b.cluster and not is_same_item(a, b)
 
 
-def verdict(a: ComparedPost, b: ComparedPost, measured: Measured, scheme: Scheme) -> str:
-    """Return whether the posts are duplicates, and why if their texts suggest otherwise."""
+def verdict(
+    a: ComparedPost,
+    b: ComparedPost,
+    measured: Measured,
+    scheme: Scheme,
+    label: bool | None = None,
+) -> str:
+    """Return whether the posts are duplicates, and why if their texts suggest otherwise.
+
+    label: whether a person labeled the posts as the same; None without a label
+    """
     if is_same_item(a, b):
         return f"one item, not duplicates: both are sources of {a.item}"
+    if label is not None and label == are_duplicates(a, b):
+        return "duplicates: labeled as the same" if label else "not duplicates: labeled as such"
     is_similar = a.sketch is not None and measured.similarity >= scheme.threshold
     if are_duplicates(a, b):
         return f"duplicates: {_describe_copies(a, b, is_similar=is_similar)}"

@@ -16,6 +16,7 @@ from multiprocessing import get_context
 import numpy as np
 
 from crawler.dedup.signature import by_characters
+from schedules.allocation.demand import demand, price_grid
 from schedules.allocation.plan import plan
 from schedules.evaluation.world import even_population
 from schedules.feeds.plan import plan_feeds
@@ -25,7 +26,7 @@ from schedules.progress import on_compiling
 from schedules.schedule import MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
-TARGETS, WEEKS = 60, 3
+TARGETS, WEEKS, POINTS = 60, 3, 4
 END = 24.0 * 20_513  # 2026-03-02, a Monday
 BEGIN = END - WEEKS * WEEK_HOURS
 TEXTS = ("a text of several words that are compared by their characters " * 3, "字" * 60)
@@ -55,12 +56,14 @@ def compiled_for(part: str) -> int:
 
 
 def pages() -> None:
-    """Plan pages with a budget, then replan them with caps."""
+    """Plan pages with a budget, then replan them with caps, and compute the budget curve."""
     some, past = _population(TARGETS), _histories(TARGETS)
     budget = TARGETS / 2
     made = plan(some, past, Terms(budget_per_day=budget, daily_cap=1.5 * budget), END)
     capped = Terms(budget_per_day=budget, daily_cap=1.5 * budget, hourly_cap=budget / 8)
     plan(some, past, capped, END, made.schedules)
+    aim = Terms().aim
+    demand(made.estimates, np.ones(TARGETS), aim, price_grid(made.estimates, aim, POINTS))
 
 
 def feeds() -> None:

@@ -4,7 +4,8 @@
 `schedules`, and writes plans and their documents (`report`). `explain` and `reasons` explain the
 schedule of a target. `learning` selects the pages of a sampling phase. `simulation` compares
 policies on a trace (`traces`), on the history in the database, or on cells under overload, and
-`plots` draws the results.
+`plots` draws the results. `budget_forecast` computes what any budget would give, and `jobs` runs it
+and replans in a subprocess of the web app.
 
 Nothing here sends requests to sites. Math that needs no database belongs to `schedules`.
 """

@@ -16,7 +16,7 @@ from crawler.feeds.politeness import is_active, is_proven
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
-from crawler.utils.text import amount, count, period
+from crawler.utils.text import HOUR, amount, count, period, span
 from schedules.allocation import policies
 from schedules.history import DAY_HOURS
 from schedules.intervals import AFTER_CHANGE, AFTER_NONE
@@ -129,6 +129,7 @@ def reasons(facts: Facts) -> list[str]:
         sentences += _plan_reasons(facts)
     if facts.feed is not None:
         sentences += [*_feed_plan_reasons(facts), *_feed_reasons(facts, facts.feed)]
+    sentences += _own_limits(facts.target.get("limits") or {})
     hours = facts.site.open_hours
     if not hours.all():
         names = ", ".join(describe(hours))
@@ -147,6 +148,8 @@ def reasons(facts: Facts) -> list[str]:
 def _overriding_reasons(facts: Facts) -> Iterator[str]:
     """Yield sentences on what takes precedence over the plan."""
     target = facts.target
+    if (muted_at := target.get("muted_at")) is not None:
+        yield f"Muted since {muted_at:%Y-%m-%d %H:%M} UTC: it is not visited until it is unmuted."
     if target.get("alias_of"):
         is_feed = target.get("kind") == "feed"
         relation = "This feed has the same posts as" if is_feed else "This page redirects to"
@@ -162,6 +165,17 @@ def _overriding_reasons(facts: Facts) -> Iterator[str]:
         yield f"{HINTS[target.get('hint', 'lastmod')]}, so it became due immediately (change hint)."
     if not target.get("visited_at"):
         yield "Not visited yet: the first visit does not wait for a plan."
+
+
+def _own_limits(limits: Document) -> Iterator[str]:
+    """Yield a sentence on the limits that were set for this target."""
+    parts = [
+        f"{words} {span(limits[name] * HOUR)}"
+        for name, words in (("min_hours", "at least"), ("max_hours", "at most"))
+        if limits.get(name)
+    ]
+    if parts:
+        yield f"Limits of this target: {' and '.join(parts)} between two visits (limits)."
 
 
 def _plan_reasons(facts: Facts) -> Iterator[str]:

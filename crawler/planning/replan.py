@@ -17,7 +17,6 @@ import numpy as np
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning.documents import (
-    ReplanReport,
     document_of,
     document_of_feeds,
     limits_of,
@@ -40,6 +39,7 @@ from crawler.planning.options import (
     too_small,
 )
 from crawler.planning.population import Gathered, gather, longest_interval
+from crawler.planning.replan_report import ReplanReport
 from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
@@ -138,6 +138,9 @@ def _numbers(column: Floats) -> list[float | None]:
     for unknown in np.flatnonzero(~np.isfinite(column)).tolist():
         values[unknown] = None
     return values
+
+
+Watch = Callable[[Replan], None]
 
 
 def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours: float) -> Floats:
@@ -268,9 +271,16 @@ class Task:
 
 
 async def replan_parts(
-    db: Database, config: Config, order: ReplanRequest, say: Say
+    db: Database,
+    config: Config,
+    order: ReplanRequest,
+    say: Say,
+    watch: Watch | None = None,
 ) -> list[ReplanReport]:
-    """Make and write the plans of a request; return their reports, pages first."""
+    """Make and write the plans of a request; return their reports, pages first.
+
+    watch: called with each plan before it is written
+    """
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(order, stored, of_feeds, config)
@@ -296,11 +306,17 @@ async def replan_parts(
             replace(task, options=replace(task.options, budget=share))
             for task, share in zip(tasks, shares, strict=True)
         ]
-    return [await _carry_out(db, config, task, say, dry_run=order.dry_run) for task in tasks]
+    return [await _carry_out(db, config, task, say, watch, dry_run=order.dry_run) for task in tasks]
 
 
 async def _carry_out(
-    db: Database, config: Config, task: Task, say: Say, *, dry_run: bool
+    db: Database,
+    config: Config,
+    task: Task,
+    say: Say,
+    watch: Watch | None,
+    *,
+    dry_run: bool,
 ) -> ReplanReport:
     """Make and write the plan of one part."""
     now, feeds = Clock(config.clock_offset_hours).now(), task.part.kind == FEEDS
@@ -309,6 +325,8 @@ async def _carry_out(
     make = replanned_feeds if feeds else replanned
     replan = make(task.gathered, task.options, task.effect, now)
     planning_seconds, moved = time.perf_counter() - began, replan.updated
+    if watch is not None:
+        watch(replan)
     if not dry_run:
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
         longest = timedelta(hours=longest_interval(config, feeds=feeds))

@@ -72,7 +72,7 @@ class FeedsResult(TypedDict):
     """Percentage of posts that are still in the document at the end, but were not fetched."""
     lost_pct: float | None
     """Sum of `missed_pct` and `uncollected_pct`."""
-    delay_hours: float | None
+    delay_h: float | None
     """Mean hours from a collected post to its fetch."""
     never_visited: int
     """Number of feeds without a fetch."""
@@ -93,8 +93,8 @@ class FeedsMeans(TypedDict):
     """Mean of `uncollected_pct`."""
     lost_pct: float | None
     """Mean of `lost_pct`."""
-    delay_hours: float | None
-    """Mean of `delay_hours`."""
+    delay_h: float | None
+    """Mean of `delay_h`."""
 
 
 class LeftOut(TypedDict):
@@ -323,7 +323,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
                     "missed_pct": finite(means["missed_pct"]),
                     "uncollected_pct": finite(means["uncollected_pct"]),
                     "lost_pct": finite(means["lost_pct"]),
-                    "delay_hours": finite(means["delay_h"]),
+                    "delay_h": finite(means["delay_h"]),
                 }
                 for policy, means in self.means().items()
             ],
@@ -370,7 +370,7 @@ def _result(outcome: Outcome[CollectedTotals]) -> FeedsResult:
         "missed_pct": finite(totals.missed_pct),
         "uncollected_pct": finite(totals.uncollected_pct),
         "lost_pct": finite(totals.lost_pct),
-        "delay_hours": finite(totals.delay_h),
+        "delay_h": finite(totals.delay_h),
         "never_visited": totals.never_visited,
         "posts": totals.posts,
         "collected": totals.got,

@@ -76,9 +76,9 @@ class PageMeans(TypedDict):
     """Share of time in which the copy equals the page."""
     age_days: float | None
     """Mean time since the oldest unseen change, in days."""
-    delay_hours: float | None
+    delay_h: float | None
     """Hours from a change to the visit that found it."""
-    delay_all_hours: float | None
+    delay_all_h: float | None
     """Hours from any change to the next visit or the end."""
     lost_share: float | None
     """Share of changes that a later change overwrote before a visit."""
@@ -99,9 +99,9 @@ class PagesResult(TypedDict):
     """Share of time in which the copy equals the page."""
     age_days: float | None
     """Mean time since the oldest unseen change, in days."""
-    delay_hours: float | None
+    delay_h: float | None
     """Hours from a change to the visit that found it."""
-    delay_all_hours: float | None
+    delay_all_h: float | None
     """Hours from any change to the next visit or the end."""
     lost_share: float | None
     """Share of changes that a later change overwrote before a visit."""
@@ -314,8 +314,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
             "visits": totals.visits,
             "freshness": means["freshness"],
             "age_days": means["age_days"],
-            "delay_hours": means["delay_hours"],
-            "delay_all_hours": means["delay_all_hours"],
+            "delay_h": means["delay_h"],
+            "delay_all_h": means["delay_all_h"],
             "lost_share": means["lost_share"],
             "never_visited": totals.never_visited,
             "by_source": _means_of(totals.by_source),
@@ -368,8 +368,8 @@ def _means_of(figures: Figures) -> PageMeans:
     return {
         "freshness": finite(figures.freshness),
         "age_days": finite(figures.age_days),
-        "delay_hours": finite(figures.delay_h),
-        "delay_all_hours": finite(figures.delay_all_h),
+        "delay_h": finite(figures.delay_h),
+        "delay_all_h": finite(figures.delay_all_h),
         "lost_share": finite(figures.lost_share),
     }
 

@@ -74,10 +74,8 @@ async def _change_of(db: Database, row: Document) -> Change:
     elif outcome not in (Outcome.NEW, Outcome.CHANGED):
         outcome, summary = "back", "the page was gone before this visit"
     elif "posts_new" in row:
-        nouns = (("posts_new", "new post"), ("posts_edited", "edited post"))
-        parts = ", ".join(count(row[key], noun) for key, noun in nouns if row.get(key))
-        titles = "; ".join(await visits.titles(db, row))
-        summary = _short(": ".join(filter(None, (parts, titles))))
+        titles = await visits.titles(db, row)
+        summary = posts_summary(row["posts_new"], row.get("posts_edited") or 0, titles)
     else:
         summary = summary_of(*await visits.contents(db, row), row["diff_size"])
     return {
@@ -88,6 +86,13 @@ async def _change_of(db: Database, row: Document) -> Change:
         "summary": summary,
         "diff_size": row["diff_size"],
     }
+
+
+def posts_summary(new: int, edited: int, titles: Sequence[str]) -> str:
+    """Summarize the changes of a feed in one line. titles: of some of the posts."""
+    counts = ((new, "new post"), (edited, "edited post"))
+    parts = ", ".join(count(number, noun) for number, noun in counts if number)
+    return _short(": ".join(filter(None, (parts, "; ".join(titles)))))
 
 
 def summary_of(before: Document | None, after: Document | None, diff_size: int = 0) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +19,8 @@ from crawler.dedup.scheme import Scheme
 from crawler.dedup.sketch import Sketch
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import candidates, queries
+from crawler.storage.dedup import candidates, labels, queries
+from crawler.storage.dedup.labels import Label
 from crawler.storage.target_queries import names_of, nearest
 from crawler.utils.terminal import printable
 from crawler.utils.text import listed
@@ -111,7 +113,7 @@ class Comparison(TypedDict):
     exact: dict[str, float]
     """Exact Jaccard similarity by size of the shingles."""
     datasketch: dict[str, float]
-    """Estimates by the library datasketch, by size of the shingles."""
+    """Estimates by the library datasketch, by size of the shingles; empty if not asked for."""
     scheme: str
     """How the posts are compared."""
     threshold: float
@@ -122,6 +124,8 @@ class Comparison(TypedDict):
     """Whether both posts are in one cluster, and not sources of one item."""
     verdict: str
     """Whether the posts are duplicates, and why."""
+    label: Label | None
+    """What a person decided on the two posts; null if nobody did."""
     is_long: bool
     """Whether `diff` compares only the beginnings of long texts."""
     diff: list[DiffRow]
@@ -244,23 +248,45 @@ def _best_agreement(left: list[str], right: list[str]) -> list[list[float]]:
 
 
 async def compare_posts(
-    db: Database, config: Config, urls: tuple[str, str], spider: str | None
+    db: Database,
+    config: Config,
+    urls: tuple[str, str],
+    spider: str | None,
+    *,
+    by_datasketch: bool = True,
 ) -> Comparison:
     """Return two posts, their similarity and the verdict. Raises ConfigError.
 
-    urls: URLs or ids of the posts
+    urls:          URLs or ids of the posts
+    by_datasketch: also return the estimates of the library datasketch, which is slow to import
     """
-    from crawler.dedup import compare  # slow: loads the compiled kernels
-
     scheme = await queries.stored_scheme(db, config)
     posts = [await _find_post(db, config, url, spider) for url in urls]
     if posts[0]["_id"] == posts[1]["_id"]:
         raise ConfigError(f"both are the same post: {posts[0]['_id']}")
+    label = await labels.of_pair(db, posts[0]["_id"], posts[1]["_id"])
     a, b = await _compared_posts(db, scheme, posts)
-    measured = compare.measure(a, b)
+    # Long texts take seconds.
+    return await asyncio.to_thread(
+        _compared, (posts[0], a), (posts[1], b), scheme, label, by_datasketch=by_datasketch
+    )
+
+
+def _compared(
+    first: tuple[Document, ComparedPost],
+    second: tuple[Document, ComparedPost],
+    scheme: Scheme,
+    label: Label | None,
+    *,
+    by_datasketch: bool,
+) -> Comparison:
+    from crawler.dedup import compare  # slow: loads the compiled kernels
+
+    a, b = first[1], second[1]
+    measured = compare.measure(a, b, by_datasketch=by_datasketch)
     return {
-        "a": _post_report(posts[0], a),
-        "b": _post_report(posts[1], b),
+        "a": _post_report(*first),
+        "b": _post_report(*second),
         "shared_bands": measured.shared_bands,
         "of_bands": measured.of_bands,
         "similarity": measured.similarity,
@@ -270,9 +296,10 @@ async def compare_posts(
         "threshold": scheme.threshold,
         "same_item": compare.is_same_item(a, b),
         "duplicates": compare.are_duplicates(a, b),
-        "verdict": compare.verdict(a, b, measured, scheme),
+        "verdict": compare.verdict(a, b, measured, scheme, label and label["same"]),
+        "label": label,
         "is_long": is_long(a.text) or is_long(b.text),
-        "diff": [_diff_row(row) for row in rows(a.text, b.text)],
+        "diff": diff_rows(a.text, b.text),
     }
 
 
@@ -326,6 +353,11 @@ async def _compared_posts(
             )
         sides.append(side)
     return sides
+
+
+def diff_rows(left: str, right: str) -> list[DiffRow]:
+    """Compare two texts sentence by sentence, as `rows` does."""
+    return [_diff_row(row) for row in rows(left, right)]
 
 
 def _diff_row(row: Row) -> DiffRow:

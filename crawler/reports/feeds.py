@@ -39,6 +39,8 @@ class PushState(TypedDict):
 class FeedState(TypedDict):
     """A feed."""
 
+    spider: str
+    """Name of the spider."""
     url: str
     """URL of the feed."""
     title: str | None
@@ -97,6 +99,7 @@ def state_of(target: Document, monitor: Document) -> FeedState:
     """Return the state of a feed. target, monitor: its documents in `targets` and `feeds`."""
     state, needs_attention = _state(target, monitor)
     return {
+        "spider": target["_id"].partition(" ")[0],
         "url": target["url"],
         "title": target.get("title") or monitor.get("title"),
         "site": monitor.get("site"),

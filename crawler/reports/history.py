@@ -180,7 +180,7 @@ async def history_of(
         "spider": owner,
         "target": state_of(target),
         "post": None,
-        "visits": [_visit(row) for row in rows],
+        "visits": [visit_row(row) for row in rows],
         "versions": await _versions(db, owner, stored_url),
         "sources": _sources(feed_posts),
     }
@@ -252,7 +252,8 @@ async def _versions(db: Database, spider: str, target: str) -> list[Version]:
     ]
 
 
-def _visit(row: Document) -> VisitRow:
+def visit_row(row: Document) -> VisitRow:
+    """Return a stored visit as a report has it."""
     return {
         "id": str(row["_id"]),
         "at": row["at"],

@@ -33,17 +33,19 @@ from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.outages import in_batches, insert_new
+from crawler.storage.paging import Key
 from crawler.storage.posts import (
     store_versions,
     with_field,
     with_field_names,
     with_words_and_verdict,
 )
-from crawler.storage.targets import MAX_CATEGORIES, new_document
+from crawler.storage.targets import ALIVE, MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical
 from schedules.history import CHANGE
 
 BATCH = 1000
+MAX_FOLDERS = 1000
 FEED = str(Kind.FEED)
 NAMED = {"spider": 1, "url": 1, "title": 1, "categories": 1, "alias_of": 1, "gone": 1}
 # Reads only the number of a history's records.
@@ -157,21 +159,73 @@ async def exported(db: Database, spider: str) -> list[Subscription]:
     return feeds
 
 
-async def listed(db: Database, query: Document) -> AsyncIterator[tuple[Document, Document]]:
+async def listed(
+    db: Database, query: Document, limit: int = 0
+) -> AsyncIterator[tuple[Document, Document]]:
     """Yield targets and monitors of feeds, sorted by URL, in constant memory.
+
+    limit: maximum number of feeds; 0: all
 
     Targets also get `changes`: the number of posts in their history.
     """
     of_monitor = {"ids": 0, "push.secret": 0, "push.token": 0}
-    async for target, monitor in _with_monitors(db, query, LISTED, of_monitor):
+    async for target, monitor in _with_monitors(db, query, LISTED, of_monitor, limit):
         target["changes"] = (target.pop("change_bytes", None) or 0) // CHANGE.itemsize
         yield target, monitor
 
 
+async def page_of(
+    db: Database, query: Document, limit: int, after: Key | None = None
+) -> tuple[list[tuple[Document, Document]], Key | None]:
+    """Return a page of feeds as `listed` yields them, and the key of the next page."""
+    query = query if after is None else {"$and": [query, {"_id": {"$gt": after[0]}}]}
+    rows: list[tuple[Document, Document]] = []
+    async for row in listed(db, query, limit + 1):
+        rows.append(row)
+        if len(rows) > limit:
+            return rows[:limit], (rows[limit - 1][0]["_id"],)
+    return rows, None
+
+
+async def edit(
+    db: Database,
+    key: str,
+    title: str | None,
+    categories: Sequence[str],
+    before: tuple[str | None, Sequence[str]],
+) -> bool:
+    """Set title and categories of a feed; False if others than those in `before` are stored.
+
+    title: None: show the title in the document
+    """
+    query: Document = {"_id": key, "kind": FEED, "title": before[0]}
+    query["categories"] = list(before[1]) if before[1] else {"$in": [None, []]}
+    update = {"$set": {"title": title, "categories": list(categories)}}
+    return (await db.targets.update_one(query, update)).matched_count > 0
+
+
+async def edited(db: Database, key: str) -> tuple[str | None, list[str]]:
+    """Return what `edit` can change: the title that a user gave a feed, and its categories."""
+    target = await db.targets.find_one({"_id": key}, {"title": 1, "categories": 1}) or {}
+    return target.get("title"), target.get("categories") or []
+
+
+async def folders(db: Database) -> list[tuple[str, int]]:
+    """Return the categories of feeds with their numbers of feeds, by name, at most MAX_FOLDERS."""
+    stages: list[Document] = [
+        {"$match": {"kind": FEED, "alias_of": {"$exists": False}}},
+        {"$unwind": "$categories"},
+        {"$group": {"_id": "$categories", "feeds": {"$sum": 1}}},
+        {"$sort": {"_id": 1}},
+        {"$limit": MAX_FOLDERS},
+    ]
+    return [(row["_id"], row["feeds"]) async for row in await db.targets.aggregate(stages)]
+
+
 async def _with_monitors(
-    db: Database, query: Document, of_target: Document, of_monitor: Document
+    db: Database, query: Document, of_target: Document, of_monitor: Document, limit: int = 0
 ) -> AsyncIterator[tuple[Document, Document]]:
-    cursor = db.targets.find(query, of_target).sort("_id").batch_size(BATCH)
+    cursor = db.targets.find(query, of_target).sort("_id").limit(limit).batch_size(BATCH)
     while targets := await cursor.to_list(BATCH):
         keys = [target["_id"] for target in targets]
         rows = db.feeds.find({"_id": {"$in": keys}}, of_monitor)
@@ -214,6 +268,7 @@ async def remove(
             counts[collection] = counts.get(collection, 0) + n
         if really:
             await boilerplate.forget(db, spider, url)
+            await db.reading.delete_many({"feed": f"{spider} {url}"})
     return counts
 
 
@@ -303,7 +358,7 @@ async def follow(db: Database, visit: Visit, due: datetime) -> int:
         for url, key in pages.items()
     ]
     if edited := [key for key, _ in visit.collected.edited]:
-        query: Document = {"spider": target.spider, "post": {"$in": edited}}
+        query: Document = {"spider": target.spider, "post": {"$in": edited}} | ALIVE
         await db.targets.update_many(query, {"$set": {"next_visit": due}})
     return await insert_new(db.targets, new)
 

@@ -54,12 +54,10 @@ def one_of(values: Iterable[object], description: str) -> Document:
 
 def document(required: list[str], description: str, properties: Document) -> Document:
     """Return the schema of a document."""
-    return {
-        "bsonType": "object",
-        "required": required,
-        "description": description,
-        "properties": properties,
-    }
+    schema: Document = {
+        "bsonType": "object", "description": description, "properties": properties,
+    }  # fmt: skip
+    return schema | ({"required": required} if required else {})
 
 
 def validator(required: list[str], description: str, properties: Document) -> Document:

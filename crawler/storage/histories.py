@@ -49,6 +49,8 @@ ROW: Document = {
     "refreshed": "$refreshed",
     "feed_size": _unless("$feed_size", 0),
     "asks": _unless("$stated_interval_hours", 0),
+    "least": _unless("$limits.min_hours", 0),
+    "most": _unless("$limits.max_hours", 0),
     "since": {"$toLong": "$history.since"},
     "until": {"$toLong": "$history.until"},
     "changes": "$history.changes",
@@ -171,6 +173,7 @@ class Watched:
     refreshed:  (n,) visits that saw the page
     feed_size:  (n,) posts in a feed's document; 0 for pages
     asks:       (n,) minimum hours between visits that a feed requests; 0: none
+    least, most: (n,) limits of the interval in hours that were set for the target; 0: none
     false_dates:   (n,) visits with a new Last-Modified and the old content
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
@@ -192,6 +195,8 @@ class Watched:
     refreshed: Ints
     feed_size: Ints
     asks: Floats
+    least: Floats
+    most: Floats
     false_dates: Ints
     histories: Histories
     stated: Floats
@@ -241,7 +246,9 @@ class _Columns:
         self.weeks = NumberColumn(np.uint8)
         self.slots = NumberColumn(np.uint16)
         self.slots_of = NumberColumn(np.int64)
-        self.even = {key: NumberColumn(np.float64) for key in ("every", "phase", "asks")}
+        self.even = {
+            key: NumberColumn(np.float64) for key in ("every", "phase", "asks", "least", "most")
+        }
 
     def add(self, rows: list[Document]) -> None:
         """Append a batch of rows as ROW makes them."""
@@ -279,7 +286,8 @@ class _Columns:
             self.ids.finish(), *spiders, *kinds, *categories, *plans,
             self.times["next"].finish(), self.times["visited"].finish(),
             self.counts["refreshed"].finish(), self.counts["feed_size"].finish(),
-            self.even["asks"].finish(), self.counts["false_dates"].finish(),
+            self.even["asks"].finish(), self.even["least"].finish(), self.even["most"].finish(),
+            self.counts["false_dates"].finish(),
             histories, stated, schedules, ahead,
         )  # fmt: skip
 

@@ -240,16 +240,7 @@ async def active(
     query: Document = {"_id": {"$gte": names, "$lt": f"{names}\uffff"}}
     if without_redis:
         query["shared"] = ""
-    stages: list[Document] = [
-        {"$match": query},
-        {"$set": {"holders": {"$filter": {"input": "$holders", "cond": IN_TIME}}}},
-        {"$sort": {"_id": 1}},
-    ]
-    working: dict[str, list[Holder]] = {}
-    async for lease in await db.leases.aggregate(stages):
-        if alive := [holder for holder in _holders(lease) if not holder.has_died]:
-            working[lease["_id"]] = alive
-    return working
+    return {lease["_id"]: holders async for lease, holders in _held(db, query)}
 
 
 async def refuse_second(db: Database, name: str, busy: str, *, shares: bool) -> None:
@@ -257,11 +248,21 @@ async def refuse_second(db: Database, name: str, busy: str, *, shares: bool) -> 
 
     shares: workers may share the work, so a shared lease is not an obstacle
     """
-    lease = await db.leases.find_one({"_id": name}) or {}
-    if shares and lease.get("shared"):
-        return
-    if holders := (await active(db, name)).get(name):
-        raise Busy(_refusal(busy, holders, lease["shared"], "shares" if shares else ""))
+    async for lease, holders in _held(db, {"_id": name}):
+        if not (shares and lease["shared"]):
+            raise Busy(_refusal(busy, holders, lease["shared"], "shares" if shares else ""))
+
+
+async def _held(db: Database, query: Document) -> AsyncIterator[tuple[Document, list[Holder]]]:
+    """Yield leases in the order of their names, each with its current holders, at least one."""
+    stages: list[Document] = [
+        {"$match": query},
+        {"$set": {"holders": {"$filter": {"input": "$holders", "cond": IN_TIME}}}},
+        {"$sort": {"_id": 1}},
+    ]
+    async for lease in await db.leases.aggregate(stages):
+        if holders := [holder for holder in _holders(lease) if not holder.has_died]:
+            yield lease, holders
 
 
 def this_process() -> Document:

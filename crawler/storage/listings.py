@@ -17,7 +17,7 @@ from crawler.extract.links import Traps
 from crawler.items import Fetched, Kind, Link, Target
 from crawler.storage.client import Database, Document
 from crawler.storage.outages import in_batches, insert_new, keep_newest
-from crawler.storage.targets import MAX_CATEGORIES, new_document
+from crawler.storage.targets import ALIVE, MAX_CATEGORIES, hint_update, new_document
 
 BATCH = 1000
 # Change hints: dates in sitemaps, and digests of the entries of list pages.
@@ -125,8 +125,9 @@ async def _record_lastmods(db: Database, spider: str, links: Iterable[Link], due
                     "_id": f"{spider} {link.url}",
                     "lastmod": {"$ne": link.lastmod},
                     "visited_at": {"$lt": link.lastmod},
-                },
-                {"$set": {"next_visit": due, "hinted": True, "hint": LASTMOD}},
+                }
+                | ALIVE,
+                hint_update(due, LASTMOD),
             )
             for link in dated
         ]
@@ -170,7 +171,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
         unlisted, gone = {"unlisted_at": {"$type": "date"}}, {"consecutive_gone": {"$gt": 0}}
         listed_again = [
             UpdateMany(of_items | unlisted, {"$set": {"unlisted_at": None}}),
-            UpdateMany(of_items | gone, {"$set": {"next_visit": due}}),
+            UpdateMany(of_items | gone | ALIVE, {"$set": {"next_visit": due}}),
         ]
         # Targets first: after a crash, the repetition skips links whose edge is stored.
         await db.targets.bulk_write([*listed_again, *categories], ordered=False)
@@ -223,9 +224,8 @@ async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
                 "next_visit": {"$gt": due},
                 "visited_at": {"$lt": due},
                 "consecutive_gone": 0,
-            }
-            hinted = {"next_visit": due, "hinted": True, "hint": LIST}
-            await db.targets.update_many(query, {"$set": hinted})
+            } | ALIVE
+            await db.targets.update_many(query, hint_update(due, LIST))
         writes = [
             UpdateOne({"_id": edge["_id"]}, {"$set": {"digest": digests[edge["_id"]]}})
             for edge in changed

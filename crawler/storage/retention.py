@@ -22,6 +22,7 @@ from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.outages import MongoRetry, in_batches
 from crawler.storage.posts import content_of
+from crawler.storage.targets import with_url
 from crawler.utils.text import count
 from crawler.utils.urls import item_key
 
@@ -244,9 +245,8 @@ async def forget_url(
 
     Also removes the feeds' posts of the page: all sources of its item, with their versions.
     """
-    named: Document = {"$or": [{"url": url}, {"aliases": url}]}
     fields = {"spider": 1, "url": 1, "kind": 1, "final_url": 1}
-    rows = await db.targets.find(named, fields).to_list(None)
+    rows = await db.targets.find(await with_url(db, [url]), fields).to_list(None)
     counts: Counter[str] = Counter()
     for row in rows:
         if row["kind"] == Kind.FEED:
@@ -272,7 +272,11 @@ async def forget_url(
         await release_posts(db, registry, queries["posts"], now)
     cells = [row["_id"] for row in rows if row["kind"] == Kind.CELL]
     queries["cells"] = {"_id": {"$in": cells}}
-    queries["listings"] = {"$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}]}
+    queries["listings"] = {
+        # The indexes begin with the spider.
+        "spider": {"$in": sorted({row["spider"] for row in rows})},
+        "$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}],
+    }
     of_pages = await _remove(db, queries, really=really)
     for spider in {row["spider"] for row in rows} if really else ():
         if await db.posts.find_one({"spider": spider}, {"_id": 1}) is None:

@@ -16,7 +16,12 @@ from crawler.errors import NewerDatabase, StorageError
 from crawler.storage import search
 from crawler.storage.accounts.schemas import ACCOUNT_INDEXES
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
+from crawler.storage.dedup.registry import (
+    BOILERPLATE_INDEXES,
+    CLUSTER_INDEXES,
+    LABEL_INDEXES,
+    SIGNATURE_INDEXES,
+)
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
@@ -60,13 +65,18 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
         _index("pushed", "spider", "at", partialFilterExpression={"pushed": True}),
         _index("shared_fetch", "spider", "at", partialFilterExpression={"shared_fetch": True}),
-        _index("event", "spider", "at", partialFilterExpression={"event": True}),
+        # For the inbox of changes: of a site and of all, newest first, and of a target.
+        _index("event", "spider", "at", "_id", partialFilterExpression={"event": True}),
+        _index("event", "at", "_id", partialFilterExpression={"event": True}),
+        _index("event", "target", "at", partialFilterExpression={"event": True}),
     ],
     "versions": [_index("target", "at"), _index("spider", "at")],
     "posts": [
         _index("url"),
         _index("spider", "changed_at"),
         _index("spider", "feed", "guid", partialFilterExpression={"guid": _EXISTS}),
+        _index("first_seen", "_id", partialFilterExpression={"guid": _EXISTS}),
+        _index("spider", "feed", "first_seen", "_id", partialFilterExpression={"guid": _EXISTS}),
         search.index_model(),
         _index("published", "first_seen", partialFilterExpression={"original": True}),
         _index("item", partialFilterExpression={"item": _EXISTS}),
@@ -77,11 +87,13 @@ INDEXES: dict[str, list[IndexModel]] = {
     "signatures": SIGNATURE_INDEXES,
     "clusters": CLUSTER_INDEXES,
     "boilerplate": BOILERPLATE_INDEXES,
+    "duplicate_labels": LABEL_INDEXES,
     "feeds": [
         _index("push.token", unique=True, partialFilterExpression={"push.token": _EXISTS}),
         _index("push.next_ask", partialFilterExpression={"hubs.0": _EXISTS}),
         _index("push.leaving", partialFilterExpression={"push.leaving": _EXISTS}),
     ],
+    "reading": [_index("reader"), _index("feed")],
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
     "runs": [_index("spider", "started")],

@@ -32,7 +32,8 @@ MAX_NEAR = 3
 MIN_SIMILARITY = 0.8
 FIELDS = (
     "spider", "url", "kind", "categories", "outcome", "first_seen", "visited_at", "next_visit",
-    "changed_at", "consecutive_errors", "gone", "alias_of", "dead_lettered_at", "start",
+    "changed_at", "consecutive_errors", "gone", "alias_of", "dead_lettered_at",
+    "muted_at", "start",
     "last_visit.reason", "last_visit.status",
 )  # fmt: skip
 
@@ -72,6 +73,8 @@ class TargetState(TypedDict):
     """URL of the target that has the content; null if the target is not an alias."""
     dead_lettered_at: datetime | None
     """Time when the page was dead-lettered; it is not visited until a retry."""
+    muted_at: datetime | None
+    """Time when the target was muted; it is not visited until it is unmuted."""
 
 
 class TargetCounts(TypedDict):
@@ -169,6 +172,7 @@ def state_of(target: Document) -> TargetState:
         "gone": bool(target.get("gone")),
         "alias_of": target.get("alias_of"),
         "dead_lettered_at": target.get("dead_lettered_at"),
+        "muted_at": target.get("muted_at"),
     }
 
 

@@ -43,8 +43,10 @@ PERIOD = "period"
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 # The page of a feed's post is fetched once and never planned.
 ONCE: Document = {"post": {"$exists": True}}
-# Dead letters wait for the user (crawler/storage/runs.py).
-ALIVE: Document = {"dead_lettered_at": {"$exists": False}}
+# Dead letters wait for the user (crawler/storage/runs.py), and so do muted targets
+# (crawler/storage/target_settings.py).
+ALIVE: Document = {"dead_lettered_at": {"$exists": False}, "muted_at": {"$exists": False}}
+HOUR_MILLISECONDS = 3_600_000
 # Number of URLs to test a pattern with.
 SAMPLE = 1000
 # Maximum per target; older ones are dropped.
@@ -126,6 +128,7 @@ class RemainingTargets:
 
 def from_document(document: Document) -> Target:
     """Return the target in a document, as the spider gets it."""
+    limits = document.get("limits") or {}
     return Target(
         spider=document["spider"],
         url=document["url"],
@@ -158,6 +161,8 @@ def from_document(document: Document) -> Target:
         visited_at=document.get("visited_at"),
         fence=document.get("fence", 0),
         again=document.get("again", False),
+        min_hours=limits.get("min_hours") or 0.0,
+        max_hours=limits.get("max_hours") or 0.0,
     )
 
 
@@ -424,8 +429,10 @@ async def _logged(db: Database, read: list[Target], started: datetime) -> list[T
 
 
 async def of_key(db: Database, key: str) -> Target | None:
-    """Return the target with this `_id`, unless it is an alias."""
-    query: Document = {"_id": key, "alias_of": {"$exists": False}}
+    """Return the target with this `_id`, unless it is an alias or muted."""
+    query: Document = {
+        "_id": key, "alias_of": {"$exists": False}, "muted_at": {"$exists": False},
+    }  # fmt: skip
     row = await db.targets.find_one(query, NOT_FOR_A_VISIT)
     return from_document(row) if row else None
 
@@ -447,6 +454,14 @@ def watched(spiders: Sequence[str] | None = None) -> Document:
         "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK, ONCE],
     } | ALIVE  # fmt: skip
     return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
+
+
+def hint_update(due: datetime, hint: str) -> list[Document]:
+    """Return the update for a change hint: the target is due, after its own minimum interval."""
+    minimum: Document = {"$multiply": [{"$ifNull": ["$limits.min_hours", 0]}, HOUR_MILLISECONDS]}
+    earliest: Document = {"$max": [due, {"$add": ["$visited_at", minimum]}]}
+    when: Document = {"$min": ["$next_visit", earliest]}
+    return [{"$set": {"next_visit": when, "hinted": True, "hint": hint}}]
 
 
 def to_plan(spiders: Sequence[str] | None = None) -> Document:
@@ -562,10 +577,16 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
 
 async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:
     """Return all targets with one of these canonical URLs, as their own or as an alias."""
-    query: Document = {"$or": [{"url": {"$in": urls}}, {"aliases": {"$in": urls}}]}
-    if spider is not None:
-        query["spider"] = spider
-    return await db.targets.find(query).sort("_id").to_list(None)
+    return await db.targets.find(await with_url(db, urls, spider)).sort("_id").to_list(None)
+
+
+async def with_url(db: Database, urls: Sequence[str], spider: str | None = None) -> Document:
+    """Return a query for the targets with one of these URLs, as their own or as an alias."""
+    # The index of aliases begins with the spider.
+    owners = await spiders(db) if spider is None else [spider]
+    aliases: Document = {"spider": {"$in": owners}, "aliases": {"$in": list(urls)}}
+    own: Document = {"url": {"$in": list(urls)}}
+    return {"$or": [own if spider is None else own | {"spider": spider}, aliases]}
 
 
 async def spiders(db: Database) -> list[str]:

@@ -15,6 +15,7 @@ from crawler.storage.field_schemas import (
     shown,
     shown_object,
     text,
+    texts,
     time,
     typed,
     validator,
@@ -165,6 +166,19 @@ VALIDATORS: dict[str, Document] = {
             "gone": shown("boolean", "true if `FRESHET_GONE_CONFIRMATIONS` responses confirmed it"),
             "dead_lettered_at": time(
                 "time when the page was dead-lettered; it is not visited until a retry"
+            ),
+            "muted_at": time(
+                "time when the target was muted; it is neither visited nor planned until it is "
+                "unmuted"
+            ),
+            "limits": document(
+                [],
+                "limits of the interval between two visits, set for this target; they replace the "
+                "limits of the site. Absent: none",
+                {
+                    "min_hours": number("minimum interval in hours; absent: that of the site"),
+                    "max_hours": number("maximum interval in hours; absent: that of the site"),
+                },
             ),
             "retired": shown("boolean", "for a cell: true while it is not defined"),
             "etag": shown("string or null", "ETag of the current content"),
@@ -425,6 +439,17 @@ VALIDATORS: dict[str, Document] = {
             "update_size": shown("number", "sum of `update_size`"),
             "diff_size": shown("number", "sum of `diff_size`"),
             "outcomes": shown("object", "number of visits by outcome"),
+        },
+    ),
+    "reading": validator(
+        ["reader", "feed", "until", "read"],
+        "posts of feeds that each reader has read",
+        {
+            "_id": shown("string", "name of the reader and `feed`, separated by a space"),
+            "reader": text("name of the user; `local` without sign-in"),
+            "feed": text("`_id` of the feed in `targets`; empty for all feeds"),
+            "until": time("posts that were first seen until this time are read"),
+            "read": texts("`_id`s of later posts that are read, at most 300"),
         },
     ),
     **RUN_VALIDATORS,

@@ -13,8 +13,10 @@ from zoneinfo import ZoneInfo
 from pymongo import DESCENDING
 from pymongo.errors import OperationFailure
 
+from crawler.errors import ConfigError
 from crawler.items import SEEN, Outcome, Visit
 from crawler.storage.client import Database, Document
+from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.urls import like
 
 # Maximum number of events to search and count.
@@ -23,6 +25,10 @@ MAX_TITLES = 3
 SUMS = ("changes", "update_size", "diff_size")
 SUMMED: Document = {"changes": {"$sum": 1}} | {name: {"$sum": f"${name}"} for name in SUMS[1:]}
 UNKNOWN_ZONE = 40485
+NEWEST_FIRST = [("at", DESCENDING)]
+# Visits of a target to search for outcomes in one page of its time line.
+MAX_SEARCHED = 20_000
+MILLISECOND = timedelta(milliseconds=1)
 
 
 async def latest(
@@ -256,3 +262,42 @@ async def of_target(db: Database, spider: str, url: str, limit: int = 0) -> list
     cursor = db.visits.find({"target": url, "spider": spider}).sort("at", DESCENDING)
     rows = await cursor.limit(limit).to_list(None)
     return rows[::-1]
+
+
+async def page_of_target(
+    db: Database, spider: str, url: str, outcomes: Sequence[str], limit: int, after: Key | None
+) -> Rows:
+    """Read a page of the visits of a target, newest first.
+
+    outcomes: of these outcomes only; empty: of all
+
+    With `outcomes`, at most MAX_SEARCHED visits are read, so a page may have fewer rows than
+    `limit` although more follow: `last` is not None then.
+    """
+    query: Document = {"target": url, "spider": spider}
+    if (before := time_of(after)) is not None:
+        query["at"] = {"$lt": before}
+    if not outcomes:
+        return await read_page(db.visits, query, NEWEST_FIRST, limit)
+    place = db.visits.find(query, {"_id": 0, "at": 1}).sort(NEWEST_FIRST)
+    searched = await place.skip(MAX_SEARCHED).limit(1).to_list(None)
+    query["outcome"] = {"$in": list(outcomes)}
+    if searched:
+        query["at"] = query.get("at", {}) | {"$gt": searched[0]["at"]}
+    found = await read_page(db.visits, query, NEWEST_FIRST, limit)
+    if found.last is None and searched:
+        # The next page begins with the first visit that was not searched.
+        return Rows(found.rows, (searched[0]["at"] + MILLISECOND,))
+    return found
+
+
+def time_of(after: Key | None) -> datetime | None:
+    """Return the time in the key of a row; None without a key. Raises ConfigError for others.
+
+    A target has one visit at a time, so that the time is a unique key of its visits.
+    """
+    if after is None:
+        return None
+    if len(after) == 1 and isinstance(after[0], datetime):
+        return after[0]
+    raise ConfigError("cursor: not valid. Begin with the first page")

@@ -24,6 +24,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from crawler.storage.client import Database, Document
 from crawler.storage.outages import insert_new
+from crawler.storage.targets import ALIVE
 
 BATCH = 200
 KEY_BYTES = 32
@@ -318,7 +319,7 @@ async def store(
 
 async def make_due(db: Database, feed: Feed, now: datetime) -> None:
     """Make a feed due now, as a delivery of its hub was not stored."""
-    await db.targets.update_one({"_id": feed.key}, {"$min": {"next_visit": now}})
+    await db.targets.update_one({"_id": feed.key} | ALIVE, {"$min": {"next_visit": now}})
 
 
 async def _delivered(db: Database, feed: Feed, now: datetime, digest: str | None) -> None:

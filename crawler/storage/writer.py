@@ -239,15 +239,14 @@ class Writer:
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
         await posts.store(self._db, items, verdicts)
-        await feeds.store(self._db, batch, verdicts)
+        feed_visits = [v for v in batch if v.fetched.target.kind is Kind.FEED]
+        if feed_visits:
+            await feeds.store(self._db, feed_visits, verdicts)
         await sources.settle_shared(self._db, self._registry, batch)
         if self._registry is not None and verdicts:
             written = {post.key for visit in batch for post in visit.candidates}
             await flags.confirm(self._db, self._registry, verdicts, written)
-        await feeds.note(self._db, batch)
-        await cells.note(self._db, batch)
-        for visit in batch:
-            self.discovered += await feeds.follow(self._db, visit, self._due)
+        await self._write_results(feed_visits, batch)
         if self._leases is not None and not self._leases.is_sure:
             raise LeaseUncertain
         if late := await targets.acknowledge(self._db, batch):
@@ -262,6 +261,15 @@ class Writer:
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
             await websub.delete_deliveries(self._db, taken)
         return late
+
+    async def _write_results(self, feed_visits: list[Visit], batch: list[Visit]) -> None:
+        """Store what visits found out about feeds and cells themselves."""
+        if feed_visits:
+            await feeds.note(self._db, feed_visits)
+            for visit in feed_visits:
+                self.discovered += await feeds.follow(self._db, visit, self._due)
+        if cell_visits := [v for v in batch if v.fetched.target.kind is Kind.CELL]:
+            await cells.note(self._db, cell_visits)
 
     async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:
         """Store versions and claim posts concurrently, as both are independent."""
@@ -284,7 +292,8 @@ class Writer:
             for visit in batch
             for key in visit.emptied
         }
-        await edits.release(self._registry, list(emptied), now, emptied)
+        if emptied:
+            await edits.release(self._registry, list(emptied), now, emptied)
         candidates = [post for visit in batch for post in visit.candidates]
         verdicts = await claims.claim(self._registry, candidates, now)
         verdicts |= dict.fromkeys(emptied, ALONE)

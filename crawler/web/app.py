@@ -42,6 +42,7 @@ from crawler.web.middleware import (
 from crawler.web.options import WebOptions
 from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
+from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
 from crawler.web.websub.options import CALLBACK, SubscriptionOptions
 
@@ -73,6 +74,7 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(app.state.database.close)
+            stack.push_async_callback(app.state.planner.close)
             stack.push_async_callback(database_metrics.close)
             if options.builds is not None:
                 await stack.enter_async_context(kept_current(app.state.database, options.builds))
@@ -97,6 +99,7 @@ def create_app(config: Config, options: WebOptions | None = None) -> FastAPI:
     database_metrics = metrics.DatabaseMetrics(app.state.database)
     app.state.metrics = database_metrics.source
     app.state.dashboards = options.dashboards or output_folder(config)
+    app.state.planner = Planner(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.navigation = [area for area in AREAS if area.title]
     push = _add_push(app, options.push) if options.push is not None else None

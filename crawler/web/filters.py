@@ -63,6 +63,23 @@ def number(value: float | None) -> str | Markup:
     return NOTHING if value is None else amount(value)
 
 
+def utc(at: datetime) -> str:
+    """Return a time in UTC as text, for attributes."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def decimal(value: float | None) -> str | Markup:
+    """Return a number with three significant digits, or all of a longer integer part."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
+def exact(value: float) -> str:
+    """Return a number with up to ten digits."""
+    return f"{value:,.10g}"
+
+
 def percent(share: float | None) -> str | Markup:
     """Return a share between 0 and 1 in percent; a dash for None."""
     return NOTHING if share is None else f"{share:.1%}".replace("%", " %")
@@ -102,6 +119,7 @@ def whole(text: str) -> Markup:
 
 
 FILTERS = {
-    "ago": ago, "cut": cut, "number": number, "outside": outside, "percent": percent, "size": size,
-    "time": time_of, "whole": whole,
+    "ago": ago, "cut": cut, "decimal": decimal, "exact": exact, "number": number,
+    "outside": outside, "percent": percent, "size": size, "time": time_of, "utc": utc,
+    "whole": whole,
 }  # fmt: skip

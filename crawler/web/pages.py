@@ -6,6 +6,7 @@ import hashlib
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import HTTPException
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -109,6 +110,11 @@ def with_query(request: Request, **parameters: Any) -> str:
     return url.path + (f"?{url.query}" if url.query else "")
 
 
+def with_parameters(path: str, **parameters: str) -> str:
+    """Return a path with a query."""
+    return f"{path}?{urlencode(parameters)}"
+
+
 def _context(request: Request) -> dict[str, Any]:
     """Return the variables of every template.
 
@@ -125,6 +131,7 @@ def _context(request: Request) -> dict[str, Any]:
         "path_to": partial(path_to, request),
         "static": partial(static_path, request),
         "with_query": partial(with_query, request),
+        "with_parameters": with_parameters,
         "csrf_token": partial(csrf_token, request),
         "csrf": lambda: Markup('<input type="hidden" name="{}" value="{}">').format(
             CSRF_FIELD, csrf_token(request)

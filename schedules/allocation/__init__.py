@@ -4,6 +4,7 @@
 of the budget) over all targets, which `allocate` finds. `policies` has the policies for comparison:
 the frequency classes of Cho, Lee and Choi (2013), even intervals by the rules of Cho and
 Garcia-Molina (2003), and adaptive intervals. `outlook` computes the expected stale share and age of
-any schedules (Cho and Garcia-Molina 2003, over the posterior of the rate). `plan` combines them and
-records what limited each target. Nothing here stores a plan.
+any schedules (Cho and Garcia-Molina 2003, over the posterior of the rate). `demand` computes the
+results of all budgets in one pass. `plan` combines them and records what limited each target.
+Nothing here stores a plan.
 """

@@ -146,7 +146,7 @@ def joined(pieces: list[Columns]) -> Candidates:
 
 
 @compiled
-def _limits(t: Targets, i: int, price: float) -> Limits:
+def limits_of(t: Targets, i: int, price: float) -> Limits:
     """Return the limits of one target. price: of a visit, divided by the worth."""
     slope = INDIFFERENCE * price / WEEK_HOURS
     surcharge = t.surcharge[t.site[i]] / t.worth[i]
@@ -167,7 +167,7 @@ def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
     weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
     used, placed = 0, 0
     for i in range(m):
-        limits = _limits(t, i, least / t.worth[i])
+        limits = limits_of(t, i, least / t.worth[i])
         c = curves(t.profile[i], t.node[i], weight)
         choice = options(c, aim, limits, least / t.worth[i])
         counts[i], slots[i] = len(choice.option), len(choice.slots)
@@ -262,7 +262,7 @@ def _settle(
     stale, age = np.empty(len(kept)), np.empty(len(kept))
     weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
     for i in range(len(kept)):
-        limits = _limits(t, i, price / t.worth[i])
+        limits = limits_of(t, i, price / t.worth[i])
         c = curves(t.profile[i], t.node[i], weight)
         weeks, slots = new.weeks[i], new.slots[new.first[i] : new.first[i + 1]]
         if weeks == 1 and len(slots) > 1:

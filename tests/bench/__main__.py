@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tests.bench import (
     boilerplate,
+    budget,
     claims,
     crawlduplicates,
     crawlmetrics,
@@ -49,6 +50,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--planning", action="store_true", help="replans of up to a million targets"
+    )
+    parser.add_argument(
+        "--budget", action="store_true", help="budget curves of up to a million targets"
     )
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
     parser.add_argument("--feed-plans", action="store_true", help="plans of up to a million feeds")
@@ -120,6 +124,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
     """Return the other benchmarks by the name of their option."""
     return {
         "planning": planning.run,
+        "budget": budget.run,
         "feeds": lambda: feedloop.run(options.days, trace=options.trace),
         "feed_plans": feedplans.run,
         "hostile": hostile.run,

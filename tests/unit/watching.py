@@ -66,6 +66,8 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
         np.array([row["refreshed"] for row in pages]),
         np.array([row.get("feed_size", 0) for row in pages]),
         np.array([row.get("asks", 0.0) for row in pages]),
+        np.array([row.get("least", 0.0) for row in pages]),
+        np.array([row.get("most", 0.0) for row in pages]),
         np.array([row["false_dates"] for row in pages]),
         Histories(ago("since"), ago("until"), first, after, by), stated,
         Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,

@@ -16,7 +16,7 @@ from crawler.utils.text import DAY, NOT_KNOWN, count, often, span
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
-    from crawler.planning.explain import Explanation, ObservedHistory
+    from crawler.planning.explanation import Explanation, ObservedHistory
     from crawler.storage.plans import VisitPlan
 
 
@@ -48,7 +48,7 @@ class Command(FreshetCommand):
 
     def json_types(self) -> JsonTypes:
         """Return the type of the explanation."""
-        from crawler.planning.explain import Explanation
+        from crawler.planning.explanation import Explanation
 
         return {"scrapy explain URL --json": Explanation}
 

@@ -9,10 +9,7 @@ from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, JsonTypes, confirm, print_json
 from crawler.config import Config
-from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
-from crawler.utils.time import Clock
-from crawler.utils.urls import is_http
 
 
 class ForgetReport(TypedDict):
@@ -62,34 +59,11 @@ class Command(FreshetCommand):
 
 
 async def _forget(config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:
-    """Return the number of documents to delete by kind, and delete them if `really`.
-
-    Raises ConfigError if there are none.
-    """
-    from crawler.items import CELL
-    from crawler.storage import retention, targets
-    from crawler.storage.dedup.index import as_stored
+    from crawler.reports.forgetting import forget
     from crawler.storage.store import opened
-    from crawler.storage.target_queries import names_of, unknown
 
-    async with opened(config) as db, as_stored(db, config) as registry:
-        now = Clock(config.clock_offset_hours).now()
-        if url_or_name.startswith(CELL):
-            counts = await retention.forget_url(db, registry, url_or_name, now, really=really)
-        elif is_http(url_or_name):
-            # A URL may be stored without some of its parameters. These differ between sites.
-            for url in dict.fromkeys(names_of(url_or_name, config)):
-                counts = await retention.forget_url(db, registry, url, now, really=really)
-                if any(counts.values()):
-                    break
-        else:
-            counts = await retention.forget_spider(db, registry, url_or_name, now, really=really)
-        if any(counts.values()):
-            return counts
-        if is_http(url_or_name):
-            raise await unknown(db, url_or_name, ("targets", "posts"))
-        spiders = ", ".join(await targets.spiders(db)) or "none"
-        raise ConfigError(f"no data stored for {url_or_name!r}. Sites with targets: {spiders}")
+    async with opened(config) as db:
+        return await forget(db, config, url_or_name, really=really)
 
 
 def _in_words(counts: dict[str, int]) -> str:

@@ -16,8 +16,8 @@ from crawler.utils import time as units
 from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
-    from crawler.planning.documents import ReplanReport
     from crawler.planning.options import ReplanRequest
+    from crawler.planning.replan_report import ReplanReport
 
 BUSY = "another replan is running"
 
@@ -119,7 +119,7 @@ class Command(FreshetCommand):
 
     def json_types(self) -> JsonTypes:
         """Return the type of the plans."""
-        from crawler.planning.documents import ReplanReport
+        from crawler.planning.replan_report import ReplanReport
 
         return {"scrapy replan --json": list[ReplanReport]}
 

@@ -119,7 +119,8 @@ class Command(FreshetCommand):
         for row in rows:
             # `URL  item of shop, error 3 times in a row: status 500, next visit 2026-01-31 10:00`
             parts = [f"{row['kind']} of {row['spider']}", _state(row)]
-            if row["dead_lettered_at"] is None and not row["alias_of"]:
+            is_visited = row["dead_lettered_at"] is None and row["muted_at"] is None
+            if is_visited and not row["alias_of"]:
                 parts.append(f"next visit {row['next_visit']:%Y-%m-%d %H:%M}")
             print_line(f"{printable(row['url'])}  {printable(', '.join(parts))}")
         if rows:
@@ -160,6 +161,8 @@ def _state(row: TargetState) -> str:
         return f"alias of {row['alias_of']}"
     if row["dead_lettered_at"] is not None:
         return "dead-lettered (scrapy deadletters list)"
+    if row["muted_at"] is not None:
+        return "muted"
     if row["visited_at"] is None:
         return "never visited"
     outcome = str(row["outcome"])

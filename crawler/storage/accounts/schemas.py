@@ -8,6 +8,8 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 
 from crawler.storage.client import Document
 from crawler.storage.field_schemas import (
+    count,
+    document,
     maybe_time,
     number,
     one_of,
@@ -15,6 +17,7 @@ from crawler.storage.field_schemas import (
     text,
     texts,
     time,
+    typed,
     validator,
 )
 
@@ -22,6 +25,10 @@ from crawler.storage.field_schemas import (
 AUDIT_SECONDS = 400 * 24 * 3600
 # The server deletes a document when the time in the field has passed.
 AT_ITS_TIME = 0
+
+
+# Limits of what is stored for a reader of changes, about 150 kB in total.
+MAX_SITES, MAX_RANGES, MAX_PAGES, MAX_MUTES = 1000, 100, 2000, 50
 
 
 class Role(StrEnum):
@@ -36,6 +43,12 @@ class Scope(StrEnum):
 
     READ = "read"
     WRITE = "write"
+
+
+def _rows(most: int, description: str, fields: Document) -> Document:
+    """Return the schema of an array of at most `most` documents with these fields."""
+    rows = document(list(fields), description, fields)
+    return typed("array", description) | {"items": rows, "maxItems": most}
 
 
 ACCOUNT_VALIDATORS: dict[str, Document] = {
@@ -76,6 +89,43 @@ ACCOUNT_VALIDATORS: dict[str, Document] = {
             "expires_at": time("end of the token; absent: no end. The document is deleted then"),
         },
     ),
+    "readers": validator(
+        ["revision", "sites", "ranges", "pages", "mutes"],
+        "how far each user of the web app has read the changes",
+        {
+            "_id": shown("string", "name of the user; `local` without sign-in"),
+            "revision": count("number of changes to this document"),
+            "read_until": maybe_time("all earlier changes are read; null or absent: none"),
+            "sites": _rows(
+                MAX_SITES,
+                "sites of which all changes up to a time are read",
+                {"site": text("name of the site"), "until": time("the time")},
+            ),
+            "ranges": _rows(
+                MAX_RANGES,
+                "times in which all changes are read",
+                {"since": time("start, included"), "until": time("end, included")},
+            ),
+            "pages": _rows(
+                MAX_PAGES,
+                "pages of which all changes up to a time are read",
+                {
+                    "page": typed("long", "hash of spider and URL, 64 bits"),
+                    "until": time("the time"),
+                },
+            ),
+            "mutes": texts("regular expressions of URLs whose changes are hidden")
+            | {"maxItems": MAX_MUTES},
+            "feed": document(
+                ["token", "created_at"],
+                "Atom feed of the user's changes; absent: none",
+                {
+                    "token": text("SHA-256 of the secret in the feed's URL"),
+                    "created_at": time("time when the URL was made"),
+                },
+            ),
+        },
+    ),
     "audit": validator(
         ["at", "user", "action"],
         "changes made through the web app, its API and `scrapy web`; deleted after 400 days",
@@ -101,6 +151,13 @@ def _expires(field: str, seconds: int) -> IndexModel:
 ACCOUNT_INDEXES: dict[str, list[IndexModel]] = {
     "sessions": [_expires("expires_at", AT_ITS_TIME), IndexModel([("user", ASCENDING)])],
     "api_tokens": [_expires("expires_at", AT_ITS_TIME), IndexModel([("user", ASCENDING)])],
+    "readers": [
+        IndexModel(
+            [("feed.token", ASCENDING)],
+            unique=True,
+            partialFilterExpression={"feed.token": {"$exists": True}},
+        )
+    ],
     "audit": [
         _expires("at", AUDIT_SECONDS),
         IndexModel([("at", DESCENDING), ("_id", DESCENDING)]),

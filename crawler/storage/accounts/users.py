@@ -10,7 +10,7 @@ from typing import Self
 from pymongo.errors import DuplicateKeyError
 
 from crawler.errors import ConfigError
-from crawler.storage.accounts import sessions, tokens
+from crawler.storage.accounts import readers, sessions, tokens
 from crawler.storage.accounts.schemas import Role
 from crawler.storage.client import Database, Document
 
@@ -95,11 +95,13 @@ async def set_role(db: Database, name: str, role: Role) -> None:
 
 
 async def remove(db: Database, name: str) -> None:
-    """Remove a user with all sessions and tokens; raises ConfigError without user."""
+    """Remove a user with all that belongs to the user; raises ConfigError without user."""
     if not (await db.users.delete_one({"_id": name})).deleted_count:
         raise await unknown(db, name)
     await sessions.end_all(db, name)
     await tokens.revoke_all(db, name)
+    await readers.forget(db, name)
+    await db.reading.delete_many({"reader": name})
 
 
 def taken(name: str) -> ConfigError:

@@ -19,8 +19,9 @@ from pymongo import UpdateOne
 
 from crawler.dedup.model import ALONE, Candidate, Claim, Owner, Verdicts, most_similar
 from crawler.storage.client import Document
-from crawler.storage.dedup import boilerplate, edits, originals, signatures
-from crawler.storage.dedup.registry import Member, Registry
+from crawler.storage.dedup import boilerplate, edits, labels, originals, signatures
+from crawler.storage.dedup.labels import NO_RULING, Ruling
+from crawler.storage.dedup.registry import Bands, Member, Registry
 
 logger = logging.getLogger(__name__)
 # Attempts when other processes claim bands or change posts between a read and the write.
@@ -49,6 +50,14 @@ class ClaimedBatch:
     stored: list[tuple[Candidate, Document]] = field(default_factory=list)
     lost: list[Candidate] = field(default_factory=list)
 
+    def add(self, other: ClaimedBatch) -> None:
+        """Add the posts of another batch."""
+        self.alone.extend(other.alone)
+        self.founders.extend(other.founders)
+        self.members.extend(other.members)
+        self.stored.extend(other.stored)
+        self.lost.extend(other.lost)
+
 
 async def claim(registry: Registry, candidates: Iterable[Candidate], now: datetime) -> Verdicts:
     """Claim posts and return their verdicts by key.
@@ -75,7 +84,6 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
 async def _claim_weighed(
     registry: Registry, weighing: boilerplate.WeighedBatch, verdicts: Verdicts, now: datetime
 ) -> None:
-    claim_new = claim_in_mongodb if registry.shared is None else claim_in_redis
     waiting = weighing.candidates
     for _ in range(MAX_ROUNDS):
         if not waiting:
@@ -84,7 +92,7 @@ async def _claim_weighed(
         edited = [candidate.id for candidate in waiting if candidate.edited]
         rows = await signatures.by_id(registry, edited) if edited else {}
         new = [candidate for candidate in waiting if candidate.id not in rows]
-        claimed = await claim_new(registry, new, now)
+        claimed = await _claim_new(registry, new, now)
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
         verdicts |= await originals.verdicts(registry, claimed.members, now)
         verdicts |= await originals.stored_verdicts(registry, claimed.founders, now)
@@ -99,28 +107,66 @@ async def _claim_weighed(
     await boilerplate.note(registry, weighing.again)
 
 
-async def claim_in_mongodb(
+async def _claim_new(
     registry: Registry, candidates: Sequence[Candidate], now: datetime
 ) -> ClaimedBatch:
-    """Store originals with their free bands, and copies in the clusters of their owners."""
+    """Claim posts that are probably not stored; labeled ones last, one by one."""
+    claim_posts = claim_in_mongodb if registry.shared is None else claim_in_redis
+    pairs = await labels.labeled(registry, candidates)
+    claimed = await claim_posts(
+        registry, [post for post in candidates if post.id not in pairs], now
+    )
+    for post in candidates:
+        if post.id not in pairs:
+            continue
+        # A stored post keeps its place until it is edited or labeled again.
+        if stored := await signatures.by_id(registry, [post.id]):
+            claimed.stored.append((post, stored[post.id]))
+            continue
+        ruling = await labels.ruling_of(registry, pairs[post.id])
+        claimed.add(await claim_posts(registry, [post], now, ruling))
+    return claimed
+
+
+async def claim_in_mongodb(
+    registry: Registry,
+    candidates: Sequence[Candidate],
+    now: datetime,
+    ruling: Ruling = NO_RULING,
+) -> ClaimedBatch:
+    """Store originals with their free bands, and copies in the clusters of their owners.
+
+    ruling: what labels decide on all of the candidates
+    """
     claimed, copies = ClaimedBatch(), list[Copy]()
     wanted = {candidate: candidate.bands for candidate in candidates}
+    if ruling.owner is not None:
+        copies += [(candidate, ruling.owner, bands) for candidate, bands in wanted.items()]
+        wanted = {}
     for _ in range(MAX_ROUNDS):
-        wanted = await _insert_originals(registry, wanted, claimed, copies, now)
+        if not wanted:
+            break
+        wanted = await _insert_originals(registry, wanted, claimed, copies, now, ruling)
         if not wanted:
             break
     else:
         # Other processes claimed the free bands in every round.
         logger.warning("%d posts stored without bands: others kept claiming them", len(wanted))
         bare = dict.fromkeys(wanted, frozenset[int]())
-        claimed.lost.extend(await _insert_originals(registry, bare, claimed, copies, now))
+        lost = await _insert_originals(registry, bare, claimed, copies, now, ruling)
+        claimed.lost.extend(lost)
     if copies:
         await _insert_copies(registry, copies, claimed, now)
     return claimed
 
 
 async def _insert_originals(
-    registry: Registry, wanted: Wanted, claimed: ClaimedBatch, copies: list[Copy], now: datetime
+    registry: Registry,
+    wanted: Wanted,
+    claimed: ClaimedBatch,
+    copies: list[Copy],
+    now: datetime,
+    ruling: Ruling,
 ) -> Wanted:
     """Insert posts, and sort the refused ones into copies and stored posts.
 
@@ -146,7 +192,7 @@ async def _insert_originals(
     for candidate in refused:
         held = {band: owners[band] for band in candidate.bands if band in owners}
         free = candidate.bands - held.keys()
-        distinct = {owner.id: owner for owner in held.values()}.values()
+        distinct = {owner.id: owner for owner in held.values() if ruling.allows(owner)}.values()
         owner = most_similar(candidate.sketch, distinct, registry.scheme.threshold)
         if candidate.id in own:
             claimed.stored.append((candidate, own[candidate.id]))
@@ -215,12 +261,18 @@ async def _insert_with_free_bands(
 
 
 async def claim_in_redis(
-    registry: Registry, candidates: Sequence[Candidate], now: datetime
+    registry: Registry,
+    candidates: Sequence[Candidate],
+    now: datetime,
+    ruling: Ruling = NO_RULING,
 ) -> ClaimedBatch:
-    """Claim bands in Redis, and store posts in the clusters that the script returns."""
+    """Claim bands in Redis, and store posts in the clusters that the script returns.
+
+    ruling: what labels decide on all of the candidates
+    """
     assert registry.shared is not None
     claims = [Claim(post.id, ObjectId().binary, post.sketch) for post in candidates]
-    cluster_ids = await registry.shared.claim(claims, registry.scheme.threshold)
+    cluster_ids = await _clusters_in_redis(registry.shared, claims, registry, ruling)
     rows = [
         signatures.row_of(registry, candidate, (), now) | {"cluster": ObjectId(cluster)}
         for candidate, cluster in zip(candidates, cluster_ids, strict=True)
@@ -238,6 +290,23 @@ async def claim_in_redis(
         else:
             claimed.members.append((candidate, row["cluster"]))
     return claimed
+
+
+async def _clusters_in_redis(
+    shared: Bands, claims: Sequence[Claim], registry: Registry, ruling: Ruling
+) -> list[bytes]:
+    """Claim bands, and return the clusters of the posts."""
+    if ruling.owner is not None and ruling.owner.cluster is not None:
+        cluster: bytes = ruling.owner.cluster.binary
+        await shared.put([claim._replace(cluster=cluster) for claim in claims])
+        return [cluster] * len(claims)
+    cluster_ids = await shared.claim(claims, registry.scheme.threshold)
+    if ruling.clusters.isdisjoint(map(ObjectId, cluster_ids)):
+        return cluster_ids
+    # The script does not know the labels: found clusters of their own instead.
+    await shared.release(claims)
+    await shared.put(claims)
+    return [claim.cluster for claim in claims]
 
 
 async def _judge_stored(

@@ -17,6 +17,7 @@ from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import candidates, signatures
 from crawler.storage.dedup.index import META, REBUILDING
+from crawler.storage.dedup.labels import MeasuredPrecision, measured_precision
 from crawler.storage.outages import in_batches
 from crawler.utils.urls import item_key
 
@@ -109,6 +110,8 @@ class Overview(TypedDict):
     """Number of copies."""
     rebuilding: bool
     """Whether a rebuild is running or was interrupted."""
+    precision: MeasuredPrecision
+    """How many flagged pairs people confirmed by labels."""
     shown: list[ClusterRow]
     """Clusters, largest first."""
 
@@ -126,6 +129,7 @@ async def overview(db: Database, spider: str | None = None, limit: int | None = 
         "clusters": 0,
         "copies": 0,
         "rebuilding": bool(meta.get(REBUILDING)),
+        "precision": await measured_precision(db),
         "shown": [],
     }
     rows: list[Document] = []
@@ -135,7 +139,7 @@ async def overview(db: Database, spider: str | None = None, limit: int | None = 
         if limit is None or len(rows) < limit:
             rows.append(row)
     for some in in_batches(rows, BATCH):
-        result["shown"] += await _described(db, some)
+        result["shown"] += await described(db, some)
     return result
 
 
@@ -180,7 +184,7 @@ def _looked_up(collection: str, field: str, name: str) -> Document:
     return {"$lookup": {"from": collection, "localField": field, "foreignField": "_id", "as": name}}
 
 
-async def _described(db: Database, rows: Sequence[Document]) -> list[ClusterRow]:
+async def described(db: Database, rows: Sequence[Document]) -> list[ClusterRow]:
     """Return clusters with their originals and numbers of copies."""
     query = {"_id": {"$in": [row["_id"] for row in rows]}}
     clusters = {cluster["_id"]: cluster async for cluster in db.clusters.find(query)}
@@ -228,11 +232,11 @@ async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> C
     cursor = db.signatures.find(query, signatures.OWNER_FIELDS).sort([("created", 1), ("_id", 1)])
     copies = await cursor.allow_disk_use(True).limit(limit or 0).to_list(None)
     sources = db.signatures.find(others | {"item": item}).sort("_id") if item is not None else None
-    (described,) = await _described(db, [{"_id": id_, "copies": 0}])
+    (shown,) = await described(db, [{"_id": id_, "copies": 0}])
     return {
-        "cluster": described["cluster"],
+        "cluster": shown["cluster"],
         "copies": await db.signatures.count_documents(query),
-        "original": described["original"],
+        "original": shown["original"],
         "members": await _copies(db, copies, own),
         "sources": await _copies(db, await sources.to_list(None), own) if sources else [],
         "changes": [

@@ -18,7 +18,16 @@ from crawler.storage.client import UNJOURNALED, Database, Document
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Table
     from crawler.dedup.scheme import Scheme
-from crawler.storage.field_schemas import count, shown, shown_rows, text, time, typed, validator
+from crawler.storage.field_schemas import (
+    count,
+    number,
+    shown,
+    shown_rows,
+    text,
+    time,
+    typed,
+    validator,
+)
 
 DATE_DAYS = 2.0
 MAX_HOT_BANDS = 100_000
@@ -32,6 +41,10 @@ UNSETTLED = IndexModel(
 LEARNED_AT = IndexModel([("at", ASCENDING)])
 SIGNATURE_INDEXES, CLUSTER_INDEXES = [BANDS, CLUSTER], [UNSETTLED]
 BOILERPLATE_INDEXES = [LEARNED_AT]
+LABEL_INDEXES = [
+    IndexModel([("ids", ASCENDING)]),
+    IndexModel([("flagged", ASCENDING), ("same", ASCENDING)]),
+]
 
 Member = tuple[Candidate, ObjectId]
 
@@ -82,6 +95,7 @@ class Registry:
     date_days:   maximum days by which a stated date may precede the first sight, to rank sources
     read_again:  reads candidates of stored posts; None: posts are not stored
     keeps_texts: store texts with the signatures, as there are no posts
+    labels:      what people decided on pairs of posts; None: posts are not stored
     tables:      of recently used sources
     """
 
@@ -93,6 +107,7 @@ class Registry:
     boilerplate: AsyncCollection[Document] | None = None
     read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
     keeps_texts: bool = False
+    labels: AsyncCollection[Document] | None = None
     hot: HotBands = field(default_factory=HotBands)
     tables: dict[str, Table] = field(default_factory=dict)
 
@@ -113,10 +128,13 @@ class Registry:
         from crawler.storage.dedup.candidates import candidates_of
 
         if not scheme.weighs:
-            return cls(claims, clusters, scheme, shared, date_days)
+            return cls(claims, clusters, scheme, shared, date_days, labels=db.duplicate_labels)
         boilerplate = db.get_collection("boilerplate", write_concern=UNJOURNALED)
         again = partial(candidates_of, db, scheme)
-        return cls(claims, clusters, scheme, shared, date_days, boilerplate, again)
+        return cls(
+            claims, clusters, scheme, shared, date_days, boilerplate, again,
+            labels=db.duplicate_labels,
+        )  # fmt: skip
 
     async def create_indexes(self) -> None:
         """Create the MongoDB indexes of a check index; the schema creates those of the posts."""
@@ -204,6 +222,25 @@ DEDUP_VALIDATORS: dict[str, Document] = {
             "version": count("number of changes of `common`"),
             "revision": count("number of changes of the document"),
             "at": time("time of the last change"),
+        },
+    ),
+    "duplicate_labels": validator(
+        ["posts", "ids", "same", "flagged", "by", "at"],
+        "pairs of posts that people labeled as the same, or as not the same",
+        {
+            "_id": shown("string", "`_id`s of both posts in `signatures`, in order"),
+            "posts": typed("array", "`_id`s of both posts in `posts`")
+            | {"items": {"bsonType": "string"}, "minItems": 2, "maxItems": 2},
+            "ids": typed("array", "`_id`s of both posts in `signatures`, in the order of `posts`")
+            | {"items": {"bsonType": ["int", "long"]}, "minItems": 2, "maxItems": 2},
+            "same": typed("bool", "true: the posts are the same; false: they are not"),
+            "flagged": typed(
+                "bool", "true if the posts were in one cluster when they were first labeled"
+            ),
+            "similarity": number("estimated Jaccard similarity at that time"),
+            "scheme": text("signature scheme at that time"),
+            "by": text("name of the user that labeled the pair last"),
+            "at": time("time of the last label"),
         },
     ),
 }

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from crawler.web.routes import account, board, dashboards
+from crawler.web.routes import (
+    account,
+    board,
+    budget,
+    changes,
+    dashboards,
+    duplicates,
+    feeds,
+    targets,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,11 @@ class Area:
 # In the order of the navigation.
 AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
-    Area("dashboards", dashboards.router, dashboards.api, "Dashboards", "d"),
+    Area("changes", changes.router, changes.api, "Changes", "c"),
+    Area("targets", targets.router, targets.api, "Targets", "t"),
+    Area("feeds", feeds.router, feeds.api, "Feeds", "f", ((feeds.IMPORT, feeds.MAX_UPLOAD_BYTES),)),
+    Area("duplicates", duplicates.router, duplicates.api, "Near-duplicates", "d"),
+    Area("budget", budget.router, budget.api, "Budget", "u"),
+    Area("dashboards", dashboards.router, dashboards.api, "Dashboards", "h"),
     Area("account", account.router, account.api, "Account", "a"),
 )

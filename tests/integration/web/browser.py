@@ -83,6 +83,7 @@ def browsers_of(uri: str, options: WebOptions, **settings: Any) -> Iterator[Brow
     try:
         yield Browsers(app, loop)
     finally:
+        loop.run_until_complete(app.state.planner.close())
         loop.run_until_complete(app.state.database.close())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

@@ -18,7 +18,7 @@ from crawler.web.auth import guard, local_path
 from crawler.web.dependencies import StoreDep
 from crawler.web.middleware import SAFE_METHODS
 from crawler.web.options import WebOptions
-from crawler.web.routes import account
+from crawler.web.routes import AREAS
 from tests.integration.harness import Db
 from tests.integration.web.browser import (
     NOW,
@@ -50,8 +50,20 @@ def test_every_route_is_guarded(browsers: Browsers) -> None:
         assert guard in {each.dependency for each in route.dependencies}, route.path
 
 
-PUBLIC = {("GET", "/health"), ("GET", "/sign-in"), ("POST", "/sign-in")}
-OF_VIEWERS = {("POST", "/sign-out"), ("POST", "/account/password")}
+PUBLIC = {
+    ("GET", "/health"), ("GET", "/sign-in"), ("POST", "/sign-in"), ("GET", "/changes/feed.atom"),
+}  # fmt: skip
+# What is only their own: the session, the password, and which changes and posts they have read.
+OF_VIEWERS = {("POST", "/sign-out"), ("POST", "/account/password")} | {
+    ("POST", f"/changes/{name}")
+    for name in ("read", "read-all", "mute", "unmute", "since", "feed", "feed/end")
+} | {
+    ("POST", "/api/v1/changes/read"), ("POST", "/api/v1/changes/read-all"),
+    ("POST", "/api/v1/changes/mutes"), ("DELETE", "/api/v1/changes/mutes"),
+    ("POST", "/api/v1/changes/feed"), ("DELETE", "/api/v1/changes/feed"),
+    ("POST", "/feeds/read"), ("POST", "/feeds/read-all"),
+    ("POST", "/api/v1/feeds/read"), ("POST", "/api/v1/feeds/read-all"),
+}  # fmt: skip
 
 
 def test_strangers_reach_no_route_that_is_not_public(browsers: Browsers) -> None:
@@ -469,7 +481,8 @@ def test_writes_are_in_the_audit_list(anna: Browser, database: Db) -> None:
 def test_only_what_users_own_is_open_to_viewers() -> None:
     marked = {
         route.path
-        for route in account.router.routes
+        for area in AREAS
+        for route in (*area.router.routes, *area.api.routes)
         if getattr(route.endpoint, "__freshet_access__", None) == "viewers"
     }
-    assert marked == {path for _, path in OF_VIEWERS}
+    assert marked == {path.removeprefix("/api/v1") for _, path in OF_VIEWERS}

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 # Parts of problem messages about a wrong encoding or malformed XML.
 WRONG = ("malformed XML", "no encoding declared", "unknown encoding", "character")
-LEFT_OUT = ("are the same", "left out")
+LEFT_OUT = ("are identical", "left out")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,212 @@
+"""Evaluate the budget curve: what any number of requests a day would give, by site.
+
+`budget_forecast.curve_of` computes the curve. This module imports neither NumPy nor the database,
+because the web app evaluates the curve while a slider moves.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+from crawler.errors import ConfigError
+from crawler.utils.text import amount, rounded_up
+from schedules.curve import Place, place_of, value_at
+
+# A site wins or loses if its freshness changes by at least this much, or, at the same freshness,
+# its age by this share.
+MIN_FRESHNESS, MIN_AGE_SHARE = 0.002, 0.05
+# A budget that is too small by rounding only.
+TOLERANCE = 1e-6
+
+# Rows of the curve's table.
+MAX_POINTS_SHOWN = 12
+
+Verdict = Literal["wins", "loses", "same"]
+# The names of `options.OBJECTIVES`.
+Objective = Literal["balanced", "freshness", "age", "delay"]
+
+
+class Standing(TypedDict):
+    """Requests of a site or of all sites, and the expected results."""
+
+    requests_per_day: float
+    """Mean requests per day."""
+    freshness: float
+    """Expected mean freshness."""
+    age_days: float | None
+    """Expected mean age in days; null if some targets would not be visited at all."""
+
+
+class SiteCurve(TypedDict):
+    """The curve of a site. Lists have one value for each point of the curve."""
+
+    site: str
+    """Name of the site; empty for all smaller sites together."""
+    targets: int
+    """Number of planned targets."""
+    requests_per_day: list[float]
+    """Mean requests per day."""
+    freshness: list[float]
+    """Expected mean freshness."""
+    age_days: list[float]
+    """Expected mean age in days."""
+    current: Standing
+    """With the current schedules."""
+
+
+class BudgetCurve(TypedDict):
+    """Expected results of the policy `optimal` for a range of budgets."""
+
+    at: datetime
+    """Time of the computation."""
+    objective: str
+    """Objective of the plan."""
+    targets: int
+    """Number of planned targets."""
+    sampled: int
+    """Number of targets from which the curve was computed."""
+    budget_per_day: float | None
+    """Budget that a replan without options would use."""
+    plans: list[str]
+    """Ids of the plans in effect, one for each site with a plan, without duplicates."""
+    requests_per_day: list[float]
+    """Points of the curve: mean requests per day, ascending."""
+    price: list[float | None]
+    """Hours of staleness that the last request saves; null at the least budget."""
+    freshness: list[float]
+    """Expected mean freshness."""
+    age_days: list[float]
+    """Expected mean age in days."""
+    current: Standing
+    """With the current schedules."""
+    sites: list[SiteCurve]
+    """Curves of the sites, by requests per day at present, the most first."""
+    warnings: list[str]
+    """Warnings about missing or implausible history."""
+
+
+class SiteForecast(TypedDict):
+    """A budget's expected results for a site."""
+
+    site: str
+    """Name of the site; empty for all smaller sites together."""
+    targets: int
+    """Number of planned targets."""
+    current: Standing
+    """With the current schedules."""
+    planned: Standing
+    """With the budget."""
+    verdict: Verdict
+    """Whether the copies of the site would be fresher: `wins`, `loses` or `same`."""
+
+
+class BudgetForecast(TypedDict):
+    """A budget's expected results."""
+
+    budget_per_day: float
+    """Requests per day."""
+    objective: str
+    """Objective of the plan."""
+    current: Standing
+    """With the current schedules."""
+    planned: Standing
+    """With the budget."""
+    price: float | None
+    """Hours of staleness that one more request a day would save each day; null if unknown."""
+    wins: int
+    """Number of sites whose copies would be fresher."""
+    loses: int
+    """Number of sites whose copies would be staler."""
+    sites: list[SiteForecast]
+    """The same by site, the largest change of requests first."""
+
+
+def forecast(curve: BudgetCurve, budget: float) -> BudgetForecast:
+    """Return the expected results of a budget in requests a day.
+
+    Raises ConfigError if it is below the requests that the longest intervals need. A budget above
+    the end of the curve gives the results of its end, because more requests would save nothing.
+    """
+    points = curve["requests_per_day"]
+    if budget < points[0] * (1 - TOLERANCE):
+        least = rounded_up(points[0])
+        raise ConfigError(
+            f"budget {amount(budget)}/day is too small: {curve['targets']:,} targets at their "
+            f"longest intervals need {least}/day. Use {least}/day or more."
+        )
+    place = place_of(points, budget)
+    sites = [_site(site, place) for site in curve["sites"]]
+    sites.sort(key=lambda site: (-abs(_more(site)), site["site"]))
+    price = curve["price"][min(place.before + 1, len(points) - 1)]
+    return {
+        "budget_per_day": budget,
+        "objective": curve["objective"],
+        "current": curve["current"],
+        "planned": {
+            "requests_per_day": value_at(points, place),
+            "freshness": value_at(curve["freshness"], place),
+            "age_days": value_at(curve["age_days"], place),
+        },
+        "price": price,
+        "wins": sum(site["verdict"] == "wins" for site in sites),
+        "loses": sum(site["verdict"] == "loses" for site in sites),
+        "sites": sites,
+    }
+
+
+def usual_budget(curve: BudgetCurve) -> float:
+    """Return the current budget, within the range of the curve."""
+    points = curve["requests_per_day"]
+    budget = curve["budget_per_day"] or curve["current"]["requests_per_day"]
+    return min(max(budget, points[0]), points[-1])
+
+
+def sample_points(curve: BudgetCurve) -> list[Standing]:
+    """Return a few points of the curve for a table, the first and the last one included."""
+    n = len(curve["requests_per_day"])
+    rows = min(n, MAX_POINTS_SHOWN)
+    places = sorted({round(row * (n - 1) / max(1, rows - 1)) for row in range(rows)})
+    return [
+        {
+            "requests_per_day": curve["requests_per_day"][place],
+            "freshness": curve["freshness"][place],
+            "age_days": curve["age_days"][place],
+        }
+        for place in places
+    ]
+
+
+def _site(site: SiteCurve, place: Place) -> SiteForecast:
+    planned: Standing = {
+        "requests_per_day": value_at(site["requests_per_day"], place),
+        "freshness": value_at(site["freshness"], place),
+        "age_days": value_at(site["age_days"], place),
+    }
+    return {
+        "site": site["site"],
+        "targets": site["targets"],
+        "current": site["current"],
+        "planned": planned,
+        "verdict": verdict_of(site["current"], planned),
+    }
+
+
+def _more(site: SiteForecast) -> float:
+    """Return how many more requests a day a site gets."""
+    return site["planned"]["requests_per_day"] - site["current"]["requests_per_day"]
+
+
+def verdict_of(current: Standing, planned: Standing) -> Verdict:
+    """Return whether copies get fresher or, at the same freshness, younger."""
+    fresher = planned["freshness"] - current["freshness"]
+    if abs(fresher) >= MIN_FRESHNESS:
+        return "wins" if fresher > 0 else "loses"
+    before, after = current["age_days"], planned["age_days"]
+    if before is None or after is None:
+        return "same" if before == after else "wins" if before is None else "loses"
+    if abs(after - before) < MIN_AGE_SHARE * max(before, after):
+        return "same"
+    return "wins" if after < before else "loses"

@@ -1,0 +1,105 @@
+"""Run one planning job in this process: `python -m crawler.planning.jobs`.
+
+The web app starts a subprocess for each job, so that compiled loops do not slow it down and their
+memory is returned. The first line of standard input is the order as JSON. Each line of standard
+output is JSON: `progress` with a text, and at the end `result`, or `error` with `busy`. When
+standard input ends, the app has gone, and the process exits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from crawler.config import Config
+from crawler.errors import Busy, FreshetError
+from crawler.planning.job_orders import APPLY, CURVE, PREVIEW, SIMULATE, JobOrder
+from crawler.storage import leases
+from crawler.storage.store import opened
+
+REPLAN_BUSY = "another replan is running"
+CHANGED = "the plan has changed since the dry run. Make the dry run again."
+# The web app and crawls go first.
+NICENESS = 5
+
+Say = Callable[[str], None]
+
+
+def main() -> int:
+    """Run the job that standard input orders."""
+    order = JobOrder.model_validate_json(sys.stdin.readline())
+    config = Config.load(**order.config)
+    threading.Thread(target=_exit_with_the_app, daemon=True).start()
+    os.nice(NICENESS)
+    try:
+        _send({"result": _run(config, order)})
+    except FreshetError as error:
+        _send({"error": str(error), "busy": isinstance(error, Busy)})
+        return 1
+    return 0
+
+
+def _run(config: Config, order: JobOrder) -> Any:
+    if order.kind == SIMULATE:
+        return simulated(config, order, _say)
+    return asyncio.run(_planned(config, order))
+
+
+async def _planned(config: Config, order: JobOrder) -> Any:
+    # Slow to import; errors in the order are reported before.
+    from crawler.planning.budget_forecast import curve_of, plans_in_effect, preview_of, request_of
+    from crawler.planning.replan import replan_parts
+
+    async with opened(config) as db:
+        if order.kind == CURVE:
+            return await curve_of(db, config, order.objective, _say)
+        assert order.budget is not None
+        if order.kind == PREVIEW:
+            return await preview_of(db, config, order.budget, order.objective, _say)
+        assert order.kind == APPLY
+        async with leases.held(db, config, leases.REPLAN, REPLAN_BUSY):
+            if await plans_in_effect(db, config) != list(order.plans):
+                raise Busy(CHANGED)
+            request = request_of(order.budget, order.objective, dry_run=False)
+            (report,) = await replan_parts(db, config, request, _say)
+            return report
+
+
+def simulated(config: Config, order: JobOrder, say: Say) -> Any:
+    """Return the figures of `scrapy simulate pages --history`, with the policies of an order."""
+    from crawler.planning.simulate_pages import PageSimulation
+
+    opts = argparse.Namespace(
+        policy=list(order.policies) or None, budget=[repr(order.budget)] if order.budget else None,
+        history="", daily_cap=None, closed_loop=False, replan_every=None, start=None, split=None,
+        stop=None, visits_out=None, plot=None, changes=None, pages=None,
+    )  # fmt: skip
+    simulation = PageSimulation(config, opts)
+    say("reading the history")
+    simulation.play(say)
+    return simulation.report()
+
+
+def _say(text: str) -> None:
+    _send({"progress": text})
+
+
+def _send(message: dict[str, Any]) -> None:
+    """Write a message; times as in ISO 8601."""
+    sys.stdout.write(json.dumps(message, default=lambda at: at.isoformat()) + "\n")
+    sys.stdout.flush()
+
+
+def _exit_with_the_app() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""One target: what is stored of it, what users can set, and how to find it.
+
+The id of a target in URLs is its `_id`, which has the spider and the URL, in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from datetime import datetime
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.items import CELL, Kind
+from crawler.storage import plans, target_settings, targets
+from crawler.storage.client import Database, Document
+from crawler.storage.plans import VisitPlan
+from crawler.storage.target_queries import TargetState, names_of, nearest, state_of
+from crawler.storage.targets import PERIOD
+from crawler.utils.urls import is_http
+
+MIN_HOURS = 1.0
+MAX_URL_CHARACTERS = 8000
+
+
+class IntervalLimits(TypedDict):
+    """Limits of the interval between two visits, set for one target."""
+
+    min_hours: float | None
+    """Minimum interval in hours; null: that of the site."""
+    max_hours: float | None
+    """Maximum interval in hours; null: that of the site."""
+
+
+class TargetSummary(TypedDict):
+    """A target that a search found."""
+
+    id: str
+    """Id of the target in URLs."""
+    spider: str
+    """Name of the spider."""
+    url: str
+    """Canonical URL; for a cell `cell:NAME`."""
+    kind: str
+    """Kind of target: `list`, `item`, `feed` or `cell`."""
+    outcome: str | None
+    """Outcome of the last visit; null before the first."""
+    visited_at: datetime | None
+    """Time of the last visit; null before the first."""
+
+
+class FoundTargets(TypedDict):
+    """Targets by URL."""
+
+    exact: list[TargetSummary]
+    """Targets with this URL, or whose alias it is."""
+    near: list[TargetSummary]
+    """If there are none: targets with a similar URL, or whose URL begins with the text."""
+
+
+class TargetReport(TypedDict):
+    """A target with its settings."""
+
+    id: str
+    """Id of the target in URLs."""
+    state: TargetState
+    """The target, and the result of its last visit."""
+    limits: IntervalLimits
+    """Limits of the interval that were set for the target."""
+    may_have_limits: bool
+    """Whether limits can be set: not for cells with a fixed period and for pages of feed posts."""
+    visits: int
+    """Number of visits."""
+    missed_visits: int
+    """Number of planned visits that were not made."""
+    kept_bytes: int
+    """Uncompressed bytes of the stored versions, at most."""
+    feed: str | None
+    """For the page of a feed post: id of the post."""
+    plan: VisitPlan | None
+    """Schedule; null before the first plan and for aliases."""
+
+
+def target_id(key: str) -> str:
+    """Return the id in URLs of a target with this `_id`."""
+    return base64.urlsafe_b64encode(key.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def target_key(target: str) -> str | None:
+    """Return the `_id` of the target with this id in URLs; None if no target can have it."""
+    try:
+        padded = target + "=" * (-len(target) % 4)
+        return base64.b64decode(padded, altchars="-_", validate=True).decode()
+    except (binascii.Error, UnicodeError, ValueError):
+        return None
+
+
+async def read_target(db: Database, target: str) -> Document | None:
+    """Return the stored target with this id in URLs; None if there is none."""
+    key = target_key(target)
+    return None if key is None else await target_settings.find(db, key)
+
+
+def report_of(target: Document) -> TargetReport:
+    """Return the report of a stored target."""
+    limits = target.get("limits") or {}
+    return {
+        "id": target_id(target["_id"]),
+        "state": state_of(target),
+        "limits": {"min_hours": limits.get("min_hours"), "max_hours": limits.get("max_hours")},
+        "may_have_limits": _may_have_limits(target),
+        "visits": target.get("requested", 0),
+        "missed_visits": target.get("missed_visits", 0),
+        "kept_bytes": target.get("kept_bytes", 0),
+        "feed": target.get("post"),
+        "plan": plans.plan_of(target),
+    }
+
+
+def _may_have_limits(target: Document) -> bool:
+    return (target.get("plan") or {}).get("policy") != PERIOD and "post" not in target
+
+
+async def search(db: Database, config: Config, text: str, spider: str | None) -> FoundTargets:
+    """Return the targets with a URL, or similar ones. Raises ConfigError for an invalid URL."""
+    text = text.strip()
+    if len(text) > MAX_URL_CHARACTERS:
+        raise ConfigError(f"the URL is longer than {MAX_URL_CHARACTERS:,} characters")
+    is_name = text.startswith(CELL) or not is_http(text)
+    names = [text] if is_name else list(dict.fromkeys([text, *names_of(text, config)]))
+    if exact := await targets.of_url(db, names, spider):
+        return {"exact": [_summary(row) for row in exact], "near": []}
+    near = await target_settings.beginning_with(db, names, spider)
+    if not near and not is_name:
+        near = await targets.of_url(db, await nearest(db, text, ("targets",)), spider)
+    return {"exact": [], "near": [_summary(row) for row in near]}
+
+
+def _summary(row: Document) -> TargetSummary:
+    return {
+        "id": target_id(row["_id"]),
+        "spider": row["spider"],
+        "url": row["url"],
+        "kind": row["kind"],
+        "outcome": row.get("outcome"),
+        "visited_at": row.get("visited_at"),
+    }
+
+
+def problems_of_limits(target: Document, limits: IntervalLimits, config: Config) -> dict[str, str]:
+    """Return what is wrong with limits for a target, by field; empty if they can be set."""
+    problems: dict[str, str] = {}
+    if not _may_have_limits(target):
+        reason = (
+            "the period of this cell is fixed by its definition"
+            if target["kind"] == Kind.CELL
+            else "the page of a feed post is fetched once"
+        )
+        return {"": f"limits cannot be set: {reason}"}
+    longest = config.longest_hours(feeds=target["kind"] == Kind.FEED)
+    values: dict[str, Any] = {**limits}
+    for name, hours in values.items():
+        if hours is None:
+            continue
+        if not math.isfinite(hours) or hours < MIN_HOURS:
+            problems[name] = f"not valid: {hours:g}. Use {MIN_HOURS:g} hour or more"
+        elif hours > longest:
+            problems[name] = (
+                f"too long: {hours:g} hours. Use {longest:g} hours or less, or raise "
+                "FRESHET_MAX_INTERVAL_HOURS"
+            )
+    least, most = limits["min_hours"], limits["max_hours"]
+    if not problems and least is not None and most is not None and least > most:
+        problems["max_hours"] = "shorter than the minimum. Raise it, or lower the minimum"
+    return problems
+
+
+async def content_of_pair(
+    db: Database, spider: str, url: str, hashes: tuple[str, str]
+) -> tuple[Document, Document]:
+    """Return two versions of a target. Raises ConfigError if one is not stored."""
+    from crawler.storage import versions
+
+    first, second = [await versions.read_version(db, spider, url, name) for name in hashes]
+    if first is None or second is None:
+        raise ConfigError(
+            "version not stored: it was pruned, or the visit stored no content. Choose others"
+        )
+    return first, second

@@ -1,0 +1,222 @@
+"""Queries for the inbox of changes: events of the change log, newest first, and their pages.
+
+Each query reads a bounded number of documents by an index, however long the log is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from bson import ObjectId
+
+from crawler.items import Outcome
+from crawler.storage.accounts.readers import Reader
+from crawler.storage.client import Database, Document
+from crawler.storage.paging import Key, Rows, read_page
+
+# Lower than all ids: nothing at its time comes after it, newest first.
+FIRST_ID = ObjectId("0" * 24)
+NEWEST_FIRST = [("at", -1), ("_id", -1)]
+BY_TIME = [("event", 1), ("at", 1), ("_id", 1)]
+BY_SITE = [("event", 1), ("spider", 1), ("at", 1), ("_id", 1)]
+# Sites whose events the server merges: each is a part of the query.
+MAX_MERGED = 200
+OLDEST_FIRST = (("at", 1), ("_id", 1))
+# Unread changes of one page that are joined; the net difference begins before the oldest of them.
+MAX_JOINED = 50
+# Uncompressed bytes. Larger contents are not compared in the inbox.
+MAX_CONTENT_BYTES = 400_000
+# Bytes of all contents that one request reads.
+MAX_BYTES = 40_000_000
+FIELDS: Document = {
+    "spider": 1, "target": 1, "at": 1, "outcome": 1, "diff_size": 1, "content_hash": 1,
+    "reason": 1, "status": 1, "posts_new": 1, "posts_edited": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PageState:
+    """A page before and after some of its changes.
+
+    content_hash: None if the page was not known
+    is_gone:      whether the page did not exist then
+    """
+
+    content_hash: str | None
+    is_gone: bool
+
+
+NEVER_SEEN = PageState(None, is_gone=False)
+
+
+async def newest(
+    db: Database,
+    reader: Reader,
+    until: datetime,
+    limit: int,
+    after: Key | None = None,
+    spider: str | None = None,
+) -> Rows:
+    """Return events up to `until`, newest first, without most of those that a reader has read.
+
+    after:  key (time, `_id`) of the last event of the page before
+    spider: of this spider only
+    """
+    span: Document = {"$lte": until if after is None else min(until, after[0])}
+    if reader.read_until is not None:
+        span["$gt"] = reader.read_until
+    query: Document = {"event": True, "at": span}
+    if after is not None:
+        # The bound above is a part of the key, so that the index begins there.
+        query["$nor"] = [{"at": after[0], "_id": {"$gte": after[1]}}]
+    hint = BY_TIME
+    if spider is not None:
+        query, hint = query | {"spider": spider}, BY_SITE
+    elif reader.sites:
+        query, hint = _by_site(query, reader, await db.targets.distinct("spider"))
+    cursor = db.visits.find(query, FIELDS, hint=hint).sort(NEWEST_FIRST).limit(limit + 1)
+    rows = await cursor.to_list(None)
+    if len(rows) <= limit:
+        return Rows(rows, None)
+    return Rows(rows[:limit], (rows[limit - 1]["at"], rows[limit - 1]["_id"]))
+
+
+def _by_site(
+    query: Document, reader: Reader, spiders: Sequence[str]
+) -> tuple[Document, list[tuple[str, int]]]:
+    """Return a query that begins in each site where its reader is, and the index for it.
+
+    The server merges the sites in order of time. With more than MAX_MERGED sites, it reads the
+    events of all of them instead, and drops those that are read.
+    """
+    if len(spiders) > MAX_MERGED:
+        read = [{"spider": name, "at": {"$lte": at}} for name, at in reader.sites.items()]
+        return query | {"$nor": [*query.get("$nor", ()), *read]}, BY_TIME
+    branches = []
+    for name in spiders:
+        times = [at for at in (reader.read_until, reader.sites.get(name)) if at is not None]
+        since = {"$gt": max(times)} if times else {}
+        branches.append(query | {"spider": name, "at": query["at"] | since})
+    return {"$or": branches} if branches else query, BY_SITE if branches else BY_TIME
+
+
+async def oldest(db: Database, since: datetime | None, until: datetime, limit: int) -> Rows:
+    """Return events after `since` and up to `until`, oldest first."""
+    query: Document = {"event": True, "at": {"$lte": until}}
+    if since is not None:
+        query["at"]["$gt"] = since
+    fields = {"spider": 1, "target": 1, "at": 1}
+    return await read_page(db.visits, query, OLDEST_FIRST, limit, None, fields)
+
+
+async def count(db: Database, since: datetime | None, most: int, spider: str | None = None) -> int:
+    """Return the number of events after `since`, at most `most`."""
+    query: Document = {"event": True}
+    if spider is not None:
+        query["spider"] = spider
+    query["at"] = {"$gt": since} if since is not None else {"$exists": True}
+    return await db.visits.count_documents(query, limit=most)
+
+
+async def by_ids(db: Database, ids: Sequence[ObjectId]) -> list[Document]:
+    """Return events by their ids; unknown ids are left out."""
+    query: Document = {"_id": {"$in": list(ids)}, "event": True}
+    return await db.visits.find(query, FIELDS).to_list(None)
+
+
+async def of_pages(
+    db: Database, ids: Sequence[ObjectId], since: datetime | None, until: datetime
+) -> dict[ObjectId, list[Document]]:
+    """Return for each event all events of its page in a span of time, newest first.
+
+    At most MAX_JOINED for each page.
+    """
+    span: Document = {"$lte": until} if since is None else {"$gt": since, "$lte": until}
+    same: Document = {"$expr": {"$eq": ["$spider", "$$spider"]}}
+    lookup = {
+        "from": "visits",
+        "localField": "target",
+        "foreignField": "target",
+        "let": {"spider": "$spider"},
+        "pipeline": [
+            {"$match": {"event": True, "at": span} | same},
+            {"$sort": {"at": -1}},
+            {"$limit": MAX_JOINED},
+            {"$project": FIELDS},
+        ],
+        "as": "events",
+    }
+    stages: list[Document] = [
+        {"$match": {"_id": {"$in": list(ids)}}},
+        {"$lookup": lookup},
+        {"$project": {"events": 1}},
+    ]
+    rows = await (await db.visits.aggregate(stages)).to_list(None)
+    return {row["_id"]: row["events"] for row in rows}
+
+
+async def before(db: Database, ids: Sequence[ObjectId]) -> dict[ObjectId, PageState]:
+    """Return for each event its page before the event, as the preceding visit left it."""
+    lookup = {
+        "from": "visits",
+        "localField": "target",
+        "foreignField": "target",
+        "let": {"spider": "$spider", "at": "$at"},
+        "pipeline": [
+            {"$match": {"$expr": {"$lt": ["$at", "$$at"]}}},
+            {"$sort": {"at": -1}},
+            {"$match": {"$expr": {"$eq": ["$spider", "$$spider"]}}},
+            {"$limit": 1},
+            {"$project": {"_id": 0, "content_hash": 1, "outcome": 1}},
+        ],
+        "as": "earlier",
+    }
+    stages: list[Document] = [
+        {"$match": {"_id": {"$in": list(ids)}}},
+        {"$lookup": lookup},
+        {"$project": {"earlier": 1}},
+    ]
+    rows = await (await db.visits.aggregate(stages)).to_list(None)
+    return {row["_id"]: _state_of(row["earlier"]) for row in rows}
+
+
+def _state_of(rows: Sequence[Document]) -> PageState:
+    if not rows:
+        return NEVER_SEEN
+    return PageState(rows[0].get("content_hash"), rows[0]["outcome"] == Outcome.GONE)
+
+
+async def contents(db: Database, keys: Sequence[str]) -> dict[str, Document]:
+    """Return stored contents by the `_id` of their versions.
+
+    Contents larger than MAX_CONTENT_BYTES are left out, and all after MAX_BYTES in total.
+    """
+    sizes = await _sizes(db, keys)
+    wanted, total = [], 0
+    for key in keys:
+        size = sizes.get(key, MAX_CONTENT_BYTES + 1)
+        total += size if size <= MAX_CONTENT_BYTES else 0
+        if size <= MAX_CONTENT_BYTES and total <= MAX_BYTES:
+            wanted.append(key)
+    query: Document = {"_id": {"$in": wanted}}
+    rows = db.versions.find(query, {"content": 1})
+    return {row["_id"]: row["content"] async for row in rows if row.get("content") is not None}
+
+
+async def _sizes(db: Database, keys: Sequence[str]) -> dict[str, int]:
+    """Return the uncompressed bytes of versions."""
+    stages: list[Document] = [
+        {"$match": {"_id": {"$in": list(keys)}}},
+        {"$project": {"size": {"$bsonSize": "$$ROOT"}}},
+    ]
+    cursor = await db.versions.aggregate(stages)
+    return {row["_id"]: row["size"] async for row in cursor}
+
+
+async def categories(db: Database, keys: Sequence[str]) -> Mapping[str, list[str]]:
+    """Return the categories of targets by their `_id`, at most ten of each."""
+    query: Document = {"_id": {"$in": list(keys)}, "categories.0": {"$exists": True}}
+    rows = db.targets.find(query, {"categories": {"$slice": 10}})
+    return {row["_id"]: row["categories"] async for row in rows}

@@ -1,0 +1,298 @@
+"""`reading`: which posts of feeds each reader has read, and the unread posts, newest first.
+
+The state is bounded. For each reader and feed it has a time, until which all posts are read, and
+the ids of at most MAX_READ later posts that are read. The entry for all feeds has only a time.
+Posts that Freshet first saw more than MAX_DAYS ago count as read.
+
+A near-duplicate of a post in the same view is folded: only the original is shown. Pages scan posts
+by the time when Freshet first saw them, so that stated dates cannot hide or repeat a post.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pymongo import ReplaceOne
+
+from crawler.storage import feeds as subscriptions
+from crawler.storage.client import Database, Document
+from crawler.storage.paging import Key, read_page
+
+MAX_DAYS = 60
+MAX_READ = 300
+# Rows that a page scans for posts to show, and that the numbers of unread posts count.
+SCANNED, BATCH = 4000, 250
+COUNTED = 2000
+# Feeds of a folder that one page shows; each has its own range in the index.
+MAX_FEEDS = 2000
+MAX_COPIES = 200
+EXCERPT = 300
+NEWEST_FIRST = (("first_seen", -1), ("_id", -1))
+OF_FEEDS: Document = {"guid": {"$exists": True}}
+ALL_FEEDS = ""
+FIELDS = (
+    "spider", "feed", "title", "url", "published", "first_seen", "changed_at", "duplicate_of",
+    "cluster",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FeedReading:
+    """What a reader has read of a feed. until: time; read: ids of later posts."""
+
+    until: datetime
+    read: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader has read. until: of all feeds; feeds: by the `_id` of the feed."""
+
+    reader: str
+    until: datetime
+    feeds: Mapping[str, FeedReading] = field(default_factory=dict)
+
+    def has_read(self, post: Document) -> bool:
+        """Return whether a post is read."""
+        if post["first_seen"] <= self.until:
+            return True
+        of_feed = self.feeds.get(feed_of(post))
+        return of_feed is not None and (
+            post["first_seen"] <= of_feed.until or post["_id"] in of_feed.read
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The posts that a page is about. feeds: `_id`s of their feeds; None: all feeds."""
+
+    feeds: frozenset[str] | None = None
+
+    def has(self, post: Document) -> bool:
+        """Return whether a post is in the view."""
+        return "feed" in post and (self.feeds is None or feed_of(post) in self.feeds)
+
+
+@dataclass(frozen=True, slots=True)
+class River:
+    """A part of the posts, newest first. last: key after which to continue; None: at the end.
+
+    posts:  documents with FIELDS and `excerpt`
+    copies: near-duplicates by the `_id` of their original
+    counts: number of copies by the `_id` of the original
+    """
+
+    posts: list[Document]
+    last: Key | None
+    copies: dict[str, list[Document]]
+    counts: dict[str, int]
+
+
+def feed_of(post: Document) -> str:
+    """Return the `_id` of a post's feed in `targets` and `feeds`."""
+    return f"{post['spider']} {post['feed']}"
+
+
+async def reading_of(db: Database, reader: str, now: datetime) -> Reading:
+    """Return what a reader has read."""
+    until, feeds = now - timedelta(days=MAX_DAYS), {}
+    async for row in db.reading.find({"reader": reader}):
+        if row["feed"] == ALL_FEEDS:
+            until = max(until, row["until"])
+        else:
+            feeds[row["feed"]] = FeedReading(row["until"], frozenset(row["read"]))
+    return Reading(reader, until, feeds)
+
+
+async def feeds_within(db: Database, folder: str) -> frozenset[str]:
+    """Return the `_id`s of the feeds in a folder and the folders below it, at most MAX_FEEDS."""
+    query = {"kind": subscriptions.FEED} | subscriptions.within(folder)
+    cursor = db.targets.find(query, {"_id": 1}).limit(MAX_FEEDS)
+    return frozenset([row["_id"] async for row in cursor])
+
+
+async def river(
+    db: Database,
+    view: View,
+    reading: Reading | None,
+    limit: int,
+    after: Key | None = None,
+) -> River:
+    """Return posts of a view, newest first, without folded copies.
+
+    reading: leave out what this reader has read; None: return all posts
+
+    A page may have fewer posts than `limit` though there are more: it scans at most SCANNED posts.
+    """
+    query = OF_FEEDS | _of_view(view)
+    if reading is not None:
+        query |= {"first_seen": {"$gt": _earliest(view, reading)}}
+    found: list[Document] = []
+    last = after
+    for _ in range(SCANNED // BATCH):
+        page = await read_page(db.posts, query, NEWEST_FIRST, BATCH, last, dict.fromkeys(FIELDS, 1))
+        kept = [post for post in page.rows if reading is None or not reading.has_read(post)]
+        folded = await _folded(db, view, kept)
+        found += [post for post in kept if post["_id"] not in folded]
+        last = page.last
+        if len(found) > limit:
+            found = found[:limit]
+            last = (found[-1]["first_seen"], found[-1]["_id"])
+        if last is None or len(found) == limit:
+            break
+    await _add_excerpts(db, found)
+    copies, counts = await _copies(db, [post["_id"] for post in found])
+    return River(found, last, copies, counts)
+
+
+def _of_view(view: View) -> Document:
+    if view.feeds is None:
+        return {}
+    pairs = [key.partition(" ")[::2] for key in view.feeds]
+    return {
+        "spider": {"$in": sorted({spider for spider, _ in pairs})},
+        "feed": {"$in": sorted({url for _, url in pairs})},
+    }
+
+
+def _earliest(view: View, reading: Reading) -> datetime:
+    """Return the time until which a reader has read all posts of a view."""
+    if view.feeds is None:
+        return reading.until
+    nothing = FeedReading(reading.until)
+    times = [reading.feeds.get(key, nothing).until for key in view.feeds]
+    return max(reading.until, min(times, default=reading.until))
+
+
+async def _folded(db: Database, view: View, posts: Sequence[Document]) -> set[str]:
+    """Return the posts whose original is in the view, too."""
+    of = {post["_id"]: post["duplicate_of"] for post in posts if "duplicate_of" in post}
+    if not of:
+        return set()
+    cursor = db.posts.find({"_id": {"$in": list(set(of.values()))}}, {"spider": 1, "feed": 1})
+    inside = {post["_id"] async for post in cursor if view.has(post)}
+    return {copy for copy, original in of.items() if original in inside}
+
+
+async def _add_excerpts(db: Database, posts: list[Document]) -> None:
+    is_text = {"$eq": [{"$type": "$text"}, "string"]}
+    excerpt = {"$cond": [is_text, {"$substrCP": ["$text", 0, EXCERPT]}, ""]}
+    cursor = db.posts.find({"_id": {"$in": [post["_id"] for post in posts]}}, {"excerpt": excerpt})
+    excerpts = {row["_id"]: row["excerpt"] async for row in cursor}
+    for post in posts:
+        post["excerpt"] = excerpts.get(post["_id"], "")
+
+
+async def _copies(
+    db: Database, originals: list[str]
+) -> tuple[dict[str, list[Document]], dict[str, int]]:
+    """Return some copies, and the number of all copies, by original."""
+    query: Document = {"duplicate_of": {"$in": originals}}
+    rows: dict[str, list[Document]] = {}
+    async for row in db.posts.find(query, dict.fromkeys(FIELDS, 1)).limit(MAX_COPIES):
+        rows.setdefault(row["duplicate_of"], []).append(row)
+    stages = [{"$match": query}, {"$group": {"_id": "$duplicate_of", "copies": {"$sum": 1}}}]
+    counts = {row["_id"]: row["copies"] async for row in await db.posts.aggregate(stages)}
+    return rows, counts
+
+
+async def unread_counts(db: Database, reading: Reading) -> dict[str, int]:
+    """Count unread posts by feed, among the newest COUNTED, without near-duplicates."""
+    query = OF_FEEDS | {"first_seen": {"$gt": reading.until}}
+    fields = {"spider": 1, "feed": 1, "first_seen": 1, "duplicate_of": 1}
+    numbers: dict[str, int] = {}
+    cursor = db.posts.find(query, fields).sort(list(NEWEST_FIRST)).limit(COUNTED)
+    async for post in cursor:
+        if "duplicate_of" not in post and not reading.has_read(post):
+            key = feed_of(post)
+            numbers[key] = numbers.get(key, 0) + 1
+    return numbers
+
+
+async def titles(db: Database, keys: Collection[str]) -> dict[str, str]:
+    """Return the titles of feeds by `_id`, else their URLs."""
+    cursor = db.targets.find({"_id": {"$in": list(keys)}}, {"url": 1, "title": 1})
+    named = {row["_id"]: (row.get("title"), row["url"]) async for row in cursor}
+    monitors = db.feeds.find({"_id": {"$in": list(keys)}}, {"title": 1})
+    own = {row["_id"]: row.get("title") async for row in monitors}
+    return {key: title or own.get(key) or url for key, (title, url) in named.items()}
+
+
+async def post_of(db: Database, key: str) -> Document | None:
+    """Return a post; None if it is not stored."""
+    return await db.posts.find_one({"_id": key}, {"words": 0, "link": 0})
+
+
+async def copies_of(db: Database, key: str, limit: int) -> list[Document]:
+    """Return copies of a post."""
+    cursor = db.posts.find({"duplicate_of": key}, dict.fromkeys(FIELDS, 1))
+    return await cursor.limit(limit).to_list(None)
+
+
+async def versions_of(db: Database, post: Document, limit: int) -> list[Document]:
+    """Return the newest versions of a post with their contents, newest first."""
+    target = post["_id"].removeprefix(f"{post['spider']} ")
+    query = {"target": target, "spider": post["spider"]}
+    return await db.versions.find(query).sort("at", -1).limit(limit).to_list(None)
+
+
+async def mark_read(db: Database, reading: Reading, post: Document) -> None:
+    """Record that a reader has read a post.
+
+    If MAX_READ posts of the feed are recorded, all posts until the middle one of them become read.
+    """
+    if reading.has_read(post):
+        return
+    key = feed_of(post)
+    state = reading.feeds.get(key, FeedReading(reading.until))
+    until, read = max(state.until, reading.until), {*state.read, post["_id"]}
+    if len(read) > MAX_READ:
+        cursor = db.posts.find({"_id": {"$in": list(read)}}, {"first_seen": 1})
+        times = {row["_id"]: row["first_seen"] async for row in cursor}
+        until = max(until, sorted(times.values())[len(times) // 2]) if times else until
+        read = {id_ for id_, at in times.items() if at > until}
+    await _put(db, reading.reader, {key: FeedReading(until, frozenset(read))})
+
+
+async def mark_unread(db: Database, reading: Reading, post: Document) -> bool:
+    """Record that a reader has not read a post; False if older posts count as read together."""
+    state = reading.feeds.get(feed_of(post))
+    if state is None or post["_id"] not in state.read:
+        return not reading.has_read(post)
+    left = FeedReading(state.until, state.read - {post["_id"]})
+    await _put(db, reading.reader, {feed_of(post): left})
+    return True
+
+
+async def mark_all_read(db: Database, reading: Reading, view: View, until: datetime) -> None:
+    """Record that a reader has read all posts of a view that were first seen until a time."""
+    if view.feeds is None:
+        until = max(until, reading.until)
+        await _put(db, reading.reader, {ALL_FEEDS: FeedReading(until)})
+        done: Iterable[str] = (key for key, state in reading.feeds.items() if state.until <= until)
+        # Only the ids of posts that are newer still matter.
+        await db.reading.delete_many(
+            {"reader": reading.reader, "feed": {"$in": list(done)}, "read": []}
+        )
+        return
+    nothing = FeedReading(reading.until)
+    states = {}
+    for key in view.feeds:
+        state = reading.feeds.get(key, nothing)
+        states[key] = FeedReading(max(until, state.until), frozenset())
+        if state.read:
+            query = {"_id": {"$in": list(state.read)}, "first_seen": {"$gt": until}}
+            later = await db.posts.distinct("_id", query)
+            states[key] = FeedReading(max(until, state.until), frozenset(later))
+    await _put(db, reading.reader, states)
+
+
+async def _put(db: Database, reader: str, states: Mapping[str, FeedReading]) -> None:
+    writes = []
+    for key, state in states.items():
+        row = {"reader": reader, "feed": key, "until": state.until, "read": sorted(state.read)}
+        writes.append(ReplaceOne({"_id": f"{reader} {key}"}, row, upsert=True))
+    if writes:
+        await db.reading.bulk_write(writes, ordered=False)

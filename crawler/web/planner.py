@@ -1,0 +1,227 @@
+"""Runs the planning jobs of the web app, one at a time, each in a subprocess.
+
+A job may take minutes and a gigabyte. Its subprocess neither slows down the app nor keeps memory.
+Only small results stay here: one curve for each objective, and the last result of each kind of job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+import crawler
+from crawler.config import Config
+from crawler.errors import Busy
+from crawler.planning.budget_curve import BudgetCurve
+from crawler.planning.budget_moves import BudgetPreview
+from crawler.planning.job_orders import APPLY, CURVE, PREVIEW, SIMULATE, JobOrder, Kind
+from crawler.utils.process import end_tasks
+
+logger = logging.getLogger(__name__)
+ROOT = Path(crawler.__file__).resolve().parents[1]
+COMMAND = (sys.executable, "-m", "crawler.planning.jobs")
+# The history grows and plans change, so a curve is computed again after this time.
+CURVE_SECONDS = 600.0
+# Time after a failure in which showing the page does not start the job again.
+RETRY_SECONDS = 30.0
+MAX_JOB_SECONDS = 3600.0
+# Largest result: a curve of MAX_SITES sites, or a simulation with the visits of each week.
+MAX_LINE_BYTES = 32_000_000
+TITLES: Mapping[Kind, str] = {
+    CURVE: "Computing the curve",
+    PREVIEW: "Dry run",
+    APPLY: "Applying the plan",
+    SIMULATE: "Simulation",
+}
+RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
+    CURVE: TypeAdapter(BudgetCurve), PREVIEW: TypeAdapter(BudgetPreview),
+}  # fmt: skip
+
+State = Literal["running", "done", "failed", "cancelled"]
+
+
+@dataclass(slots=True)
+class Job:
+    """A planning job.
+
+    by:     name of the user
+    result: of the kind; None until the job is done
+    error:  what went wrong, one line
+    """
+
+    id: str
+    kind: Kind
+    by: str
+    started: datetime
+    order: JobOrder
+    state: State = "running"
+    progress: str = "starting"
+    result: Any = None
+    error: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return what the job does."""
+        return TITLES[self.kind]
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the job has not ended."""
+        return self.state == "running"
+
+    @property
+    def can_be_cancelled(self) -> bool:
+        """Return whether the job may be cancelled: a plan is applied as a whole or not at all."""
+        return self.is_running and self.kind != APPLY
+
+
+class Planner:
+    """Starts, watches and cancels jobs, and keeps their last results."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.job: Job | None = None
+        self._done: dict[Kind, Job] = {}
+        self._failed: dict[Kind, Job] = {}
+        self._curves: dict[str, tuple[float, BudgetCurve]] = {}
+        self._failed_at = -RETRY_SECONDS
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    def last(self, kind: Kind) -> Job | None:
+        """Return the last job of a kind that was done since the app was started."""
+        return self._done.get(kind)
+
+    @property
+    def failed(self) -> list[Job]:
+        """Return the failed and cancelled jobs after which no other of their kind was started."""
+        return list(self._failed.values())
+
+    def curve(self, objective: str) -> BudgetCurve | None:
+        """Return the curve for an objective; None if it must be computed."""
+        at, curve = self._curves.get(objective, (0.0, None))
+        if curve is not None and time.monotonic() - at > CURVE_SECONDS:
+            del self._curves[objective]
+            return None
+        return curve
+
+    def want_curve(self, objective: str, by: str, now: datetime) -> None:
+        """Start computing a curve, unless a job is running or the curve failed a moment ago."""
+        is_busy = self.job is not None and self.job.is_running
+        if not is_busy and time.monotonic() - self._failed_at > RETRY_SECONDS:
+            self.start(CURVE, by, now, objective=objective)
+
+    def forget_curves(self) -> None:
+        """Compute curves again when they are needed."""
+        self._curves.clear()
+        self._failed_at = -RETRY_SECONDS
+
+    def start(self, kind: Kind, by: str, now: datetime, **options: Any) -> Job:
+        """Start a job with options of JobOrder; raises Busy while another one is running."""
+        if self.job is not None and self.job.is_running:
+            how = "Wait for it" if self.job.kind == APPLY else "Wait for it, or cancel it"
+            raise Busy(f"Another job is running: {self.job.title.lower()} ({self.job.by}). {how}.")
+        order = JobOrder(kind=kind, config=self._config.model_dump(mode="json"), **options)
+        self._failed.pop(kind, None)
+        self.job = job = Job(secrets.token_hex(8), kind, by, now, order)
+        self._task = asyncio.create_task(self._run(job))
+        return job
+
+    async def cancel(self, job_id: str) -> None:
+        """Cancel the job with this id, if it is still running and may be cancelled."""
+        job, task = self.job, self._task
+        if job is None or task is None or job.id != job_id or not job.can_be_cancelled:
+            return
+        job.state, job.progress = "cancelled", ""
+        await end_tasks(task)
+
+    async def close(self) -> None:
+        """End the running job; a plan that is being applied is completed by the next replan."""
+        if self._task is not None:
+            await end_tasks(self._task)
+
+    async def _run(self, job: Job) -> None:
+        try:
+            async with asyncio.timeout(MAX_JOB_SECONDS):
+                await self._converse(job)
+        except TimeoutError:
+            job.error = f"The job took more than {MAX_JOB_SECONDS / 60:.0f} minutes"
+        except (OSError, ValueError) as error:
+            logger.exception("Planning job failed: %s", job.kind)
+            job.error = f"The job could not be run: {error}"
+        finally:
+            await self._end_process()
+            if job.is_running:
+                job.state = "failed" if job.error or job.result is None else "done"
+                if job.state == "failed":
+                    job.error = job.error or (
+                        "The job ended unexpectedly. The log of scrapy web has the details"
+                    )
+            self._keep(job)
+
+    def _keep(self, job: Job) -> None:
+        """Keep the result of an ended job, or its error."""
+        if job.state != "done":
+            self._failed[job.kind] = job
+            if job.kind == CURVE:
+                self._failed_at = time.monotonic()
+        elif job.kind == CURVE:
+            self._curves[str(job.order.objective)] = time.monotonic(), job.result
+            job.result = None
+        else:
+            self._done[job.kind] = job
+        if job.kind == APPLY and job.state == "done":
+            self.forget_curves()
+            # It describes moves that have been made.
+            self._done.pop(PREVIEW, None)
+
+    async def _converse(self, job: Job) -> None:
+        """Start the subprocess, send the order, and read messages until it ends."""
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        # In its own session: Ctrl+C at a terminal reaches only the app, which ends the job.
+        self._process = process = await asyncio.create_subprocess_exec(
+            *COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, limit=MAX_LINE_BYTES,
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(job.order.model_dump_json().encode() + b"\n")
+        while line := await process.stdout.readline():
+            message = await asyncio.to_thread(_message_of, job.kind, line)
+            job.progress = message.get("progress", job.progress)
+            job.error = message.get("error", job.error)
+            job.result = message.get("result", job.result)
+
+    async def _end_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+        if process.stdin is not None:
+            process.stdin.close()
+        await process.wait()
+
+
+def _message_of(kind: Kind, line: bytes) -> dict[str, Any]:
+    """Parse a message of the subprocess."""
+    message: dict[str, Any] = json.loads(line)
+    if "result" in message and kind in RESULTS:
+        message["result"] = RESULTS[kind].validate_python(message["result"])
+    return message

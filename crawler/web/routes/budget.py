@@ -1,0 +1,345 @@
+"""The budget: what any number of requests a day would give, and the plan for one of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from pydantic import BaseModel, Field, field_validator
+from starlette.responses import Response
+
+from crawler.errors import Busy, ConfigError
+from crawler.planning.budget_curve import (
+    BudgetCurve,
+    BudgetForecast,
+    Objective,
+    forecast,
+    sample_points,
+    usual_budget,
+)
+from crawler.planning.job_orders import APPLY, POLICY_NAMES, PREVIEW, SIMULATE, Kind, Policy
+from crawler.utils.text import rounded_up
+from crawler.utils.time import per_day
+from crawler.web.auth import EditorDep, UserDep
+from crawler.web.dependencies import NowDep, StoreDep
+from crawler.web.forms import Form
+from crawler.web.pages import page, path_to, redirect_to
+from crawler.web.planner import Job, Planner
+
+router = APIRouter()
+api = APIRouter(prefix="/budget", tags=["budget"])
+MAX_BUDGET_CHARACTERS = 40
+MAX_BUDGET = 1e9
+
+
+def _planner(request: Request) -> Planner:
+    planner: Planner = request.app.state.planner
+    return planner
+
+
+PlannerDep = Annotated[Planner, Depends(_planner)]
+ObjectiveQuery = Annotated[Objective, Query(description="objective of the plan")]
+BudgetText = Annotated[
+    str,
+    Query(max_length=MAX_BUDGET_CHARACTERS, description="requests a day, such as 265 or 265/day"),
+]
+
+
+class Choice(BaseModel):
+    """A budget and an objective; the budget None is the current one."""
+
+    budget: float | None = Field(None, description="requests a day, such as 265 or 265/day")
+    objective: Objective = Field("balanced", description="objective of the plan")
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def parsed(cls, value: Any) -> float | None:
+        """Return a number of requests a day."""
+        text = str(value if value is not None else "").strip()
+        if not text:
+            return None
+        if len(text) > MAX_BUDGET_CHARACTERS:
+            raise ValueError("too long. Examples: 265, 265/day, 0.5")
+        budget = per_day(text)
+        if not 0 < budget <= MAX_BUDGET:
+            raise ValueError("must be more than 0 and at most 1,000,000,000")
+        return budget
+
+
+class SimulationChoice(Choice):
+    """Policies to compare on the own history."""
+
+    policies: list[Policy] = Field(
+        ["optimal", "uniform"],
+        min_length=1,
+        max_length=len(POLICY_NAMES),
+        description="policies to compare",
+    )
+
+
+class Application(BaseModel):
+    """The dry run whose plan is applied."""
+
+    preview: str = Field(max_length=64, description="id of the job of the dry run")
+
+
+class JobState(BaseModel):
+    """The state of a job."""
+
+    id: str = Field(description="id of the job")
+    kind: Kind = Field(description="what the job does")
+    by: str = Field(description="name of the user who started it")
+    started: datetime = Field(description="start of the job")
+    state: str = Field(description="running, done, failed or cancelled")
+    progress: str = Field(description="what a running job is doing")
+    error: str = Field(description="what went wrong; empty if nothing did")
+    result: Any = Field(None, description="result of the job; null until it is done")
+
+
+class Jobs(BaseModel):
+    """The latest job, and the last one of each kind that was done."""
+
+    latest: JobState | None = Field(description="running or latest job")
+    preview: JobState | None = Field(description="last dry run")
+    apply: JobState | None = Field(description="last plan that was applied")
+    simulate: JobState | None = Field(description="last simulation")
+
+
+@router.get("/budget", name="budget.index")
+async def index(
+    request: Request, user: UserDep, _: StoreDep, now: NowDep, planner: PlannerDep,
+    budget: str = "", objective: str = "balanced",
+) -> Response:  # fmt: skip
+    """Show the curve, and what a budget would give."""
+    form = Form.of({"budget": budget, "objective": objective})
+    return _page(request, planner, user.name, now, form)
+
+
+@router.get("/budget/jobs", name="budget.jobs")
+async def jobs_panel(request: Request, _: UserDep, now: NowDep, planner: PlannerDep) -> Response:
+    """Show the running job and the last results, for a page that waits for a job."""
+    response = page(request, "budget/jobs.html", **_jobs_context(planner), now=now)
+    if planner.job is None or not planner.job.is_running:
+        # The job has ended: load the page with its result.
+        response.headers["HX-Refresh"] = "true"
+    return response
+
+
+@router.post("/budget/again", name="budget.again")
+async def compute_again(request: Request, _: EditorDep, planner: PlannerDep) -> Response:
+    """Compute the curve again from the current history."""
+    form = await Form.read(request)
+    planner.forget_curves()
+    return _back(request, form)
+
+
+@router.post("/budget/preview", name="budget.preview")
+async def preview(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
+    """Start a dry run."""
+    form = await Form.read(request)
+    choice = form.parse(Choice)
+    if choice is not None and choice.budget is None:
+        form.reject("budget", "is missing. Enter requests a day, such as 265")
+    if choice is None or not form.is_valid:
+        return _page(request, planner, user.name, now, form, 422)
+    request.state.audit = f"dry run: {choice.budget:g} requests a day, {choice.objective}"
+    try:
+        planner.start(PREVIEW, user.name, now, **choice.model_dump())
+    except Busy as error:
+        form.reject("", error)
+        return _page(request, planner, user.name, now, form, 409)
+    return _back(request, form)
+
+
+@router.post("/budget/apply", name="budget.apply")
+async def apply(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
+    """Start the replan of the last dry run."""
+    form = await Form.read(request)
+    application = form.parse(Application)
+    try:
+        job = _apply(planner, application.preview if application else "", user.name, now)
+    except (Busy, ConfigError) as error:
+        form.reject("", error)
+        return _page(request, planner, user.name, now, form, 409)
+    request.state.audit = f"replan: {job.order.budget:g} requests a day, {job.order.objective}"
+    return _back(request, form)
+
+
+@router.post("/budget/simulate", name="budget.simulate")
+async def simulate(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
+    """Start a simulation of policies on the own history."""
+    form = await Form.read(request)
+    if "policies" not in form.values:
+        form.reject("policies", "Choose at least one policy")
+    choice = form.parse(SimulationChoice)
+    if choice is None or not form.is_valid:
+        return _page(request, planner, user.name, now, form, 422)
+    request.state.audit = f"simulation: {', '.join(choice.policies)}"
+    try:
+        planner.start(SIMULATE, user.name, now, **choice.model_dump())
+    except Busy as error:
+        form.reject("", error)
+        return _page(request, planner, user.name, now, form, 409)
+    return _back(request, form)
+
+
+@router.post("/budget/cancel", name="budget.cancel")
+async def cancel(request: Request, _: EditorDep, planner: PlannerDep) -> Response:
+    """Cancel the running job."""
+    form = await Form.read(request)
+    await planner.cancel(form["job"])
+    return _back(request, form)
+
+
+def _apply(planner: Planner, preview_id: str, by: str, now: datetime) -> Job:
+    """Start applying a dry run; raises Busy, and ConfigError if it is not the last one."""
+    last = planner.last(PREVIEW)
+    if last is None or last.id != preview_id or last.result is None:
+        raise ConfigError("This is not the last dry run. Make the dry run again.")
+    order, result = last.order, last.result
+    return planner.start(
+        APPLY, by, now, budget=order.budget, objective=order.objective, plans=result["plans"]
+    )
+
+
+def _back(request: Request, form: Form) -> Response:
+    """Return to the page with the same budget."""
+    kept = {name: form[name] for name in ("budget", "objective") if form[name]}
+    query = f"?{urlencode(kept)}" if kept else ""
+    return redirect_to(request, path_to(request, "budget.index") + query)
+
+
+def _page(
+    request: Request, planner: Planner, by: str, now: datetime, form: Form, status: int = 200
+) -> Response:
+    """Show the page with the choice of a form, or with its problems."""
+    shown = Form.of({name: form[name] for name in ("budget", "objective")})
+    choice = shown.parse(Choice)
+    for name, problem in shown.problems.items():
+        form.reject(name, problem)
+    objective: Objective = choice.objective if choice else "balanced"
+    curve = planner.curve(objective)
+    if curve is None:
+        planner.want_curve(objective, by, now)
+    result = None
+    if curve is not None:
+        budget = choice.budget if choice and choice.budget else usual_budget(curve)
+        try:
+            result = forecast(curve, budget)
+        except ConfigError as error:
+            form.reject("budget", error)
+            result = forecast(curve, curve["requests_per_day"][0])
+        if not form["budget"]:
+            form.values["budget"] = f"{budget:.6g}"
+    if status == 200 and not form.is_valid:
+        status = 422
+    return page(
+        request, "budget/index.html", fragment="figures", status=status, form=form, curve=curve,
+        least=rounded_up(curve["requests_per_day"][0]) if curve else "",
+        forecast=result, objective=objective, policies=POLICY_NAMES,
+        chosen=form.lists.get("policies", ["optimal", "uniform"]),
+        points=sample_points(curve) if curve else [], **_jobs_context(planner),
+    )  # fmt: skip
+
+
+def _jobs_context(planner: Planner) -> dict[str, Any]:
+    return {
+        "job": planner.job,
+        "failed": planner.failed,
+        "preview": planner.last(PREVIEW),
+        "applied": planner.last(APPLY),
+        "simulation": planner.last(SIMULATE),
+    }
+
+
+@api.get("", name="budget.api")
+async def curve(
+    user: UserDep, now: NowDep, planner: PlannerDep, objective: ObjectiveQuery = "balanced"
+) -> BudgetCurve:
+    """Return the expected results for a range of budgets.
+
+    While the curve is computed, the status is 503. Ask again after the time in Retry-After.
+    """
+    return _curve_or_later(planner, objective, user.name, now)
+
+
+@api.get("/forecast", name="budget.api_forecast")
+async def forecast_of(
+    user: UserDep, now: NowDep, planner: PlannerDep, budget: BudgetText,
+    objective: ObjectiveQuery = "balanced",
+) -> BudgetForecast:  # fmt: skip
+    """Return the expected results of a budget, by site, next to the current schedules."""
+    try:
+        choice = Choice.model_validate({"budget": budget, "objective": objective})
+    except ValueError:
+        raise HTTPException(
+            422, f"budget: invalid request rate: {budget!r}. Example: 265"
+        ) from None
+    found = _curve_or_later(planner, objective, user.name, now)
+    return forecast(found, choice.budget or usual_budget(found))
+
+
+def _curve_or_later(planner: Planner, objective: str, by: str, now: datetime) -> BudgetCurve:
+    found = planner.curve(objective)
+    if found is None:
+        planner.want_curve(objective, by, now)
+        job = planner.job
+        detail = f"The curve is not ready: {job.error or job.progress}" if job else "Not ready"
+        raise HTTPException(503, detail, {"Retry-After": "2"})
+    return found
+
+
+@api.get("/jobs", name="budget.api_jobs")
+async def jobs(_: UserDep, planner: PlannerDep) -> Jobs:
+    """Return the latest job, and the last results."""
+    return Jobs(
+        latest=_state(planner.job),
+        preview=_state(planner.last(PREVIEW)),
+        apply=_state(planner.last(APPLY)),
+        simulate=_state(planner.last(SIMULATE)),
+    )
+
+
+@api.post("/preview", name="budget.api_preview", status_code=202)
+async def start_preview(
+    choice: Choice, user: EditorDep, now: NowDep, planner: PlannerDep
+) -> JobState:
+    """Start a dry run of a replan; its result is BudgetPreview."""
+    if choice.budget is None:
+        raise ConfigError("budget: is missing. Example: 265")
+    return _started(planner.start(PREVIEW, user.name, now, **choice.model_dump()))
+
+
+@api.post("/apply", name="budget.api_apply", status_code=202)
+async def start_apply(
+    application: Application, user: EditorDep, now: NowDep, planner: PlannerDep
+) -> JobState:
+    """Start the replan of the last dry run, as `scrapy replan` does."""
+    return _started(_apply(planner, application.preview, user.name, now))
+
+
+@api.post("/simulate", name="budget.api_simulate", status_code=202)
+async def start_simulation(
+    choice: SimulationChoice, user: EditorDep, now: NowDep, planner: PlannerDep
+) -> JobState:
+    """Start `scrapy simulate pages --history`; its result is that of the command."""
+    return _started(planner.start(SIMULATE, user.name, now, **choice.model_dump()))
+
+
+@api.post("/jobs/{job_id}/cancel", name="budget.api_cancel")
+async def cancel_job(job_id: str, _: EditorDep, planner: PlannerDep) -> Jobs:
+    """Cancel a running job, except one that applies a plan."""
+    await planner.cancel(job_id)
+    return await jobs(_, planner)
+
+
+def _started(job: Job) -> JobState:
+    state = _state(job)
+    assert state is not None
+    return state
+
+
+def _state(job: Job | None) -> JobState | None:
+    return None if job is None else JobState.model_validate(job, from_attributes=True)

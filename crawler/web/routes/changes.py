@@ -1,0 +1,453 @@
+"""The inbox of changes: what changed since the reader last looked, marks, mutes, the Atom feed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime
+from typing import Annotated, Literal
+
+from bson import ObjectId
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from pydantic import AwareDatetime, BaseModel, Field, StringConstraints, field_validator
+from starlette.responses import Response
+
+from crawler.errors import ConfigError
+from crawler.reports import inbox_marks
+from crawler.reports.inbox import (
+    KINDS,
+    MAX_COUNTED,
+    Entry,
+    Filters,
+    InboxPage,
+    count_unread,
+    read_feed,
+    read_inbox,
+)
+from crawler.reports.inbox_detail import PageChange, page_change
+from crawler.storage import targets
+from crawler.storage.accounts import readers, users
+from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader
+from crawler.storage.accounts.schemas import MAX_MUTES, Scope
+from crawler.storage.store import Store
+from crawler.web.atom import MEDIA_TYPE, atom_feed
+from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
+from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
+from crawler.web.forms import Form
+from crawler.web.pages import not_found, page, path_to, redirect_to
+
+router = APIRouter(prefix="/changes")
+api = APIRouter(prefix="/changes", tags=["changes"])
+FEED_ENTRIES = 50
+MAX_EVENTS = inbox_marks.MAX_EVENTS
+# A secret is longer than this by far; so are no tokens of other kinds.
+MAX_SECRET = 100
+# Characters of a URL from which a pattern is made; longer URLs are cut.
+MAX_SUGGESTED = 300
+EventId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
+
+
+def _own(user: UserDep) -> User:
+    """Return a user who may change their own marks; tokens need the scope `write`."""
+    if Scope.WRITE not in user.scopes:
+        raise HTTPException(403, "Not allowed: read-only token")
+    return user
+
+
+OwnDep = Annotated[User, Depends(_own)]
+
+
+def _filters(
+    site: Annotated[str, Query(max_length=200, description="name of the site")] = "",
+    category: Annotated[str, Query(max_length=500, description="category of the page")] = "",
+    field: Annotated[str, Query(max_length=200, description="name of a field that differs")] = "",
+    kind: Annotated[
+        Literal["", "new", "changed", "gone", "back"], Query(description="kind of the net change")
+    ] = "",
+    q: Annotated[str, Query(max_length=500, description="part of the URL, in any case")] = "",
+    size: Annotated[
+        int | Literal[""], Query(description="minimum number of characters that differ")
+    ] = "",
+) -> Filters:
+    return Filters(site, category.strip(), field.strip(), kind, q.strip(), max(0, size or 0))
+
+
+FiltersDep = Annotated[Filters, Depends(_filters)]
+
+
+async def _read(
+    store: Store, reader: Reader, filters: Filters, place: Place, now: datetime
+) -> tuple[InboxPage, str | None]:
+    """Return a page of the inbox and the cursor of the next one."""
+    until, after = now, None
+    if place.after is not None:
+        match place.after:
+            case (datetime() as until, datetime() as at, ObjectId() as event):
+                after = at, event
+            case _:
+                raise HTTPException(422, "cursor: not a cursor of this list")
+    found = await read_inbox(store.db, reader, filters, place.limit, until, after)
+    return found, cursor_of((until, *found.last)) if found.last else None
+
+
+@router.get("", name="changes.index")
+async def index(
+    request: Request, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
+    filters: FiltersDep, marked: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:  # fmt: skip
+    """Show the unread changes."""
+    reader = await readers.load(store.db, user.name)
+    found, after = await _read(store, reader, filters, place, now)
+    return page(
+        request, "changes/index.html", fragment="changes", inbox=found, next=after, place=place,
+        filters=filters, reader=reader, marked=marked, kinds=KINDS,
+        sites=await targets.spiders(store.db), most=MAX_COUNTED,
+        unread=await count_unread(store.db, reader, filters.site),
+        here=_query(request), fields=_names(found, "fields"),
+        categories=_names(found, "categories"),
+    )  # fmt: skip
+
+
+def _names(found: InboxPage, key: Literal["fields", "categories"]) -> list[str]:
+    """Return the fields or categories of the shown entries, as suggestions for filters."""
+    return sorted({name for entry in found.entries for name in entry[key]})
+
+
+def _query(request: Request) -> str:
+    """Return the path of this list, to come back to it after a mark."""
+    url = request.url.remove_query_params("marked")
+    return url.path + (f"?{url.query}" if url.query else "")
+
+
+class ChangePage(BaseModel):
+    """A part of the unread changes, newest first."""
+
+    entries: list[Entry]
+    muted: int = Field(description="number of changes hidden by patterns among those searched")
+    next: str | None = Field(
+        description="cursor of the next page; null at the end. A page may be empty and have a next "
+        "page, because one page searches at most 2,000 changes"
+    )
+
+
+@api.get("", name="changes.api")
+async def changes(
+    user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep, filters: FiltersDep
+) -> ChangePage:
+    """Return the unread changes, newest first."""
+    reader = await readers.load(store.db, user.name)
+    found, after = await _read(store, reader, filters, place, now)
+    return ChangePage(entries=found.entries, muted=found.muted, next=after)
+
+
+@router.get("/of/{event}", name="changes.page")
+async def detail(request: Request, event: EventId, user: UserDep, store: StoreDep) -> Response:
+    """Show the net change of a page, word by word."""
+    reader = await readers.load(store.db, user.name)
+    change = await page_change(store.db, reader, ObjectId(event))
+    if change is None:
+        raise not_found("Change")
+    return page(request, "changes/detail.html", change=change, entry=change["entry"])
+
+
+class ReadForm(BaseModel):
+    """Which of the shown entries to mark as read; each is the ids of its events."""
+
+    entry: list[str] = Field(default_factory=list, max_length=200)
+    one: str = ""
+    to: str = ""
+    start: AwareDatetime | None = None
+    end: AwareDatetime | None = None
+
+    @field_validator("start", "end", mode="before")
+    @classmethod
+    def _absent(cls, value: object) -> object:
+        return value or None
+
+    def events(self) -> list[ObjectId]:
+        """Return the ids of the events to mark; raises ConfigError."""
+        entries = [entry.split(",") for entry in self.entry]
+        if self.one:
+            entries = [ids for ids in entries if ids[0] == self.one]
+        elif self.to:
+            place = next((n for n, ids in enumerate(entries) if ids[0] == self.to), -1)
+            entries = entries[: place + 1]
+        ids = [each for ids in entries for each in ids]
+        if not all(map(ObjectId.is_valid, ids)) or len(ids) > MAX_EVENTS:
+            raise ConfigError("the list of changes is not valid. Reload the page")
+        return [ObjectId(each) for each in ids]
+
+    def span(self) -> tuple[datetime, datetime] | None:
+        """Return the times between which all events are shown, if all entries are marked."""
+        if self.one or self.to or self.start is None or self.end is None:
+            return None
+        return self.end + inbox_marks.MILLISECOND, self.start
+
+
+@router.post("/read", name="changes.read")
+@for_viewers
+async def mark_read(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
+    """Mark one entry, all entries down to one, or all shown entries as read."""
+    form = await Form.read(request)
+    wanted = form.parse(ReadForm)
+    if wanted is None:
+        raise HTTPException(422, "the list of changes is not valid. Reload the page")
+    marked = await inbox_marks.mark_events(store.db, user.name, wanted.events(), now, wanted.span())
+    request.state.audit = f"marked {marked} as read"
+    return _back(request, form["here"], marked)
+
+
+@router.post("/read-all", name="changes.read_all")
+@for_viewers
+async def mark_all(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
+    """Mark everything as read, or everything of a site."""
+    form = await Form.read(request)
+    wanted = form.parse(ReadAll)
+    if wanted is None:
+        raise HTTPException(422, "until: not a time. Reload the page")
+    await inbox_marks.mark_all(
+        store.db, user.name, min(wanted.until or now, now), now, wanted.site or None
+    )
+    request.state.audit = f"marked everything of {wanted.site or 'all sites'} as read"
+    return _back(request, form["here"], None)
+
+
+def _back(request: Request, here: str, marked: int | None) -> Response:
+    """Return to the list, which says how many pages were marked."""
+    back = here if here.startswith(path_to(request, "changes.index")) else ""
+    path = back or path_to(request, "changes.index")
+    if marked is not None:
+        path += f"{'&' if '?' in path else '?'}marked={marked}"
+    return redirect_to(request, path)
+
+
+class ReadAll(BaseModel):
+    """Changes to mark as read."""
+
+    until: AwareDatetime | None = Field(None, description="up to this time; null: now")
+    site: str = Field("", max_length=200, description="of this site only; empty: of all sites")
+
+
+class ReadEvents(BaseModel):
+    """Entries to mark as read."""
+
+    events: list[EventId] = Field(
+        max_length=MAX_EVENTS, description="`events` of the entries: ids of visits"
+    )
+
+
+class Marked(BaseModel):
+    """The number of pages that were marked as read."""
+
+    pages: int
+
+
+@api.post("/read", name="changes.api_read")
+@for_viewers
+async def api_read(body: ReadEvents, user: OwnDep, store: StoreDep, now: NowDep) -> Marked:
+    """Mark pages as read, up to the given visits."""
+    ids = [ObjectId(event) for event in body.events]
+    return Marked(pages=await inbox_marks.mark_events(store.db, user.name, ids, now))
+
+
+@api.post("/read-all", name="changes.api_read_all", status_code=204)
+@for_viewers
+async def api_read_all(body: ReadAll, user: OwnDep, store: StoreDep, now: NowDep) -> None:
+    """Mark everything as read, or everything of a site."""
+    until = min(body.until or now, now)
+    await inbox_marks.mark_all(store.db, user.name, until, now, body.site or None)
+
+
+@router.get("/settings", name="changes.settings")
+async def settings(
+    request: Request, user: UserDep, store: StoreDep,
+    url: Annotated[str, Query(max_length=MAX_SUGGESTED)] = "",
+) -> Response:  # fmt: skip
+    """Show mutes, the feed, and since when changes are unread. url: to mute, as a suggestion."""
+    pattern = "^" + re.escape(url).replace(r"\-", "-") + ("$" if len(url) < MAX_SUGGESTED else "")
+    form = Form.of({"pattern": pattern if url else ""})
+    return await _settings_page(request, user, store, form)
+
+
+async def _settings_page(
+    request: Request, user: User, store: Store, form: Form, status: int = 200, address: str = ""
+) -> Response:
+    return page(
+        request, "changes/settings.html", status=status, form=form, address=address,
+        reader=await readers.load(store.db, user.name), max_mutes=MAX_MUTES,
+    )  # fmt: skip
+
+
+@router.post("/mute", name="changes.mute")
+@for_viewers
+async def mute(request: Request, user: OwnDep, store: StoreDep) -> Response:
+    """Hide pages by a pattern of their URLs."""
+    form = await Form.read(request)
+    try:
+        await readers.update(store.db, user.name, lambda reader: reader.mute(form["pattern"]))
+    except ValueError as error:
+        form.reject("pattern", error)
+        return await _settings_page(request, user, store, form, 422)
+    request.state.audit = f"muted {form['pattern']}"
+    return redirect_to(request, path_to(request, "changes.settings"))
+
+
+@router.post("/unmute", name="changes.unmute")
+@for_viewers
+async def unmute(request: Request, user: OwnDep, store: StoreDep) -> Response:
+    """Show the pages of a pattern again."""
+    form = await Form.read(request)
+    await readers.update(store.db, user.name, lambda reader: reader.unmute(form["pattern"]))
+    request.state.audit = f"unmuted {form['pattern']}"
+    return redirect_to(request, path_to(request, "changes.settings"))
+
+
+class Since(BaseModel):
+    """Since when changes are unread."""
+
+    since: datetime | None = None
+
+    @field_validator("since", mode="before")
+    @classmethod
+    def _parsed(cls, value: object) -> object:
+        # The browser's field has no zone: its label says UTC.
+        return f"{value}Z" if value and not str(value).endswith("Z") else value or None
+
+
+@router.post("/since", name="changes.since")
+@for_viewers
+async def begin_at(request: Request, user: OwnDep, store: StoreDep) -> Response:
+    """Mark all changes since a time as unread, and all others as read."""
+    form = await Form.read(request)
+    wanted = form.parse(Since)
+    if wanted is None:
+        return await _settings_page(request, user, store, form, 422)
+    await inbox_marks.begin_at(store.db, user.name, wanted.since)
+    request.state.audit = f"unread since {wanted.since or 'the first change'}"
+    return redirect_to(request, path_to(request, "changes.index"))
+
+
+@router.post("/feed", name="changes.make_feed")
+@for_viewers
+async def make_feed(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
+    """Make the secret address of the feed; an older address ends."""
+    await Form.read(request)
+    address = await _new_address(request, user, store, now)
+    return await _settings_page(request, user, store, Form(), address=address)
+
+
+async def _new_address(request: Request, user: User, store: Store, now: datetime) -> str:
+    secret = await readers.make_feed(store.db, user.name, now)
+    return f"{own_origin(request)}{path_to(request, 'changes.feed')}?token={secret}"
+
+
+@router.post("/feed/end", name="changes.end_feed")
+@for_viewers
+async def end_feed(request: Request, user: OwnDep, store: StoreDep) -> Response:
+    """End the feed: its address is not valid any more."""
+    await readers.end_feed(store.db, user.name)
+    return redirect_to(request, path_to(request, "changes.settings"))
+
+
+@router.get("/feed.atom", name="changes.feed")
+@public
+async def feed(
+    request: Request, store: StoreDep, now: NowDep,
+    token: Annotated[str, Query(max_length=MAX_SECRET)] = "",
+) -> Response:  # fmt: skip
+    """Return the newest changes as Atom to anybody who has the secret address."""
+    reader = await readers.of_feed(store.db, token) if token else None
+    if reader is None or not await _may_read(request, store, reader):
+        raise HTTPException(404, "This feed does not exist any more. Make a new address in Freshet")
+    entries = await read_feed(store.db, reader, FEED_ENTRIES, now)
+    base = own_origin(request)
+    # Not the secret: readers show and share ids.
+    made = readers.page_number(reader.name, str(reader.feed_since)) % 2**64
+    document = atom_feed(
+        entries, feed_id=f"tag:freshet,2026:{made:x}",
+        address=f"{base}{path_to(request, 'changes.feed')}?token={token}",
+        site=base + path_to(request, "changes.index"), updated=reader.feed_since or now,
+    )  # fmt: skip
+    etag = f'"{hashlib.sha256(document).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    given = request.headers.get("if-none-match", "")
+    if etag in [each.strip().removeprefix("W/") for each in given.split(",")]:
+        return Response(status_code=304, headers=headers)
+    return Response(document, headers=headers, media_type=MEDIA_TYPE)
+
+
+async def _may_read(request: Request, store: Store, reader: Reader) -> bool:
+    """Return whether the reader of a feed may still see the changes."""
+    if reader.name == LOCAL:
+        is_private = request.app.state.options.is_private and not request.state.was_forwarded
+        return is_private and not await users.any_exists(store.db)
+    return await users.find(store.db, reader.name) is not None
+
+
+class Mutes(BaseModel):
+    """Patterns of hidden pages."""
+
+    patterns: list[str] = Field(description="regular expressions (RE2) that are searched in URLs")
+
+
+class Pattern(BaseModel):
+    """A pattern of hidden pages."""
+
+    pattern: str = Field(max_length=MAX_PATTERN_CHARACTERS, description="regular expression (RE2)")
+
+
+@api.get("/mutes", name="changes.api_mutes")
+async def api_mutes(user: UserDep, store: StoreDep) -> Mutes:
+    """Return the patterns of hidden pages."""
+    return Mutes(patterns=list((await readers.load(store.db, user.name)).mutes))
+
+
+@api.post("/mutes", name="changes.api_mute")
+@for_viewers
+async def api_mute(body: Pattern, user: OwnDep, store: StoreDep) -> Mutes:
+    """Hide pages by a pattern of their URLs."""
+    try:
+        reader = await readers.update(store.db, user.name, lambda before: before.mute(body.pattern))
+    except ValueError as error:
+        raise HTTPException(422, f"pattern: {error}") from None
+    return Mutes(patterns=list(reader.mutes))
+
+
+@api.delete("/mutes", name="changes.api_unmute")
+@for_viewers
+async def api_unmute(pattern: str, user: OwnDep, store: StoreDep) -> Mutes:
+    """Show the pages of a pattern again."""
+    reader = await readers.update(store.db, user.name, lambda before: before.unmute(pattern))
+    return Mutes(patterns=list(reader.mutes))
+
+
+class FeedAddress(BaseModel):
+    """The address of the Atom feed, which is shown only once."""
+
+    url: str
+
+
+@api.post("/feed", name="changes.api_make_feed")
+@for_viewers
+async def api_make_feed(
+    request: Request, user: OwnDep, store: StoreDep, now: NowDep
+) -> FeedAddress:
+    """Make the secret address of the feed; an older address ends."""
+    return FeedAddress(url=await _new_address(request, user, store, now))
+
+
+@api.delete("/feed", name="changes.api_end_feed", status_code=204)
+@for_viewers
+async def api_end_feed(user: OwnDep, store: StoreDep) -> None:
+    """End the feed: its address is not valid any more."""
+    await readers.end_feed(store.db, user.name)
+
+
+@api.get("/{event}", name="changes.api_page")
+async def api_detail(event: EventId, user: UserDep, store: StoreDep) -> PageChange:
+    """Return the net change of a page, word by word."""
+    reader = await readers.load(store.db, user.name)
+    change = await page_change(store.db, reader, ObjectId(event))
+    if change is None:
+        raise not_found("Change")
+    return change

@@ -1,0 +1,180 @@
+"""Near-duplicates: clusters, two texts side by side, and labels of pairs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from bson import ObjectId
+from bson.errors import InvalidId
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from crawler.errors import Busy, ConfigError
+from crawler.reports import duplicates as report
+from crawler.reports.comparison import Comparison, compare_posts
+from crawler.storage.dedup import cluster_pages, labels, queries
+from crawler.storage.dedup.labels import Label, MeasuredPrecision
+from crawler.storage.dedup.queries import Cluster, ClusterRow
+from crawler.storage.store import Store
+from crawler.web.auth import EditorDep
+from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
+from crawler.web.forms import Form
+from crawler.web.pages import not_found, page, path_to, redirect_to, with_parameters
+
+router = APIRouter(prefix="/duplicates")
+api = APIRouter(prefix="/duplicates", tags=["near-duplicates"])
+NEWEST, LARGEST = "newest", "largest"
+Order = Annotated[Literal["newest", "largest"], Query(description="which clusters come first")]
+PostName = Annotated[str, Query(max_length=10_000, description="URL or id of a post")]
+MAX_MEMBERS = 200
+MAX_DIFF_ROWS = 400
+
+
+class ClusterRows(BaseModel):
+    """A part of the clusters of near-duplicates."""
+
+    clusters: list[ClusterRow]
+    next: str | None = Field(description="cursor of the next page; null at the end")
+
+
+class NewLabel(BaseModel):
+    """A label to store."""
+
+    a: str = Field(min_length=1, max_length=10_000, description="id of the first post")
+    b: str = Field(min_length=1, max_length=10_000, description="id of the second post")
+    same: bool = Field(description="whether the posts are the same")
+
+
+@router.get("", name="duplicates.index")
+async def index(
+    request: Request, store: StoreDep, place: PlaceDep, order: Order = "newest"
+) -> Response:
+    """Show the clusters, and how many labels confirm them."""
+    found = await _clusters(store, place, order)
+    return page(
+        request, "duplicates/index.html", fragment="clusters", clusters=found.clusters,
+        next=found.next, place=place, order=order, form=Form(),
+        precision=await labels.measured_precision(store.db),
+    )  # fmt: skip
+
+
+@router.get("/compare", name="duplicates.compare")
+async def compare(
+    request: Request, store: StoreDep, a: PostName = "", b: PostName = ""
+) -> Response:
+    """Show two posts side by side, or the form again if one of them is not found."""
+    form = Form.of({"a": a, "b": b})
+    try:
+        compared = await _compared(store, a.strip(), b.strip())
+    except ConfigError as error:
+        form.reject("", error)
+        return page(request, "duplicates/find.html", status=422, form=form)
+    return page(request, "duplicates/compare.html", **_shown(compared))
+
+
+@router.post("/label", name="duplicates.label")
+async def put_label(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -> Response:
+    """Label two posts, and show them again."""
+    form = await Form.read(request)
+    new = form.parse(NewLabel)
+    if new is None:
+        return page(request, "duplicates/find.html", status=422, form=form)
+    try:
+        await report.put_label(
+            store.db, store.config, (new.a, new.b), now, same=new.same, by=user.name
+        )
+    except (ConfigError, Busy) as error:
+        form.reject("", error)
+        return page(request, "duplicates/find.html", status=422, form=form)
+    request.state.audit = f"{'the same' if new.same else 'not the same'}: {new.a} and {new.b}"
+    target = with_parameters(path_to(request, "duplicates.compare"), a=new.a, b=new.b)
+    return redirect_to(request, target)
+
+
+@router.get("/{cluster}", name="duplicates.cluster")
+async def show_cluster(
+    request: Request,
+    store: StoreDep,
+    cluster: str,
+    copy: Annotated[str, Query(alias="with", max_length=10_000)] = "",
+) -> Response:
+    """Show a cluster, and its original side by side with a copy."""
+    found = await _cluster(store, cluster)
+    chosen = copy or (found["members"][0]["id"] if found["members"] else "")
+    compared = problem = None
+    if chosen:
+        try:
+            compared = await _compared(store, found["original"]["id"], chosen)
+        except ConfigError as error:
+            problem = str(error)
+    return page(
+        request, "duplicates/cluster.html", cluster=found, chosen=chosen, problem=problem,
+        labels=await report.labels_of(store.db, found),
+        **(_shown(compared) if compared else {"compared": None, "rows": [], "left_out": 0}),
+    )  # fmt: skip
+
+
+@api.get("", name="duplicates.api")
+async def clusters(store: StoreDep, place: PlaceDep, order: Order = "newest") -> ClusterRows:
+    """Return the clusters with copies."""
+    return await _clusters(store, place, order)
+
+
+@api.get("/compare", name="duplicates.api_compare")
+async def compare_api(store: StoreDep, a: PostName, b: PostName) -> Comparison:
+    """Return two posts side by side, their similarity and the verdict."""
+    return await _compared(store, a, b)
+
+
+@api.get("/precision", name="duplicates.api_precision")
+async def precision(store: StoreDep) -> MeasuredPrecision:
+    """Return how many of the flagged pairs that people labeled are the same."""
+    return await labels.measured_precision(store.db)
+
+
+@api.put("/labels", name="duplicates.api_label")
+async def label_api(
+    request: Request, new: NewLabel, user: EditorDep, store: StoreDep, now: NowDep
+) -> Label:
+    """Label two posts, and move one of them to another cluster if necessary."""
+    request.state.audit = f"{'the same' if new.same else 'not the same'}: {new.a} and {new.b}"
+    return await report.put_label(
+        store.db, store.config, (new.a, new.b), now, same=new.same, by=user.name
+    )
+
+
+@api.get("/{cluster}", name="duplicates.api_cluster")
+async def cluster_api(store: StoreDep, cluster: str) -> Cluster:
+    """Return a cluster with its oldest 200 copies and its history."""
+    return await _cluster(store, cluster)
+
+
+async def _clusters(store: Store, place: PlaceDep, order: str) -> ClusterRows:
+    read = cluster_pages.newest if order == NEWEST else cluster_pages.largest
+    found = await read(store.db, place.limit, place.after)
+    return ClusterRows(clusters=found.rows, next=cursor_of(found.last))
+
+
+async def _cluster(store: Store, name: str) -> Cluster:
+    try:
+        found = await queries.cluster_of(store.db, ObjectId(name), MAX_MEMBERS)
+    except InvalidId:
+        found = None
+    if found is None:
+        raise not_found("Cluster")
+    return found
+
+
+async def _compared(store: Store, a: str, b: str) -> Comparison:
+    return await compare_posts(store.db, store.config, (a, b), None, by_datasketch=False)
+
+
+def _shown(compared: Comparison) -> dict[str, Any]:
+    """Return the variables of the part of a page that shows two posts side by side."""
+    rows = report.side_by_side(compared["diff"][:MAX_DIFF_ROWS])
+    return {
+        "compared": compared,
+        "rows": rows,
+        "left_out": max(0, len(compared["diff"]) - MAX_DIFF_ROWS),
+    }

@@ -1,0 +1,464 @@
+"""Feeds: a reader of unread posts, the state of each feed, import, export and subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, Field
+from starlette.datastructures import UploadFile
+from starlette.responses import Response, StreamingResponse
+
+from crawler.errors import Busy, ConfigError
+from crawler.feeds import opml
+from crawler.feeds.subscriptions import (
+    MAX_FEED_CATEGORIES,
+    TITLE_CHARACTERS,
+    category_of,
+    tidy,
+)
+from crawler.reports import reading as report
+from crawler.reports.duplicates import side_by_side
+from crawler.reports.feeds import FeedState
+from crawler.reports.reading import Folder, FullPost, ReaderPost, Shelf, UnreadFeed
+from crawler.reports.subscribing import (
+    COMMAND,
+    AddReport,
+    ImportReport,
+    RemovalReport,
+    import_report,
+    remove_feeds,
+)
+from crawler.storage import feeds as subscriptions
+from crawler.storage import reading as storage
+from crawler.storage.reading import Reading
+from crawler.storage.store import Store
+from crawler.web.adding import add_feeds
+from crawler.web.auth import EditorDep, User, UserDep, for_viewers
+from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
+from crawler.web.forms import Form
+from crawler.web.pages import (
+    not_found,
+    page,
+    path_to,
+    redirect,
+    redirect_to,
+    wants_fragment,
+    with_parameters,
+)
+
+router = APIRouter(prefix="/feeds")
+api = APIRouter(prefix="/feeds", tags=["feeds"])
+IMPORT = "/feeds/import"
+MAX_UPLOAD_BYTES = 8_000_000
+MAX_KEY = 10_000
+SHOWN_REFUSALS = 50
+FeedKey = Annotated[str, Query(max_length=MAX_KEY, description="id of a feed: spider and URL")]
+OneFeed = Annotated[
+    str, Query(alias="id", max_length=MAX_KEY, description="id of a feed: spider and URL")
+]
+FolderName = Annotated[str, Query(max_length=500, description="folder of feeds")]
+PostKey = Annotated[str, Query(alias="id", max_length=MAX_KEY, description="id of a post")]
+
+
+class Choice:
+    """The posts that a list shows."""
+
+    def __init__(
+        self,
+        feed: FeedKey = "",
+        folder: FolderName = "",
+        every: Annotated[bool, Query(alias="all", description="also posts that are read")] = False,
+    ) -> None:
+        self.feed, self.folder, self.every = feed, folder, every
+
+
+ChoiceDep = Annotated[Choice, Depends(Choice)]
+
+
+class Posts(BaseModel):
+    """A part of the posts of feeds, the newest first."""
+
+    posts: list[ReaderPost]
+    next: str | None = Field(description="cursor of the next page; null at the end")
+
+
+class Feeds(BaseModel):
+    """A part of the feeds, by URL."""
+
+    feeds: list[FeedState]
+    next: str | None = Field(description="cursor of the next page; null at the end")
+
+
+class Unread(BaseModel):
+    """Folders, and feeds with unread posts."""
+
+    folders: list[Folder]
+    feeds: list[UnreadFeed]
+
+
+class NewFeed(BaseModel):
+    """A feed to add."""
+
+    url: str = Field(min_length=1, max_length=MAX_KEY, description="URL of a feed or of a page")
+    title: str = Field("", max_length=TITLE_CHARACTERS, description="title; empty: of the feed")
+    folder: str = Field("", max_length=200, description="folder, such as News/Local")
+    every: bool = Field(False, description="add all feeds that the page links to")
+
+
+class PostRead(BaseModel):
+    """A post that is read."""
+
+    post: str = Field(max_length=MAX_KEY, description="id of the post")
+    read: bool = Field(True, description="false: mark it as unread")
+
+
+class AllRead(BaseModel):
+    """Posts that are read."""
+
+    feed: str = Field("", max_length=MAX_KEY, description="id of a feed; empty: no restriction")
+    folder: str = Field("", max_length=500, description="folder; empty: no restriction")
+    until: datetime = Field(description="posts that were first seen later stay unread")
+
+
+@router.get("", name="feeds.index")
+async def index(
+    request: Request,
+    user: UserDep,
+    store: StoreDep,
+    now: NowDep,
+    place: PlaceDep,
+    choice: ChoiceDep,
+) -> Response:
+    """Show unread posts of all feeds, of a folder, or of a feed."""
+    reading = await storage.reading_of(store.db, user.name, now)
+    shelf = await _shelf(store, choice.feed, choice.folder)
+    posts, last = await report.river(
+        store.db, shelf, reading, place.limit, place.after, every=choice.every
+    )
+    return page(
+        request, "feeds/index.html", posts=posts, next=cursor_of(last), place=place, shelf=shelf,
+        every=choice.every, folders=await report.folders(store.db),
+        unread=await report.unread_feeds(store.db, reading), max_days=storage.MAX_DAYS,
+    )  # fmt: skip
+
+
+@router.get("/post", name="feeds.post")
+async def post_page(
+    request: Request, user: UserDep, store: StoreDep, now: NowDep, key: PostKey
+) -> Response:
+    """Show a post with its text, near-duplicates and versions."""
+    post = await _post(store, user, now, key)
+    versions = [
+        {"at": version["at"], "rows": side_by_side(version["diff"])} for version in post["versions"]
+    ]
+    return page(request, "feeds/post.html", post=post, versions=versions)
+
+
+@router.post("/read", name="feeds.read")
+@for_viewers
+async def read(request: Request, user: UserDep, store: StoreDep, now: NowDep) -> Response:
+    """Mark a post as read or unread for this reader."""
+    form = await Form.read(request)
+    new = form.parse(PostRead)
+    if new is None:
+        raise ConfigError("post not found. Reload the page")
+    is_read = await _mark(store, user, now, new)
+    if wants_fragment(request):
+        return page(request, "feeds/mark.html", fragment="mark", id=new.post, read=is_read)
+    return redirect_to(request, with_parameters(path_to(request, "feeds.post"), id=new.post))
+
+
+@router.post("/read-all", name="feeds.read_all")
+@for_viewers
+async def read_all(request: Request, user: UserDep, store: StoreDep, now: NowDep) -> Response:
+    """Mark all posts of a feed, of a folder or of all feeds as read for this reader."""
+    form = await Form.read(request)
+    new = form.parse(AllRead)
+    if new is None:
+        raise ConfigError("Posts not marked as read: reload the page and try again")
+    await _mark_all(store, user, now, new)
+    return redirect(request, "feeds.index")
+
+
+@router.get("/health", name="feeds.health")
+async def health(
+    request: Request, store: StoreDep, place: PlaceDep, folder: FolderName = "",
+    attention: bool = False,
+) -> Response:  # fmt: skip
+    """Show the state of all feeds."""
+    feeds, last = await report.feeds_page(
+        store.db, folder, place.limit, place.after, attention=attention
+    )
+    return page(
+        request, "feeds/health.html", fragment="feeds", feeds=feeds, next=cursor_of(last),
+        place=place, folder=folder, attention=attention, folders=await report.folders(store.db),
+    )  # fmt: skip
+
+
+@router.get("/feed", name="feeds.feed")
+async def feed_page(request: Request, store: StoreDep, key: OneFeed) -> Response:
+    """Show the state of a feed, and the form to edit it."""
+    return await _feed_page(request, store, key)
+
+
+@router.post("/edit", name="feeds.edit")
+async def edit(request: Request, _: EditorDep, store: StoreDep) -> Response:
+    """Set title and folders of a feed, unless somebody else has changed them meanwhile."""
+    form = await Form.read(request)
+    key = form["id"]
+    await _feed(store, key)
+    folders = _folders(form["folders"])
+    if len(folders) > MAX_FEED_CATEGORIES:
+        form.reject("folders", f"At most {MAX_FEED_CATEGORIES} folders")
+    before = form["title_before"] or None, _folders(form["folders_before"])
+    title = tidy(form["title"], TITLE_CHARACTERS) or None
+    if form.is_valid and not await subscriptions.edit(store.db, key, title, folders, before):
+        form.reject(
+            "", "Somebody has changed this feed meanwhile. Its current values are in the list of "
+            "feeds; reload this page, or send the form again to overwrite them",
+        )  # fmt: skip
+        stored_title, stored_folders = await subscriptions.edited(store.db, key)
+        form.values["title_before"] = stored_title or ""
+        form.values["folders_before"] = "\n".join(stored_folders)
+    if not form.is_valid:
+        return await _feed_page(request, store, key, form, 422)
+    request.state.audit = f"{key}: {title or 'own title'}, {', '.join(folders) or 'no folder'}"
+    return redirect_to(request, with_parameters(path_to(request, "feeds.feed"), id=key))
+
+
+@router.get("/remove", name="feeds.remove")
+async def confirm_removal(
+    request: Request, _: EditorDep, store: StoreDep, now: NowDep, key: OneFeed
+) -> Response:
+    """Show what a removal deletes, and ask for confirmation."""
+    found = await _feed(store, key)
+    removal = await _removal(store, key, now, really=False)
+    return page(request, "feeds/remove.html", feed=found, id=key, removal=removal)
+
+
+@router.post("/remove", name="feeds.do_remove")
+async def remove(request: Request, _: EditorDep, store: StoreDep, now: NowDep) -> Response:
+    """Remove a feed with its posts, versions and visits."""
+    form = await Form.read(request)
+    key = form["id"]
+    await _feed(store, key)
+    removal = await _removal(store, key, now, really=True)
+    request.state.audit = f"{key}: {removal['removed'].get('posts', 0)} posts"
+    return redirect(request, "feeds.health")
+
+
+@router.get("/add", name="feeds.add")
+async def add_page(request: Request, _: EditorDep, store: StoreDep) -> Response:
+    """Show the forms that add feeds."""
+    return await _add_page(request, store)
+
+
+@router.post("/add", name="feeds.do_add")
+async def add(request: Request, _: EditorDep, store: StoreDep) -> Response:
+    """Find the feed at a URL, and add it."""
+    form = await Form.read(request)
+    new, done = form.parse(NewFeed), None
+    if new is not None:
+        try:
+            done = await _add(store, new)
+        except (ConfigError, Busy) as error:
+            form.reject("url", error)
+        else:
+            for refused in done["refused"]:
+                form.reject("url", refused["reason"])
+            request.state.audit = f"{new.url}: {done['added']} added"
+    if not form.is_valid:
+        return await _add_page(request, store, form=form, status=422)
+    return await _add_page(request, store, done=done)
+
+
+@router.post("/import", name="feeds.do_import")
+async def import_(request: Request, _: EditorDep, store: StoreDep, now: NowDep) -> Response:
+    """Add the feeds of an OPML file or of a list of URLs."""
+    form, done = Form(), None
+    sent = await request.form()
+    try:
+        file = sent.get("file")
+        if isinstance(file, UploadFile) and file.filename:
+            done = await _import(store, file, now)
+            request.state.audit = f"{file.filename[:200]}: {done['added']} added"
+        else:
+            form.reject("file", "Choose an OPML file, or a text file with one URL per line")
+    except ConfigError as error:
+        form.reject("file", error)
+    finally:
+        await sent.close()
+    if done is None:
+        return await _add_page(request, store, form=form, status=422)
+    return await _add_page(request, store, imported=done)
+
+
+@router.get("/export", name="feeds.export")
+async def export(store: StoreDep, now: NowDep) -> Response:
+    """Return all feeds as OPML."""
+    feeds = await subscriptions.exported(store.db, COMMAND)
+    headers = {"Content-Disposition": 'attachment; filename="freshet-feeds.opml"'}
+    lines = opml.written(feeds, f"Feeds of {COMMAND}", now)
+    return StreamingResponse(lines, headers=headers, media_type="text/x-opml; charset=utf-8")
+
+
+@api.get("", name="feeds.api")
+async def feeds_api(
+    store: StoreDep, place: PlaceDep, folder: FolderName = "", attention: bool = False
+) -> Feeds:
+    """Return the state of the feeds, by URL."""
+    feeds, last = await report.feeds_page(
+        store.db, folder, place.limit, place.after, attention=attention
+    )
+    return Feeds(feeds=feeds, next=cursor_of(last))
+
+
+@api.get("/posts", name="feeds.api_posts")
+async def posts_api(
+    user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep, choice: ChoiceDep
+) -> Posts:
+    """Return unread posts, the newest first, with near-duplicates under their original."""
+    reading = await storage.reading_of(store.db, user.name, now)
+    shelf = await _shelf(store, choice.feed, choice.folder)
+    posts, last = await report.river(
+        store.db, shelf, reading, place.limit, place.after, every=choice.every
+    )
+    return Posts(posts=posts, next=cursor_of(last))
+
+
+@api.get("/unread", name="feeds.api_unread")
+async def unread_api(user: UserDep, store: StoreDep, now: NowDep) -> Unread:
+    """Return the folders, and the feeds with unread posts."""
+    reading = await storage.reading_of(store.db, user.name, now)
+    return Unread(
+        folders=await report.folders(store.db), feeds=await report.unread_feeds(store.db, reading)
+    )
+
+
+@api.get("/post", name="feeds.api_post")
+async def post_api(user: UserDep, store: StoreDep, now: NowDep, key: PostKey) -> FullPost:
+    """Return a post with its text, near-duplicates and versions."""
+    return await _post(store, user, now, key)
+
+
+@api.post("/read", name="feeds.api_read")
+@for_viewers
+async def read_api(new: PostRead, user: UserDep, store: StoreDep, now: NowDep) -> PostRead:
+    """Mark a post as read or unread for this reader."""
+    return PostRead(post=new.post, read=await _mark(store, user, now, new))
+
+
+@api.post("/read-all", name="feeds.api_read_all", status_code=204)
+@for_viewers
+async def read_all_api(new: AllRead, user: UserDep, store: StoreDep, now: NowDep) -> None:
+    """Mark all posts of a feed, of a folder or of all feeds as read for this reader."""
+    await _mark_all(store, user, now, new)
+
+
+@api.post("", name="feeds.api_add")
+async def add_api(request: Request, new: NewFeed, _: EditorDep, store: StoreDep) -> AddReport:
+    """Find the feed at a URL, and add it."""
+    done = await _add(store, new)
+    request.state.audit = f"{new.url}: {done['added']} added"
+    return done
+
+
+@api.delete("", name="feeds.api_remove")
+async def remove_api(
+    request: Request, _: EditorDep, store: StoreDep, now: NowDep, key: OneFeed
+) -> RemovalReport:
+    """Remove a feed with its posts, versions and visits."""
+    await _feed(store, key)
+    request.state.audit = key
+    return await _removal(store, key, now, really=True)
+
+
+async def _shelf(store: Store, feed: str, folder: str) -> Shelf:
+    shelf = await report.shelf_of(store.db, feed, folder)
+    if shelf is None:
+        raise not_found("Feed" if feed else "Folder")
+    return shelf
+
+
+async def _post(store: Store, user: User, now: datetime, key: str) -> FullPost:
+    reading = await storage.reading_of(store.db, user.name, now)
+    post = await report.full_post(store.db, reading, key)
+    if post is None:
+        raise not_found("Post")
+    return post
+
+
+async def _mark(store: Store, user: User, now: datetime, new: PostRead) -> bool:
+    """Mark a post; return whether it is read now."""
+    post = await report.feed_to_read(store.db, new.post)
+    reading: Reading = await storage.reading_of(store.db, user.name, now)
+    if new.read:
+        await storage.mark_read(store.db, reading, post)
+        return True
+    return not await storage.mark_unread(store.db, reading, post)
+
+
+async def _mark_all(store: Store, user: User, now: datetime, new: AllRead) -> None:
+    shelf = await _shelf(store, new.feed, new.folder)
+    reading = await storage.reading_of(store.db, user.name, now)
+    await storage.mark_all_read(store.db, reading, shelf.view, min(new.until, now))
+
+
+async def _feed(store: Store, key: str) -> FeedState:
+    found = await report.feed_state(store.db, key)
+    if found is None:
+        raise not_found("Feed")
+    return found
+
+
+async def _feed_page(
+    request: Request, store: Store, key: str, form: Form | None = None, status: int = 200
+) -> Response:
+    found = await _feed(store, key)
+    if form is None:
+        title, folders = await subscriptions.edited(store.db, key)
+        lines = "\n".join(folders)
+        form = Form.of(
+            {"title": title, "folders": lines, "title_before": title, "folders_before": lines}
+        )
+    return page(request, "feeds/feed.html", status=status, feed=found, id=key, form=form)
+
+
+async def _add_page(
+    request: Request, store: Store, *, status: int = 200, form: Form | None = None, **done: Any
+) -> Response:
+    values = {"done": None, "imported": None, "shown": SHOWN_REFUSALS} | done
+    return page(
+        request, "feeds/add.html", status=status, form=form or Form(),
+        folders=await report.folders(store.db), max_bytes=MAX_UPLOAD_BYTES, **values,
+    )  # fmt: skip
+
+
+async def _add(store: Store, new: NewFeed) -> AddReport:
+    folder = category_of(new.folder)
+    return await add_feeds(
+        store.config, COMMAND, new.url.strip(), title=tidy(new.title, TITLE_CHARACTERS),
+        categories=[folder] if folder else [], every=new.every,
+    )  # fmt: skip
+
+
+async def _import(store: Store, file: UploadFile, now: datetime) -> ImportReport:
+    name = (file.filename or "file")[:200]
+    # Reading a long list takes seconds.
+    feed_list = await asyncio.to_thread(opml.read_list, file.file, name, store.config)
+    stored = await subscriptions.add(store.db, COMMAND, feed_list.feeds, now)
+    return import_report(feed_list, stored)
+
+
+async def _removal(store: Store, key: str, now: datetime, *, really: bool) -> RemovalReport:
+    spider, _, url = key.partition(" ")
+    return await remove_feeds(store.db, store.config, spider, [url], now, really=really)
+
+
+def _folders(lines: str) -> list[str]:
+    """Return the folders in a text with one per line, each once."""
+    names = (category_of(line) for line in lines.splitlines())
+    return list(dict.fromkeys(name for name in names if name))

@@ -1,0 +1,435 @@
+"""One target: its time line, versions, values, explanation and settings, and the search for it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import RedirectResponse, Response
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.items import Outcome
+from crawler.planning.explanation import Explanation
+from crawler.reports import field_values, target, version_diff
+from crawler.reports.field_values import Series
+from crawler.reports.forgetting import forget
+from crawler.reports.history import VisitRow, visit_row
+from crawler.reports.target import FoundTargets, IntervalLimits, TargetReport
+from crawler.reports.version_diff import VersionDiff
+from crawler.storage import target_settings, versions, visits
+from crawler.storage.client import Document
+from crawler.web import target_charts
+from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
+from crawler.web.forms import Form
+from crawler.web.pages import not_found, page, path_to
+from crawler.web.sandboxes import Subprocesses
+
+router = APIRouter()
+api = APIRouter(prefix="/targets", tags=["targets"])
+MAX_HASH = 200
+NEW_VERSIONS = 10
+# What the page says after a write, by the value of `done`.
+DONE = {
+    "recheck": "The target is due: the next run of its site visits it.",
+    "mute": "The target is muted. It is not visited until you unmute it.",
+    "unmute": "The target is no longer muted: the next run of its site visits it.",
+    "limits": "The limits are stored. The next visit respects them, and so does the next plan.",
+}
+
+
+async def _target(request: Request, store: StoreDep) -> Document:
+    """Return the target that the path names; raises HTTPException (404) if there is none."""
+    found = await target.read_target(store.db, request.path_params["target_id"])
+    if found is None:
+        raise not_found("target")
+    request.state.audit = found["_id"]
+    return found
+
+
+def _config(request: Request) -> Config:
+    config: Config = request.app.state.database.config
+    return config
+
+
+TargetDep = Annotated[Document, Depends(_target)]
+ConfigDep = Annotated[Config, Depends(_config)]
+Outcomes = Annotated[list[Outcome], Query(description="outcomes of visits; absent: all")]
+Hash = Annotated[str, Query(max_length=MAX_HASH, description="`content_hash` of a version")]
+UrlText = Annotated[
+    str, Query(max_length=target.MAX_URL_CHARACTERS, description="URL, its beginning, or cell:NAME")
+]
+Spider = Annotated[str | None, Query(max_length=500, description="name of the spider")]
+
+
+class VisitPage(BaseModel):
+    """A part of the visits of a target, newest first."""
+
+    visits: list[VisitRow]
+    next: str | None = Field(
+        description="cursor of the next page; null at the end. With outcomes, a page may have few "
+        "rows although more follow"
+    )
+
+
+class StoredVersion(BaseModel):
+    """A version of the content, without the content."""
+
+    content_hash: str = Field(description="hash of the content")
+    at: datetime = Field(description="time when the content was first seen")
+    size: int = Field(description="uncompressed bytes of the page")
+
+
+class VersionPage(BaseModel):
+    """A part of the versions of a target, newest first."""
+
+    versions: list[StoredVersion]
+    next: str | None = Field(description="cursor of the next page; null at the end")
+
+
+class Limits(BaseModel):
+    """Limits of the interval between two visits; null: that of the site."""
+
+    min_hours: float | None = Field(None, description="minimum interval in hours")
+    max_hours: float | None = Field(None, description="maximum interval in hours")
+
+
+class Forgotten(BaseModel):
+    """Deleted documents."""
+
+    deleted: dict[str, int] = Field(description="number of documents by collection")
+    dry_run: bool = Field(description="whether nothing was deleted")
+
+
+async def _visit_page(
+    store: StoreDep, found: Document, outcomes: list[Outcome], place: Place
+) -> VisitPage:
+    chosen = [str(outcome) for outcome in outcomes]
+    rows = await visits.page_of_target(
+        store.db, found["spider"], found["url"], chosen, place.limit, place.after
+    )
+    return VisitPage(visits=[visit_row(row) for row in rows.rows], next=cursor_of(rows.last))
+
+
+async def _version_page(store: StoreDep, found: Document, place: Place) -> VersionPage:
+    rows = await versions.read_versions(
+        store.db, found["spider"], found["url"], place.limit, place.after
+    )
+    stored = [StoredVersion.model_validate(row) for row in rows.rows]
+    return VersionPage(versions=stored, next=cursor_of(rows.last))
+
+
+async def _difference(
+    request: Request, store: StoreDep, found: Document, before: str, after: str
+) -> VersionDiff:
+    pair = await target.content_of_pair(store.db, found["spider"], found["url"], (before, after))
+    return await version_diff.compared(*pair, Subprocesses.of(request.app).comparing)
+
+
+# Pages
+
+
+@router.get("/targets", name="targets.index")
+async def index(
+    request: Request, store: StoreDep, config: ConfigDep, url: UrlText = "", spider: Spider = None
+) -> Response:
+    """Show the search; go to the target if only one has the URL."""
+    found: FoundTargets | None = None
+    form = Form.of({"url": url})
+    if url.strip():
+        try:
+            found = await target.search(store.db, config, url, spider or None)
+        except ConfigError as error:
+            form.reject("url", error)
+    if found and len(found["exact"]) == 1:
+        return _redirect(request, "targets.target", found["exact"][0]["id"])
+    return page(
+        request, "targets/index.html", status=200 if form.is_valid else 422, form=form, found=found
+    )
+
+
+@router.get("/targets/{target_id}", name="targets.target")
+async def show(
+    request: Request,
+    store: StoreDep,
+    found: TargetDep,
+    place: PlaceDep,
+    outcome: Outcomes = [],  # noqa: B006 - FastAPI copies defaults
+    done: str = "",
+) -> Response:
+    """Show a target."""
+    return await _target_page(request, store, found, place, outcome, done=done)
+
+
+async def _target_page(
+    request: Request,
+    store: StoreDep,
+    found: Document,
+    place: Place,
+    outcomes: list[Outcome],
+    form: Form | None = None,
+    done: str = "",
+) -> Response:
+    report = target.report_of(found)
+    rows = await _visit_page(store, found, outcomes, place)
+    newest = await _version_page(store, found, Place(NEW_VERSIONS, None))
+    status = 200 if form is None else 422
+    return page(
+        request, "targets/target.html", status=status, fragment="visits",
+        target=report, visits=rows.visits, next=rows.next, place=place,
+        strip=target_charts.strip(rows.visits), outcomes=list(Outcome), chosen=outcomes,
+        versions=newest.versions, more_versions=newest.next is not None,
+        series=await field_values.series_of(store.db, found["spider"], found["url"]),
+        form=form or Form.of(report["limits"]), done=DONE.get(done),
+    )  # fmt: skip
+
+
+@router.get("/targets/{target_id}/explain", name="targets.explain")
+async def explain_page(request: Request, found: TargetDep, config: ConfigDep) -> Response:
+    """Show why the target is visited when it is."""
+    explanation = await Subprocesses.of(request.app).explained(config, found)
+    return page(
+        request, "targets/explain.html", fragment="explanation", target=target.report_of(found),
+        explanation=explanation, chart=target_charts.explanation_charts(explanation),
+    )  # fmt: skip
+
+
+@router.get("/targets/{target_id}/versions", name="targets.versions")
+async def versions_page(
+    request: Request, store: StoreDep, found: TargetDep, place: PlaceDep
+) -> Response:
+    """Show all versions, to choose two of them."""
+    rows = await _version_page(store, found, place)
+    return page(
+        request, "targets/versions.html", target=target.report_of(found),
+        versions=rows.versions, next=rows.next, place=place,
+    )  # fmt: skip
+
+
+@router.get("/targets/{target_id}/compare", name="targets.compare")
+async def compare_page(
+    request: Request,
+    store: StoreDep,
+    found: TargetDep,
+    before: Hash = "",
+    after: Hash = "",
+    view: Annotated[str, Query(pattern="^(inline|side)$")] = "side",
+) -> Response:
+    """Show the difference between two versions, by default the newest two."""
+    if not (before and after):
+        pair = await versions.newest_two(store.db, found["spider"], found["url"])
+        if len(pair) < 2:
+            raise HTTPException(404, "Only one version is stored, so there is nothing to compare")
+        before, after = pair
+    return page(
+        request, "targets/compare.html", target=target.report_of(found), view=view,
+        difference=await _difference(request, store, found, before, after),
+    )  # fmt: skip
+
+
+@router.get("/targets/{target_id}/visits/{visit_id}", name="targets.change")
+async def change(request: Request, store: StoreDep, found: TargetDep, visit_id: str) -> Response:
+    """Go to the difference that a visit found."""
+    pair = await versions.hashes_around(store.db, found["spider"], found["url"], visit_id)
+    if pair is None:
+        raise HTTPException(404, "This visit has no earlier version to compare with")
+    key = target.target_id(found["_id"])
+    return _redirect(request, "targets.compare", key, before=pair[0], after=pair[1])
+
+
+@router.post("/targets/{target_id}/recheck", name="targets.recheck")
+async def recheck(request: Request, store: StoreDep, found: TargetDep, now: NowDep) -> Response:
+    """Make the target due."""
+    await _recheck(store, found, now)
+    return _done(request, found, "recheck")
+
+
+@router.post("/targets/{target_id}/mute", name="targets.mute")
+async def mute(request: Request, store: StoreDep, found: TargetDep, now: NowDep) -> Response:
+    """Stop the visits of the target."""
+    await target_settings.mute(store.db, found["_id"], now)
+    return _done(request, found, "mute")
+
+
+@router.post("/targets/{target_id}/unmute", name="targets.unmute")
+async def unmute(request: Request, store: StoreDep, found: TargetDep, now: NowDep) -> Response:
+    """Let the target be visited again."""
+    await target_settings.unmute(store.db, found["_id"], now)
+    return _done(request, found, "unmute")
+
+
+@router.post("/targets/{target_id}/limits", name="targets.limits")
+async def limits(
+    request: Request, store: StoreDep, found: TargetDep, config: ConfigDep
+) -> Response:
+    """Set the limits of the interval."""
+    form = await Form.read(request)
+    given: dict[str, float | None] = {}
+    for name in ("min_hours", "max_hours"):
+        try:
+            given[name] = float(form[name]) if form[name].strip() else None
+        except ValueError:
+            form.reject(name, "not a number of hours. Use a number such as 6 or 0.5")
+    if form.is_valid:
+        limits = IntervalLimits(min_hours=given["min_hours"], max_hours=given["max_hours"])
+        for name, problem in target.problems_of_limits(found, limits, config).items():
+            form.reject(name, problem)
+    if not form.is_valid:
+        return await _target_page(request, store, found, Place(50, None), [], form)
+    await target_settings.set_limits(store.db, found["_id"], **limits)
+    return _done(request, found, "limits")
+
+
+@router.get("/targets/{target_id}/forget", name="targets.forget")
+async def forget_page(
+    request: Request, store: StoreDep, found: TargetDep, config: ConfigDep
+) -> Response:
+    """Show what would be deleted, and ask."""
+    counts = await forget(store.db, config, found["url"], really=False)
+    return page(
+        request, "targets/forget.html", target=target.report_of(found), counts=counts, form=Form()
+    )
+
+
+@router.post("/targets/{target_id}/forget", name="targets.do_forget")
+async def do_forget(
+    request: Request, store: StoreDep, found: TargetDep, config: ConfigDep
+) -> Response:
+    """Delete all data of the URL."""
+    form = await Form.read(request)
+    if form["confirm"] != "yes":
+        form.reject("confirm", "Check the box to confirm")
+        counts = await forget(store.db, config, found["url"], really=False)
+        return page(
+            request, "targets/forget.html", status=422, target=target.report_of(found),
+            counts=counts, form=form,
+        )  # fmt: skip
+    counts = await forget(store.db, config, found["url"], really=True)
+    return page(request, "targets/forgotten.html", url=found["url"], counts=counts)
+
+
+def _done(request: Request, found: Document, done: str) -> Response:
+    return _redirect(request, "targets.target", target.target_id(found["_id"]), done=done)
+
+
+def _redirect(request: Request, route: str, target_id: str, **query: str) -> Response:
+    """Return a redirect to a page of a target, whose path may be longer than others."""
+    path = path_to(request, route, target_id=target_id)
+    return RedirectResponse(f"{path}?{urlencode(query)}" if query else path, 303)
+
+
+async def _recheck(store: StoreDep, found: Document, now: datetime) -> None:
+    if not await target_settings.make_due(store.db, found["_id"], now):
+        reason = "it is muted. Unmute it" if "muted_at" in found else "its cell is not defined"
+        raise HTTPException(409, f"This target cannot be visited: {reason}")
+
+
+# JSON
+
+
+@api.get("", name="targets.api")
+async def search(
+    store: StoreDep, config: ConfigDep, url: UrlText, spider: Spider = None
+) -> FoundTargets:
+    """Return the targets with a URL; without any, similar ones."""
+    return await target.search(store.db, config, url, spider)
+
+
+@api.get("/{target_id}", name="targets.api_target")
+async def target_state(found: TargetDep) -> TargetReport:
+    """Return a target with its settings."""
+    return target.report_of(found)
+
+
+@api.get("/{target_id}/visits", name="targets.api_visits")
+async def target_visits(
+    store: StoreDep,
+    found: TargetDep,
+    place: PlaceDep,
+    outcome: Outcomes = [],  # noqa: B006 - FastAPI copies defaults
+) -> VisitPage:
+    """Return the visits of a target, newest first."""
+    return await _visit_page(store, found, outcome, place)
+
+
+@api.get("/{target_id}/versions", name="targets.api_versions")
+async def target_versions(store: StoreDep, found: TargetDep, place: PlaceDep) -> VersionPage:
+    """Return the versions of a target without their contents, newest first."""
+    return await _version_page(store, found, place)
+
+
+@api.get("/{target_id}/difference", name="targets.api_difference")
+async def target_difference(
+    request: Request, store: StoreDep, found: TargetDep, before: Hash, after: Hash
+) -> VersionDiff:
+    """Return the difference between two versions, field by field."""
+    return await _difference(request, store, found, before, after)
+
+
+@api.get("/{target_id}/values", name="targets.api_values")
+async def target_values(store: StoreDep, found: TargetDep) -> list[Series]:
+    """Return the numbers in the fields of a target over time."""
+    return await field_values.series_of(store.db, found["spider"], found["url"])
+
+
+@api.get("/{target_id}/explanation", name="targets.api_explanation")
+async def target_explanation(request: Request, found: TargetDep, config: ConfigDep) -> Explanation:
+    """Return why the target is visited when it is, as `scrapy explain --json` does."""
+    return await Subprocesses.of(request.app).explained(config, found)
+
+
+@api.post("/{target_id}/recheck", name="targets.api_recheck")
+async def api_recheck(store: StoreDep, found: TargetDep, now: NowDep) -> TargetReport:
+    """Make a target due."""
+    await _recheck(store, found, now)
+    return await _again(store, found)
+
+
+@api.post("/{target_id}/mute", name="targets.api_mute")
+async def api_mute(store: StoreDep, found: TargetDep, now: NowDep) -> TargetReport:
+    """Stop the visits of a target until it is unmuted."""
+    await target_settings.mute(store.db, found["_id"], now)
+    return await _again(store, found)
+
+
+@api.post("/{target_id}/unmute", name="targets.api_unmute")
+async def api_unmute(store: StoreDep, found: TargetDep, now: NowDep) -> TargetReport:
+    """Make a muted target due."""
+    await target_settings.unmute(store.db, found["_id"], now)
+    return await _again(store, found)
+
+
+@api.put("/{target_id}/limits", name="targets.api_limits")
+async def api_limits(
+    store: StoreDep, found: TargetDep, config: ConfigDep, given: Limits
+) -> TargetReport:
+    """Set the limits of the interval between two visits."""
+    limits = IntervalLimits(min_hours=given.min_hours, max_hours=given.max_hours)
+    for name, problem in target.problems_of_limits(found, limits, config).items():
+        raise HTTPException(422, f"{name}: {problem}" if name else problem)
+    await target_settings.set_limits(store.db, found["_id"], **limits)
+    return await _again(store, found)
+
+
+@api.delete("/{target_id}", name="targets.api_forget")
+async def api_forget(
+    store: StoreDep,
+    found: TargetDep,
+    config: ConfigDep,
+    *,
+    dry_run: Annotated[bool, Query(description="only count")] = False,
+) -> Forgotten:
+    """Delete all data of the URL of a target, of all spiders. This cannot be undone."""
+    counts = await forget(store.db, config, found["url"], really=not dry_run)
+    return Forgotten(deleted=counts, dry_run=dry_run)
+
+
+async def _again(store: StoreDep, found: Document) -> TargetReport:
+    """Return a target as it is now."""
+    stored = await target_settings.find(store.db, found["_id"])
+    if stored is None:
+        raise not_found("target")
+    return target.report_of(stored)

@@ -1,0 +1,28 @@
+// Keys of the feed reader: j and k move, o opens, m marks as read or unread.
+"use strict";
+
+(() => {
+  function move(step) {
+    const posts = [...document.querySelectorAll(".river [data-post]")];
+    if (!posts.length) return;
+    const at = posts.findIndex((post) => post.contains(document.activeElement));
+    const next = at < 0 ? 0 : Math.min(posts.length - 1, Math.max(0, at + step));
+    posts[next].focus();
+    posts[next].scrollIntoView({ block: "nearest" });
+  }
+
+  function current() {
+    const all = document.querySelectorAll("[data-post]");
+    return all.length === 1 ? all[0] : document.activeElement.closest("[data-post]");
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.isContentEditable || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    if (document.querySelector("dialog[open]")) return;
+    if (event.key === "j") move(1);
+    else if (event.key === "k") move(-1);
+    else if (event.key === "o") current()?.querySelector("[data-open]")?.click();
+    else if (event.key === "m") current()?.querySelector("[data-mark]")?.click();
+  });
+})();

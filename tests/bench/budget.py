@@ -1,0 +1,82 @@
+"""The cost of the budget page: `make bench ARGS=--budget`.
+
+Fills an embedded server with targets of 20 visits each. A subprocess computes the budget curve, as
+the web app lets it do, and then this process evaluates the curve for moves of the slider.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import quantiles
+
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.table import Table
+
+from crawler.config import Config
+from crawler.planning.budget_curve import BudgetCurve, forecast
+from crawler.planning.job_orders import CURVE, JobOrder
+from crawler.storage.embedded import EmbeddedServer
+from tests.bench.planned import NOW, insert
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = (10_000, 100_000, 1_000_000)
+MOVES = 1000
+
+
+def run(sizes: tuple[int, ...] = SIZES) -> int:
+    """Measure each size and print a table."""
+    table = Table("targets", "sampled", "curve seconds", "peak MB", "move p50 ms", "move p95 ms")
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
+            server = EmbeddedServer.of(Config.load(data_dir=Path(name), mongo_uri=None))
+            try:
+                uri = server.start()
+                insert(uri, size)
+                table.add_row(f"{size:,}", *_measured(uri))
+            finally:
+                server.stop()
+    Console().print(table)
+    return 0
+
+
+def _measured(uri: str) -> tuple[str, ...]:
+    """Return the cells of a row."""
+    ahead = (NOW - datetime.now(UTC)).total_seconds() / 3600
+    config = Config.load(mongo_uri=uri, clock_offset_hours=ahead)
+    order = JobOrder(kind=CURVE, config=config.model_dump(mode="json"))
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "tests.bench.budget_job"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(order.model_dump_json() + "\n")
+        process.stdin.flush()
+        messages = [json.loads(line) for line in process.stdout]
+    seconds = time.perf_counter() - began
+    (result,) = (message["result"] for message in messages if "result" in message)
+    curve = TypeAdapter(BudgetCurve).validate_python(result)
+    least, most = curve["requests_per_day"][0], curve["requests_per_day"][-1]
+    times = []
+    for move in range(MOVES):
+        start = time.perf_counter()
+        forecast(curve, least * (most / least) ** (move / MOVES))
+        times.append(1000 * (time.perf_counter() - start))
+    cuts = quantiles(times, n=20)
+    peak = messages[-1]["peak_mb"]
+    return (
+        f"{curve['sampled']:,}", f"{seconds:.1f}", f"{peak:.0f}", f"{cuts[9]:.3f}",
+        f"{cuts[18]:.3f}",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(run(tuple(map(int, sys.argv[1:])) or SIZES))

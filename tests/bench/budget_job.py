@@ -1,0 +1,15 @@
+"""Run a planning job as the web app does, and add the peak memory to its messages."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+
+from crawler.planning.jobs import main
+
+if __name__ == "__main__":
+    code = main()
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"peak_mb": peak_mb}))
+    sys.exit(code)

@@ -1,0 +1,568 @@
+"""The inbox of changes: net differences, folded edits, marks, mutes, paging and the Atom feed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import httpx
+import pytest
+from bson import ObjectId
+
+from crawler.config import Config
+from crawler.reports.differences import difference_of, parts_of, similar_edits
+from crawler.reports.inbox import Filters, read_inbox
+from crawler.storage import change_events
+from crawler.storage.accounts.readers import Reader
+from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES
+from crawler.storage.store import opened
+from crawler.utils.diff import Matcher
+from tests.integration.harness import Db
+from tests.integration.web.browser import Browser, Browsers
+
+T0 = datetime(2026, 3, 2, tzinfo=UTC)
+HOSTILE = "<script>alert(1)</script>\"'&\x07"
+ATOM = "{http://www.w3.org/2005/Atom}"
+Result = TypeVar("Result")
+
+
+def hours(count: float) -> datetime:
+    return T0 + timedelta(hours=count)
+
+
+class Log:
+    """Writes visits and versions as crawls do."""
+
+    def __init__(self, db: Db) -> None:
+        self.db = db
+        self.seen: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def visit(
+        self, at: datetime, url: str, content: dict[str, Any] | None = None, spider: str = "shop",
+        **more: Any,
+    ) -> ObjectId:  # fmt: skip
+        """Add a visit that found a content, or with None that the page is gone."""
+        before = self.seen.get((spider, url))
+        now_gone = content is None
+        digest = before["hash"] if now_gone and before else str(hash(str(content)))
+        if now_gone:
+            outcome = "gone"
+        elif before is None:
+            outcome = "new"
+        else:
+            outcome = "unchanged" if before["hash"] == digest else "changed"
+        was_gone = bool(before and before["gone"])
+        row = {
+            "_id": ObjectId(), "spider": spider, "target": url, "at": at, "outcome": outcome,
+            "status": 404 if now_gone else 200, "changed": int(outcome == "changed"),
+            "content_hash": digest, "diff_size": 10 if outcome == "changed" else 0,
+        } | more  # fmt: skip
+        if outcome in ("new", "changed") or was_gone or (now_gone and not was_gone):
+            row["event"] = True
+        self.db.visits.insert_one(row)
+        if content is not None:
+            key = f"{spider} {url} {digest}"
+            version = {"_id": key, "spider": spider, "target": url, "content_hash": digest,
+                       "at": at, "content": content}  # fmt: skip
+            self.db.versions.replace_one({"_id": key}, version, upsert=True)
+        self.seen[spider, url] = {"hash": digest, "gone": now_gone}
+        self.db.targets.update_one(
+            {"_id": f"{spider} {url}"},
+            {"$setOnInsert": {"spider": spider, "url": url, "kind": "item", "first_seen": at,
+                              "next_visit": at, "categories": more.get("categories", [])}},
+            upsert=True,
+        )  # fmt: skip
+        return row["_id"]
+
+
+@pytest.fixture
+def log(database: Db) -> Log:
+    return Log(database)
+
+
+def entries(browser: Browser, query: str = "") -> list[dict[str, Any]]:
+    answer = browser.get(f"/api/v1/changes{query}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()["entries"]
+
+
+def send(browser: Browser, path: str, **form: Any) -> httpx.Response:
+    return browser.post(path, {"csrf": browser.token("/changes/settings")} | form)
+
+
+def on(uri: str, act: Callable[[Any], Awaitable[Result]]) -> Result:
+    async def run() -> Result:
+        async with opened(Config.load(mongo_uri=uri)) as db:
+            return await act(db)
+
+    return asyncio.run(run())
+
+
+def look(browser: Browser, until: float, **form: str) -> None:
+    """Mark everything as read up to some hours."""
+    answer = send(browser, "/changes/read-all", until=hours(until).isoformat(), **form)
+    assert answer.status_code == 303, answer.text
+
+
+def item(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": title, "main_text": f"About {title}."} | more
+
+
+@pytest.mark.mongo
+def test_an_empty_inbox_says_the_next_step(local: Browser, log: Log) -> None:
+    page = local.get("/changes").text
+    assert "No changes yet" in page
+    assert "Go to the board" in page
+    log.visit(hours(0), "https://a.example/1", item("one"))
+    assert "one" in local.get("/changes").text
+    send(local, "/changes/read-all")
+    assert "You have read everything" in local.get("/changes").text
+    assert "No unread changes with these filters" in local.get("/changes?kind=gone").text
+
+
+@pytest.mark.mongo
+def test_several_versions_are_one_net_difference(local: Browser, log: Log) -> None:
+    url = "https://a.example/1"
+    log.visit(hours(0), url, item("one", price="10 €"))
+    look(local, 0.5)
+    log.visit(hours(1), url, item("one", price="11 €"))
+    log.visit(hours(2), url, item("one", price="12 €"))
+    log.visit(hours(3), url, item("one", price="12 €"))
+    last = log.visit(hours(4), url, item("one", price="13 €"))
+    (entry,) = entries(local)
+    assert (entry["removed"], entry["added"], entry["fields"]) == ("10", "13", ["price"])
+    assert (entry["visits"], entry["size"], entry["id"]) == (3, 4, str(last))
+    assert entry["summary"] == "price: 10 € -> 13 €"
+    detail = local.get(f"/api/v1/changes/{last}").json()
+    assert [part["text"] for part in detail["fields"][0]["parts"]] == ["10", "13", " €"]
+    log.visit(hours(5), url, item("one", price="10 €"))
+    (entry,) = entries(local)
+    assert entry["summary"] == "the same content as before"
+    page = local.get(f"/changes/of/{entry['id']}")
+    assert page.status_code == 200
+
+
+@pytest.mark.mongo
+def test_kinds_are_net_kinds(local: Browser, log: Log) -> None:
+    for name in ("gone", "back", "changed"):
+        log.visit(hours(0), f"https://a.example/{name}", item(name))
+    log.visit(hours(1), "https://a.example/back", None)
+    look(local, 1.5)
+    log.visit(hours(2), "https://a.example/gone", None)
+    log.visit(hours(2), "https://a.example/back", item("back"))
+    log.visit(hours(2), "https://a.example/changed", item("changed!"))
+    log.visit(hours(2), "https://a.example/new", item("new"))
+    log.visit(hours(3), "https://a.example/new", item("newer"))
+    log.visit(hours(2), "https://a.example/blink", item("blink"))
+    log.visit(hours(3), "https://a.example/blink", None)
+    kinds = {
+        each["url"].rpartition("/")[2]: entry["kind"]
+        for entry in entries(local)
+        for each in entry["pages"]
+    }
+    assert kinds == {
+        "gone": "gone", "back": "back", "changed": "changed", "new": "new", "blink": "gone"
+    }  # fmt: skip
+    for kind in ("new", "changed", "back"):
+        assert [entry["kind"] for entry in entries(local, f"?kind={kind}")] == [kind]
+
+
+@pytest.mark.mongo
+def test_identical_edits_of_many_pages_are_one_entry(local: Browser, log: Log) -> None:
+    for number in range(30):
+        log.visit(hours(0), f"https://a.example/{number}", item(f"page {number}", year="2025 Shop"))
+    look(local, 0.5)
+    for number in range(30):
+        content = item(f"page {number}", year="2026 Shop")
+        log.visit(hours(1 + number), f"https://a.example/{number}", content)
+    log.visit(hours(50), "https://a.example/0", item("page 0", year="2027 Shop"))
+    other, folded = entries(local)
+    assert (other["page_count"], other["added"]) == (1, "2027")
+    assert (folded["page_count"], len(folded["events"]), len(folded["pages"])) == (29, 29, 20)
+    page = local.get("/changes").text
+    assert "The same edit on 29 pages" in page
+    assert "and 9 more" in page
+    send(local, "/changes/read", entry=",".join(folded["events"]), one=folded["id"])
+    assert [entry["id"] for entry in entries(local)] == [other["id"]]
+
+
+@pytest.mark.mongo
+def test_nearly_identical_long_edits_are_one_entry(local: Browser, log: Log) -> None:
+    notice = " ".join(f"word{n}" for n in range(60))
+    for number in range(3):
+        log.visit(hours(0), f"https://a.example/{number}", item("page"))
+    log.visit(hours(0), "https://a.example/other", item("other"))
+    look(local, 0.5)
+    for number in range(3):
+        content = item("page", notice=f"{notice} number{number}")
+        log.visit(hours(1 + number), f"https://a.example/{number}", content)
+    different = " ".join(f"else{n}" for n in range(60))
+    log.visit(hours(9), "https://a.example/other", item("other", notice=different))
+    assert [entry["page_count"] for entry in entries(local)] == [1, 3]
+
+
+@pytest.mark.mongo
+def test_filters_select_by_site_category_field_size_and_url(local: Browser, log: Log) -> None:
+    log.visit(hours(0), "https://a.example/1", item("one"), categories=["Books"])
+    log.visit(hours(0), "https://b.example/2", item("two"), spider="news")
+    look(local, 0.5)
+    log.visit(hours(1), "https://a.example/1", item("one", price="1"))
+    log.visit(hours(1), "https://b.example/2", item("two", text="x" * 500), spider="news")
+    for query, url in {
+        "?site=news": "https://b.example/2", "?category=Books": "https://a.example/1",
+        "?field=price": "https://a.example/1", "?size=100": "https://b.example/2",
+        "?q=A.EXAMPLE": "https://a.example/1",
+    }.items():  # fmt: skip
+        assert [entry["url"] for entry in entries(local, query)] == [url], query
+    assert entries(local, "?site=none") == []
+    assert len(entries(local, "?size=")) == 2
+    assert local.get("/api/v1/changes?kind=x").status_code == 422
+
+
+@pytest.mark.mongo
+def test_pages_of_the_list_have_each_change_once(local: Browser, log: Log) -> None:
+    for number in range(12):
+        log.visit(hours(number // 3), f"https://a.example/{number}", item(f"page {number}"))
+    log.visit(hours(9), "https://a.example/0", item("page 0 again"))
+    seen, query = [], "?limit=5"
+    while True:
+        answer = local.get(f"/api/v1/changes{query}").json()
+        seen += [entry["url"] for entry in answer["entries"]]
+        if answer["next"] is None:
+            break
+        query = f"?limit=5&cursor={answer['next']}"
+    assert len(seen) == len(set(seen)) == 12
+    assert seen[0] == "https://a.example/0"
+    first = local.get("/api/v1/changes?limit=5").json()["next"]
+    form = shown_form(local, f"?limit=5&cursor={first}")
+    assert "start" not in form, "the page that changed again is unread on the first page"
+    local.post("/changes/read", form)
+    (again, *_, last) = entries(local)
+    assert (again["url"], again["visits"], last["url"]) == (seen[0], 2, seen[-1])
+    assert local.get("/api/v1/changes?cursor=WzFd").status_code == 422
+
+
+def shown_form(browser: Browser, query: str = "") -> dict[str, Any]:
+    """Return the fields of the form of a shown list."""
+    import re
+
+    page = browser.get(f"/changes{query}").text
+    form = page[page.index('id="shown"') : page.index("</form>", page.index('id="shown"'))]
+    fields: dict[str, Any] = {}
+    for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form):
+        fields.setdefault(name, []).append(value.replace("&amp;", "&"))
+    return fields
+
+
+@pytest.mark.mongo
+def test_shown_changes_are_marked_as_a_range_and_the_time_moves_on(
+    local: Browser, log: Log, database: Db
+) -> None:
+    for number in range(20):
+        log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+    answer = local.post("/changes/read", shown_form(local, "?limit=5"))
+    assert answer.headers["location"] == "/changes?limit=5&marked=5"
+    assert [entry["url"][18:] for entry in entries(local, "?limit=3")] == ["14", "13", "12"]
+    reader = database.readers.find_one({"_id": "local"})
+    assert (len(reader["ranges"]), len(reader["pages"])) == (1, 1)
+    log.visit(hours(30), "https://a.example/19", item("page 19 again"))
+    newest, *_ = entries(local, "?limit=3")
+    assert (newest["kind"], newest["visits"]) == ("changed", 1)
+    for _ in range(4):
+        local.post("/changes/read", shown_form(local, "?limit=5"))
+    assert entries(local) == []
+    reader = database.readers.find_one({"_id": "local"})
+    assert (reader["ranges"], reader["pages"]) == ([], [])
+    assert reader["read_until"] == hours(30)
+
+
+@pytest.mark.mongo
+def test_all_changes_down_to_one_are_marked(local: Browser, log: Log) -> None:
+    for number in range(6):
+        log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+    form = shown_form(local)
+    local.post("/changes/read", form | {"to": form["entry"][2]})
+    assert [entry["url"][18:] for entry in entries(local)] == ["2", "1", "0"]
+    form = shown_form(local, "?q=/1")
+    assert "start" not in form, "other changes of that time are not shown"
+    local.post("/changes/read", form)
+    assert [entry["url"][18:] for entry in entries(local)] == ["2", "0"]
+
+
+@pytest.mark.mongo
+def test_everything_of_a_site_is_marked(local: Browser, log: Log) -> None:
+    for number in range(4):
+        log.visit(hours(number), f"https://a.example/{number}", item("a"))
+        log.visit(hours(number), f"https://b.example/{number}", item("b"), spider="news")
+    look(local, 5, site="shop")
+    assert {entry["site"] for entry in entries(local)} == {"news"}
+    log.visit(hours(9), "https://a.example/1", item("changed"))
+    assert next(entry["site"] for entry in entries(local)) == "shop"
+    assert len(entries(local, "?site=shop")) == 1
+
+
+@pytest.mark.mongo
+@pytest.mark.parametrize("more_sites", [0, change_events.MAX_MERGED])
+def test_lists_are_read_by_an_index_in_their_order(
+    stored: tuple[Db, str], log: Log, more_sites: int
+) -> None:
+    for number in range(30):
+        log.visit(hours(number // 4), f"https://a.example/{number}", item("x"), f"s{number % 3}")
+    for number in range(more_sites):
+        log.visit(hours(20), f"https://a.example/{number}", item("x"), f"other{number}")
+    readers = (
+        Reader("all"), Reader("from", hours(2)),
+        Reader("sites", hours(1), {"s0": hours(4), "s1": hours(9)}),
+    )  # fmt: skip
+    rows = list(log.db.visits.find().sort([("at", -1), ("_id", -1)]))
+
+    async def read(db: Any, reader: Reader, spider: str | None) -> list[ObjectId]:
+        seen, after = [], None
+        while True:
+            page = await change_events.newest(db, reader, hours(6), 4, after, spider)
+            seen += [row["_id"] for row in page.rows]
+            if (after := page.last) is None:
+                return seen
+
+    for reader in readers:
+        for spider in (None, "s1"):
+            wanted = [
+                row["_id"] for row in rows
+                if row["at"] <= hours(6) and row["spider"] == (spider or row["spider"])
+                and not reader.has_read(row["spider"], row["target"], row["at"])
+            ]  # fmt: skip
+            got = on(stored[1], lambda db, r=reader, s=spider: read(db, r, s))
+            if spider is None:
+                assert got == wanted, reader.name
+            else:
+                assert [each for each in got if each in wanted] == wanted
+    log.db.command("profile", 2)
+    try:
+        on(stored[1], lambda db: read_inbox(db, readers[0], Filters(), 5, hours(6)))
+        plans = [
+            row for row in log.db.system.profile.find({"ns": f"{log.db.name}.visits"})
+            if row["op"] in ("query", "command")
+        ]  # fmt: skip
+    finally:
+        log.db.command("profile", 0)
+        log.db.system.profile.drop()
+    assert plans
+    for plan in plans:
+        assert "COLLSCAN" not in plan["planSummary"], plan["command"]
+        assert not plan.get("hasSortStage"), plan["command"]
+
+
+@pytest.mark.mongo
+def test_an_earlier_change_of_a_page_that_is_read_does_not_hold_the_time_back(
+    local: Browser, log: Log, database: Db
+) -> None:
+    for number in range(3):
+        log.visit(hours(number), f"https://a.example/{number}", item("x"))
+    for number in range(3):
+        log.visit(hours(10 + number), f"https://a.example/{number}", item("y"))
+    assert [entry["visits"] for entry in entries(local)] == [2, 2, 2]
+    for _ in range(3):
+        local.post("/changes/read", shown_form(local, "?limit=1"))
+    assert entries(local) == []
+    reader = database.readers.find_one({"_id": "local"})
+    assert (reader["read_until"], reader["pages"]) == (hours(12), [])
+
+
+@pytest.mark.mongo
+def test_a_change_that_is_stored_late_stays_unread(local: Browser, log: Log) -> None:
+    now = datetime.now(UTC)
+    log.visit(now - timedelta(seconds=2), "https://a.example/1", item("one"))
+    send(local, "/changes/read-all")
+    assert entries(local) == []
+    log.visit(now - timedelta(seconds=5), "https://a.example/slow", item("slow"))
+    assert [entry["title"] for entry in entries(local)] == ["slow"]
+
+
+@pytest.mark.mongo
+def test_each_reader_has_marks_of_their_own(anna: Browser, vic: Browser, log: Log) -> None:
+    log.visit(hours(0), "https://a.example/1", item("one"))
+    assert send(vic, "/changes/read-all").status_code == 303, "viewers mark what they have read"
+    assert entries_of(vic) == []
+    assert len(entries_of(anna)) == 1
+    send(vic, "/changes/since", since="2026-01-01T00:00")
+    assert len(entries_of(vic)) == 1
+    answer = send(vic, "/changes/since", since="tomorrow")
+    assert answer.status_code == 422
+    assert 'value="tomorrow"' in answer.text
+
+
+def entries_of(browser: Browser) -> list[str]:
+    import re
+
+    return re.findall(r"data-open><bdi[^>]*>([^<]*)", browser.get("/changes").text)
+
+
+@pytest.mark.mongo
+def test_pages_are_muted_by_patterns(local: Browser, log: Log) -> None:
+    log.visit(hours(0), "https://a.example/calendar/1", item("calendar"))
+    log.visit(hours(1), "https://a.example/2", item("two"))
+    assert send(local, "/changes/mute", pattern="/calendar/").status_code == 303
+    assert [entry["title"] for entry in entries(local)] == ["two"]
+    assert "1 change is" in local.get("/changes").text
+    for bad in ("(", "a(?=b)", "", "x" * 501, "(a{1000}){1000}"):
+        answer = send(local, "/changes/mute", pattern=bad)
+        assert answer.status_code == 422, bad
+        assert 'id="problem-pattern"' in answer.text
+    assert local.get("/api/v1/changes/mutes").json() == {"patterns": ["/calendar/"]}
+    suggested = local.get("/changes/settings?url=https://a.example/2?b=1").text
+    assert r'value="^https://a\.example/2\?b=1$"' in suggested
+    send(local, "/changes/unmute", pattern="/calendar/")
+    assert len(entries(local)) == 2
+
+
+def test_what_is_kept_of_a_reader_is_bounded() -> None:
+    reader = Reader("anna")
+    for number in range(MAX_MUTES):
+        reader = reader.mute(f"/{number}")
+    with pytest.raises(ValueError, match="more than 50 patterns"):
+        reader.mute("/one-more")
+    pages = [("shop", f"u{number}", hours(number)) for number in range(MAX_PAGES + 1)]
+    with pytest.raises(Exception, match="more than 2,000 pages"):
+        reader.read_pages(pages)
+    for number in range(MAX_RANGES):
+        reader = reader.read_range(hours(number * 3), hours(number * 3 + 1))
+    with pytest.raises(Exception, match="more than 100 parts"):
+        reader.read_range(hours(1000), hours(1001))
+    joined = reader.read_range(hours(0), hours(2000))
+    assert joined.ranges == ((hours(0), hours(2000)),)
+    assert joined.read_all(hours(3000)).ranges == ()
+
+
+@pytest.mark.mongo
+def test_hostile_content_is_text(local: Browser, log: Log) -> None:
+    url = "javascript:alert(1)//" + HOSTILE
+    log.visit(hours(0), url, item("x", **{HOSTILE: "old"}), spider=HOSTILE)
+    look(local, 0.5)
+    big = {"title": HOSTILE + "t" * 1_000_000, HOSTILE: HOSTILE + "y" * 100_000}
+    event = log.visit(hours(1), url, big, spider=HOSTILE)
+    log.visit(hours(2), "https://a.example/1", {"title": HOSTILE}, spider=HOSTILE)
+    for path in ("/changes", f"/changes/of/{event}", f"/changes/settings?url={quote(HOSTILE)}"):
+        page = local.get(path)
+        assert page.status_code == 200
+        assert "<script>alert" not in page.text
+        assert 'href="javascript' not in page.text
+        assert len(page.content) < 60_000
+    address = local.request(
+        "POST", "/api/v1/changes/feed", headers={"X-CSRF-Token": local.token("/changes/settings")}
+    ).json()["url"]
+    feed = ElementTree.fromstring(local.get(address).content)
+    assert len(feed.findall(f"{ATOM}entry")) == 3
+    links = [link.get("href", "") for link in feed.iter(f"{ATOM}link")]
+    assert all(link.startswith("http") for link in links)
+
+
+@pytest.mark.mongo
+def test_the_feed_is_valid_secret_renewable_and_revocable(
+    anna: Browser, browsers: Browsers, log: Log, database: Db
+) -> None:
+    log.visit(hours(0), "https://a.example/1", item("one"))
+    for number in (1, 2):
+        log.visit(hours(1), f"https://a.example/f{number}", item(f"f{number}", year="2025"))
+        log.visit(hours(2), f"https://a.example/f{number}", item(f"f{number}", year="2026"))
+    page = send(anna, "/changes/feed")
+    address = page.text.partition('id="address" value="')[2].partition('"')[0]
+    secret = address.partition("token=")[2]
+    assert secret not in str(list(database.readers.find())), "only a hash is stored"
+    assert secret not in anna.get("/changes/settings").text
+    stranger = browsers()
+    answer = stranger.get(address)
+    assert answer.headers["content-type"] == "application/atom+xml; charset=utf-8"
+    feed = ElementTree.fromstring(answer.content)
+    for parent in (feed, *feed.findall(f"{ATOM}entry")):
+        for name in ("id", "title", "updated"):
+            assert len(parent.findall(f"{ATOM}{name}")) == 1
+    titles = [each.findtext(f"{ATOM}title") for each in feed.findall(f"{ATOM}entry")]
+    assert titles == ["Changed: f2 and 1 more", "New: f2", "New: f1", "New: one"]
+    ids = [each.findtext(f"{ATOM}id") for each in feed.findall(f"{ATOM}entry")]
+    assert len(set(ids)) == 4
+    etag = {"If-None-Match": answer.headers["etag"]}
+    assert stranger.get(address, headers=etag).status_code == 304
+    send(anna, "/changes/read-all")
+    assert stranger.get(address, headers=etag).status_code == 304, "reading changes nothing"
+    log.visit(hours(3), "https://a.example/f3", item("f3", year="2025"))
+    log.visit(hours(4), "https://a.example/f3", item("f3", year="2026"))
+    again = ElementTree.fromstring(stranger.get(address, headers=etag).content)
+    assert again.findtext(f"{ATOM}entry/{ATOM}id") == ids[0], "the same edit keeps its id"
+    renewed = (
+        send(anna, "/changes/feed").text.partition('id="address" value="')[2].partition('"')[0]
+    )
+    assert stranger.get(address).status_code == 404
+    assert stranger.get(renewed).status_code == 200
+    send(anna, "/changes/feed/end")
+    assert stranger.get(renewed).status_code == 404
+    assert stranger.get("/changes/feed.atom").status_code == 404
+
+
+@pytest.mark.mongo
+def test_the_feed_of_a_removed_user_and_of_an_open_app_end(
+    anna: Browser, local: Browser, database: Db
+) -> None:
+    address = send(anna, "/changes/feed").text.partition('id="address" value="')[2]
+    address = address.partition('"')[0]
+    database.users.delete_one({"_id": "anna"})
+    assert anna.get(address).status_code == 404
+    database.readers.update_one({"_id": "anna"}, {"$set": {"_id2": 1}})
+    row = database.readers.find_one({"_id": "anna"})
+    database.readers.delete_one({"_id": "anna"})
+    database.readers.insert_one(row | {"_id": "local"})
+    assert local.get(address).status_code == 404, "a user exists"
+    database.users.delete_many({})
+    assert local.get(address).status_code == 200
+
+
+@pytest.mark.mongo
+def test_a_read_only_token_cannot_mark(anna: Browser, database: Db, stored: Any) -> None:
+    from crawler.storage.accounts import tokens
+    from crawler.storage.accounts.schemas import Scope
+
+    now = datetime.now(UTC)
+    for scopes, status in (([Scope.READ], 403), ([Scope.READ, Scope.WRITE], 204)):
+        secret, _ = on(stored[1], lambda db, s=scopes: tokens.add(db, "anna", "x", s, now))
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert (
+            anna.request("POST", "/api/v1/changes/read-all", json={}, headers=headers).status_code
+            == status
+        )
+
+
+@pytest.mark.mongo
+def test_a_missing_or_broken_event_is_not_found(local: Browser, log: Log) -> None:
+    assert local.get(f"/changes/of/{ObjectId()}").status_code == 404
+    assert local.get("/changes/of/x").status_code == 422
+    answer = send(local, "/changes/read", entry="x,y", one="x")
+    assert answer.status_code == 422
+    answer = send(local, "/changes/read", here="//evil.example/changes")
+    assert answer.headers["location"] == "/changes?marked=0"
+
+
+def test_the_words_of_an_edit_are_its_identity() -> None:
+    def edit(text: str, old: str, new: str) -> Any:
+        return difference_of(
+            {"t": f"{text}\n{old} Shop {text}"}, {"t": f"{text}\n{new} Shop {text}"}
+        )
+
+    a, b = edit("one", "2025", "2026"), edit("two", "2025", "2026")
+    assert a.digest == b.digest
+    assert a.digest != edit("one", "2025", "2027").digest
+    assert difference_of({"a": "x y"}, {"a": "y x"}).digest is None
+    assert difference_of({"a": ["x", "y"]}, {"a": ["y"]}).removed == "x"
+    assert similar_edits([a, None, b]) == [0, 1, 2], "short edits fold only if identical"
+
+
+def test_differences_of_hostile_texts_are_fast_and_small() -> None:
+    began = time.monotonic()
+    old, new = "a b " * 400_000, "b a " * 400_000 + "\ud800"
+    difference_of({"t": old}, {"t": new})
+    parts = parts_of(old, new, Matcher(50_000_000))
+    assert sum(len(text) for _, text in parts) < 30_000
+    assert time.monotonic() - began < 3

@@ -1,0 +1,183 @@
+"""Clusters of near-duplicates in the web app: lists, texts side by side, and labels."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from crawler.config import Config
+from crawler.storage.dedup import cluster_pages
+from crawler.storage.dedup.candidates import candidates_of
+from crawler.storage.store import opened
+from tests.integration.claiming import HOUR, NOW, SCHEME, edited, index, stored, text
+from tests.integration.harness import Db
+from tests.integration.web.browser import Browser
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def put_posts(uri: str, **texts: str) -> None:
+    """Store posts with these texts, and compare them; each is an hour later than the one before."""
+
+    async def put() -> None:
+        async with index(uri, None) as (db, registry):
+            for at, (name, words) in enumerate(texts.items()):
+                await db.posts.insert_one(
+                    {"_id": f"s {name}", "spider": "s", "url": f"https://s.example/{name}",
+                     "title": f"Title {name} {HOSTILE}", "text": words, "content_hash": name,
+                     "first_seen": NOW + at * HOUR, "original": True}
+                )  # fmt: skip
+            posts = await candidates_of(db, SCHEME, [f"s {name}" for name in texts])
+            await stored(db, registry, posts)
+
+    asyncio.run(put())
+
+
+@pytest.fixture
+def cluster(stored: tuple[Db, str]) -> str:
+    """Store a post with two copies and another post; return the id of their cluster."""
+    database, uri = stored
+    words = text(1)
+    put_posts(uri, a=words, b=edited(words, 3), c=edited(words, 4, seed=2), other=text(9))
+    (row,) = database.clusters.find()
+    return str(row["_id"])
+
+
+def label(browser: Browser, same: str, a: str = "s a", b: str = "s b") -> Any:
+    form = {"a": a, "b": b, "same": same, "csrf": browser.token("/feeds/add")}
+    return browser.post("/duplicates/label", form)
+
+
+@pytest.mark.mongo
+def test_without_near_duplicates_the_page_says_so(local: Browser) -> None:
+    page = local.get("/duplicates").text
+    assert "No near-duplicates" in page
+    assert "No pair has been labeled yet" in page
+    assert local.get("/duplicates?order=largest").status_code == 200
+    assert local.get("/duplicates?order=nope").status_code == 422
+    assert local.get("/duplicates/nope").status_code == 404
+    assert local.get("/duplicates/69a5b1f0c2d4e8f1a2b3c4d5").status_code == 404
+
+
+@pytest.mark.mongo
+def test_clusters_are_listed_with_their_copies(local: Browser, cluster: str) -> None:
+    for order in ("newest", "largest"):
+        (row,) = local.get(f"/api/v1/duplicates?order={order}").json()["clusters"]
+        assert (row["cluster"], row["copies"], row["original"]["id"]) == (cluster, 2, "s a")
+        page = local.get(f"/duplicates?order={order}").text
+        assert f"/duplicates/{cluster}" in page
+        assert HOSTILE not in page
+        assert "&lt;img src=x" in page
+
+
+@pytest.mark.mongo
+def test_a_cluster_shows_the_texts_side_by_side(local: Browser, cluster: str) -> None:
+    page = local.get(f"/duplicates/{cluster}").text
+    assert "b is a copy of" not in page
+    assert "<mark>" in page
+    assert "Not the same" in page
+    assert HOSTILE not in page
+    other = local.request("GET", f"/duplicates/{cluster}", params={"with": "s c"}).text
+    assert 'name="b" value="s c"' in other
+    missing = local.request("GET", f"/duplicates/{cluster}", params={"with": "s nope"})
+    assert "post not found" in missing.text
+
+
+@pytest.mark.mongo
+def test_what_only_one_side_has_is_not_marked(local: Browser, stored: tuple[Db, str]) -> None:
+    put_posts(stored[1], a="One two three four. Five six.", b="One two 3 four. Five six.")
+    page = local.request("GET", "/duplicates/compare", params={"a": "s a", "b": "s b"}).text
+    assert "<mark>One two </mark>three<mark> four.</mark>" in page
+    assert "<mark>One two </mark>3<mark> four.</mark>" in page
+
+
+@pytest.mark.mongo
+def test_two_posts_that_are_not_found_keep_what_was_typed(local: Browser, cluster: str) -> None:
+    page = local.request("GET", "/duplicates/compare", params={"a": "s a", "b": HOSTILE})
+    assert page.status_code == 422
+    assert "post not found" in page.text
+    assert 'value="s a"' in page.text
+    assert HOSTILE not in page.text
+    same = local.request("GET", "/duplicates/compare", params={"a": "s a", "b": "s a"})
+    assert "both are the same post" in same.text
+
+
+@pytest.mark.mongo
+def test_a_label_parts_a_pair_and_is_counted(local: Browser, cluster: str, database: Db) -> None:
+    assert label(local, "false").status_code == 303
+    assert "duplicate_of" not in database.posts.find_one({"_id": "s b"})
+    assert database.posts.find_one({"_id": "s c"})["duplicate_of"] == "s a"
+    page = local.request("GET", "/duplicates/compare", params={"a": "s a", "b": "s b"}).text
+    assert "Labeled as not the same by <bdi>local</bdi>" in page
+    assert "not duplicates: labeled as such" in page
+    assert label(local, "true", b="s c").status_code == 303
+    page = local.get("/duplicates").text
+    assert "<strong>50.0 %</strong>" in page
+    precision = local.get("/api/v1/duplicates/precision").json()
+    assert (precision["confirmed"], precision["flagged"]) == (1, 2)
+    entry = database.audit.find_one({"action": "POST /duplicates/label"})
+    assert entry["detail"] == "not the same: s a and s b"
+    assert "the same" in local.get(f"/duplicates/{cluster}").text
+
+
+@pytest.mark.mongo
+def test_a_pair_is_labeled_through_the_api(local: Browser, cluster: str, database: Db) -> None:
+    new = {"a": "s a", "b": "s other", "same": True}
+    answer = local.request("PUT", "/api/v1/duplicates/labels", json=new)
+    assert answer.status_code == 200
+    assert (answer.json()["same"], answer.json()["flagged"]) == (True, False)
+    assert database.posts.find_one({"_id": "s other"})["duplicate_of"] == "s a"
+    compared = local.request("GET", "/api/v1/duplicates/compare", params={"a": "s a", "b": "s b"})
+    assert compared.json()["duplicates"]
+    wrong = local.request("PUT", "/api/v1/duplicates/labels", json=new | {"b": "s nope"})
+    assert wrong.status_code == 422
+    assert "post not found" in wrong.json()["detail"]
+
+
+@pytest.mark.mongo
+def test_viewers_cannot_label(vic: Browser, cluster: str, database: Db) -> None:
+    assert "Not the same" not in vic.get(f"/duplicates/{cluster}").text
+    form = {"a": "s a", "b": "s b", "same": "false", "csrf": vic.token("/duplicates")}
+    assert vic.post("/duplicates/label", form).status_code == 403
+    assert database.duplicate_labels.count_documents({}) == 0
+
+
+@pytest.mark.mongo
+@pytest.mark.parametrize("order", ["newest", "largest"])
+def test_pages_of_clusters(local: Browser, stored: tuple[Db, str], order: str) -> None:
+    words = {
+        f"p{n}{copy}": edited(text(n), 2, seed=copy) for n in range(5) for copy in range(2 + n % 3)
+    }
+    put_posts(stored[1], **words)
+    seen: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        part = local.get(f"/api/v1/duplicates?order={order}&limit=2{cursor}").json()
+        seen += part["clusters"]
+        if part["next"] is None:
+            break
+        cursor = f"&cursor={part['next']}"
+    assert len({row["cluster"] for row in seen}) == len(seen) == 5
+    if order == "largest":
+        copies = [row["copies"] for row in seen]
+        assert copies == [3, 2, 2, 1, 1]
+
+
+@pytest.mark.mongo
+def test_the_largest_clusters_are_counted_in_an_index(stored: tuple[Db, str], cluster: str) -> None:
+    async def plan() -> Any:
+        async with opened(Config.load(mongo_uri=stored[1])) as db:
+            await cluster_pages.largest(db, 10)
+            return await db.command(
+                "explain",
+                {"aggregate": "posts", "cursor": {}, "hint": "duplicate_of_1", "pipeline": [
+                    {"$match": cluster_pages.COPIES},
+                    {"$group": {"_id": "$duplicate_of", "copies": {"$sum": 1}}},
+                ]},
+            )  # fmt: skip
+
+    found = str(asyncio.run(plan()))
+    assert "IXSCAN" in found
+    assert "'FETCH'" not in found, "documents are not read"

@@ -1,0 +1,353 @@
+"""The reader of feeds: unread posts, folded copies, health, import, export, edits and removal."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crawler.reports.subscribing import AddReport
+from crawler.storage.accounts import users
+from tests.integration.harness import Db, Pages
+from tests.integration.web.browser import Browser, Browsers
+
+HOSTILE = "<script>alert(1)</script>\"'&"
+NOW = datetime.now(UTC).replace(microsecond=0)
+HOUR = timedelta(hours=1)
+FEED, OTHER = "feeds https://a.example/feed", "feeds https://b.example/feed"
+
+
+def put_feed(db: Db, key: str, *categories: str, **more: Any) -> None:
+    spider, _, url = key.partition(" ")
+    db.targets.insert_one(
+        {"_id": key, "spider": spider, "url": url, "kind": "feed", "first_seen": NOW,
+         "next_visit": NOW, "categories": list(categories), "title": None} | more
+    )  # fmt: skip
+    db.feeds.insert_one({"_id": key, "spider": spider, "url": url, "title": f"Title of {url}"})
+
+
+def put_post(db: Db, feed: str, name: str, hours: float = 1, **more: Any) -> str:
+    spider, _, url = feed.partition(" ")
+    key = f"{feed} {name}"
+    db.posts.insert_one(
+        {"_id": key, "spider": spider, "feed": url, "guid": name, "url": f"https://p.example/{name}",
+         "title": f"Title {name}", "text": f"Text of {name}.", "first_seen": NOW - hours * HOUR,
+         "content_hash": name, "original": True} | more
+    )  # fmt: skip
+    return key
+
+
+def titles(page: str) -> list[str]:
+    return re.findall(r'data-open><bdi class="clamp">(.*?)</bdi>', page)
+
+
+@pytest.mark.mongo
+def test_an_empty_reader_says_the_next_step(local: Browser) -> None:
+    page = local.get("/feeds").text
+    assert "No posts yet" in page
+    assert 'href="/feeds/add"' in page
+    assert "No feeds yet" in local.get("/feeds/health").text
+    assert local.get("/api/v1/feeds").json() == {"feeds": [], "next": None}
+
+
+@pytest.mark.mongo
+def test_unread_posts_come_newest_first(local: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    for hours in (3, 1, 2):
+        put_post(database, FEED, f"p{hours}", hours)
+    put_post(database, FEED, "old", 24 * 100)
+    page = local.get("/feeds").text
+    assert titles(page) == ["Title p1", "Title p2", "Title p3"]
+    assert "Title of https://a.example/feed" in page
+    assert "Text of p1." in page
+
+
+@pytest.mark.mongo
+def test_a_post_is_read_by_one_reader_only(anna: Browser, vic: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    key, other = put_post(database, FEED, "one"), put_post(database, FEED, "two", 2)
+    form = {"post": key, "read": "true", "csrf": anna.token("/feeds")}
+    assert anna.post("/feeds/read", form).status_code == 303
+    assert titles(anna.get("/feeds").text) == ["Title two"]
+    assert titles(vic.get("/feeds").text) == ["Title one", "Title two"]
+    part = anna.post(
+        "/feeds/read", form | {"read": "false"},
+        **{"HX-Request": "true", "HX-Request-Type": "partial"},
+    )  # fmt: skip
+    assert "Mark as read" in part.text
+    assert titles(anna.get("/feeds").text) == ["Title one", "Title two"]
+    form = {"post": other, "read": "true", "csrf": vic.token("/feeds")}
+    assert vic.post("/feeds/read", form).status_code == 303, "a viewer reads, too"
+
+
+@pytest.mark.mongo
+def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) -> None:
+    put_feed(database, FEED, "News/Local")
+    put_feed(database, OTHER, "Sport")
+    put_post(database, FEED, "n1")
+    put_post(database, OTHER, "s1")
+    page = local.get("/feeds?folder=News").text
+    assert titles(page) == ["Title n1"]
+    until = re.search(r'name="until" value="([^"]+)"', page)
+    assert until
+    put_post(database, FEED, "n2", 0.5)
+    form = {"folder": "News", "until": until[1], "csrf": local.token("/feeds?folder=News")}
+    assert local.post("/feeds/read-all", form).status_code == 303
+    assert titles(local.get("/feeds").text) == ["Title n2", "Title s1"], "n2 came later"
+    form = {"until": datetime.now(UTC).isoformat(), "csrf": local.token("/feeds")}
+    local.post("/feeds/read-all", form)
+    assert "Nothing unread" in local.get("/feeds").text
+    assert len(titles(local.get("/feeds?all=true").text)) == 3
+
+
+@pytest.mark.mongo
+def test_the_state_of_a_reader_is_bounded(
+    local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler.storage.reading.MAX_READ", 4)
+    put_feed(database, FEED)
+    keys = [put_post(database, FEED, f"p{n}", n) for n in range(1, 9)]
+    for key in keys[:7]:
+        assert local.request("POST", "/api/v1/feeds/read", json={"post": key}).status_code == 200
+    (row,) = database.reading.find()
+    assert len(row["read"]) <= 4
+    assert not titles(local.get("/feeds").text), "posts before the middle one became read"
+
+
+@pytest.mark.mongo
+def test_copies_are_folded_under_their_original(local: Browser, database: Db) -> None:
+    put_feed(database, FEED, "News")
+    put_feed(database, OTHER, "Sport")
+    original = put_post(database, FEED, "original", 2)
+    flags: dict[str, Any] = {"original": False, "similarity": 0.9}
+    copy = put_post(database, OTHER, "copy", 1, duplicate_of=original, **flags)
+    posts = local.get("/api/v1/feeds/posts").json()["posts"]
+    assert [(post["id"], post["copies"]) for post in posts] == [(original, 1)]
+    assert posts[0]["some_copies"][0]["id"] == copy
+    # The original is not in this folder.
+    posts = local.get("/api/v1/feeds/posts?folder=Sport").json()["posts"]
+    assert [(post["id"], post["duplicate_of"]) for post in posts] == [(copy, original)]
+
+
+@pytest.mark.mongo
+def test_pages_continue_where_the_page_before_ended(local: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    keys = [put_post(database, FEED, f"p{n:02}", n // 3) for n in range(25)]
+    seen: list[str] = []
+    cursor = ""
+    for _ in range(5):
+        page = local.get(f"/api/v1/feeds/posts?limit=7{cursor}").json()
+        seen += [post["id"] for post in page["posts"]]
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert sorted(seen) == sorted(keys)
+    assert len(set(seen)) == 25
+
+
+@pytest.mark.mongo
+def test_the_posts_are_found_through_an_index(database: Db) -> None:
+    put_feed(database, FEED)
+    put_post(database, FEED, "one")
+    for query in (
+        {"guid": {"$exists": True}, "first_seen": {"$gt": NOW - HOUR * 9}},
+        {"guid": {"$exists": True}, "spider": {"$in": ["feeds"]}, "feed": {"$in": ["x", "y"]}},
+    ):
+        found = database.posts.find(query).sort([("first_seen", -1), ("_id", -1)]).explain()
+        plan = str(found["queryPlanner"]["winningPlan"])
+        assert "IXSCAN" in plan
+        assert "COLLSCAN" not in plan
+        assert "'stage': 'SORT'" not in plan
+
+
+@pytest.mark.mongo
+def test_hostile_texts_are_shown_as_text(local: Browser, database: Db) -> None:
+    put_feed(database, FEED, HOSTILE, title=HOSTILE * 20)
+    key = put_post(
+        database, FEED, HOSTILE, title=HOSTILE + "x" * 1_000_000, text=HOSTILE * 3,
+        url="javascript:alert(1)",
+    )  # fmt: skip
+    for path, params in (
+        ("/feeds", {}), ("/feeds/health", {}), ("/feeds/post", {"id": key}),
+        ("/feeds/feed", {"id": FEED}), ("/feeds/remove", {"id": FEED}), ("/feeds", {"feed": FEED}),
+        ("/feeds", {"folder": HOSTILE}),
+    ):  # fmt: skip
+        page = local.request("GET", path, params=params)
+        assert page.status_code == 200, path
+        assert HOSTILE not in page.text
+        assert "<script>alert" not in page.text
+        assert 'href="javascript:' not in page.text
+        assert len(page.text) < 60_000
+
+
+@pytest.mark.mongo
+def test_a_post_shows_what_changed(local: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    key = put_post(database, FEED, "one")
+    for at, words in ((3, "The price is 10 euros."), (1, "The price is 12 euros.")):
+        database.versions.insert_one(
+            {"spider": "feeds", "target": key.removeprefix("feeds "), "content_hash": str(at),
+             "at": NOW - at * HOUR, "content": {"main_text": words}}
+        )  # fmt: skip
+    page = local.request("GET", "/feeds/post", params={"id": key}).text
+    assert "<mark>main_text: The price is </mark>12<mark> euros.</mark>" in page
+    post = local.request("GET", "/api/v1/feeds/post", params={"id": key}).json()
+    assert [version["diff"] != [] for version in post["versions"]] == [True, False]
+    assert local.get("/feeds/post?id=nope").status_code == 404
+
+
+@pytest.mark.mongo
+def test_health_shows_feeds_with_errors(local: Browser, database: Db) -> None:
+    past = NOW - HOUR
+    put_feed(database, FEED, visited_at=past)
+    put_feed(database, OTHER, visited_at=past, consecutive_errors=2, outcome="error")
+    feeds = local.get("/api/v1/feeds").json()["feeds"]
+    assert [feed["needs_attention"] for feed in feeds] == [False, True]
+    page = local.get("/feeds/health?attention=true").text
+    assert "b.example" in page
+    assert "a.example" not in page
+    (only,) = local.get("/api/v1/feeds?limit=1").json()["feeds"]
+    assert only["url"] == "https://a.example/feed"
+
+
+OPML = b"""<?xml version="1.0"?><opml version="2.0"><body><outline text="News">
+<outline type="rss" text="A" xmlUrl="https://a.example/feed"/>
+<outline type="rss" text="B" xmlUrl="ftp://b.example/feed"/></outline></body></opml>"""
+
+
+def upload(browser: Browser, content: bytes) -> Any:
+    return browser.request(
+        "POST", "/feeds/import", data={"csrf": browser.token("/feeds/add")},
+        files={"file": ("list.opml", content)}, headers={"Origin": browser.origin},
+    )  # fmt: skip
+
+
+@pytest.mark.mongo
+def test_a_list_is_imported_and_exported(local: Browser, database: Db) -> None:
+    page = upload(local, OPML)
+    assert page.status_code == 200
+    assert "1 feeds added" in page.text
+    assert "not an http or https URL" in page.text
+    assert database.targets.find_one()["categories"] == ["News"]
+    answer = local.get("/feeds/export")
+    assert 'xmlUrl="https://a.example/feed"' in answer.text
+    assert answer.headers["content-disposition"].startswith("attachment")
+
+
+@pytest.mark.mongo
+def test_a_bad_upload_says_what_is_wrong(local: Browser, database: Db) -> None:
+    page = upload(local, b"<html><body>no</body></html>")
+    assert page.status_code == 422
+    assert "an HTML page, not OPML" in page.text
+    assert upload(local, b"x" * 9_000_000).status_code == 413
+    assert database.targets.count_documents({}) == 0
+
+
+@pytest.mark.mongo
+def test_two_people_edit_one_feed(local: Browser, database: Db) -> None:
+    put_feed(database, FEED, "News")
+    token = local.token("/feeds/add")
+    form = {"id": FEED, "title": "Mine", "folders": "News\n Sport / Local", "title_before": "",
+            "folders_before": "News", "csrf": token}  # fmt: skip
+    assert local.post("/feeds/edit", form).status_code == 303
+    stored = database.targets.find_one({"_id": FEED})
+    assert (stored["title"], stored["categories"]) == ("Mine", ["News", "Sport/Local"])
+    late = local.post("/feeds/edit", form | {"title": "Other"})
+    assert late.status_code == 422
+    assert "Somebody has changed this feed" in late.text
+    assert 'value="Other"' in late.text
+    assert database.targets.find_one({"_id": FEED})["title"] == "Mine"
+
+
+@pytest.mark.mongo
+def test_a_feed_is_removed_after_a_confirmation(local: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    key = put_post(database, FEED, "one")
+    local.request("POST", "/api/v1/feeds/read", json={"post": key})
+    page = local.request("GET", "/feeds/remove", params={"id": FEED}).text
+    assert "1 posts" in page
+    assert database.posts.count_documents({}) == 1
+    form = {"id": FEED, "csrf": local.token("/feeds/add")}
+    assert local.post("/feeds/remove", form).status_code == 303
+    counts = {name: database[name].count_documents({}) for name in ("posts", "targets", "reading")}
+    assert counts == {"posts": 0, "targets": 0, "reading": 0}
+    assert local.post("/feeds/remove", form).status_code == 404
+    assert database.audit.find_one({"action": "POST /feeds/remove"})["detail"].startswith(FEED)
+
+
+@pytest.mark.mongo
+def test_viewers_cannot_change_feeds(vic: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    form = {"id": FEED, "csrf": vic.token("/feeds")}
+    for path in ("/feeds/edit", "/feeds/remove", "/feeds/add", "/feeds/import"):
+        assert vic.post(path, form).status_code == 403, path
+    assert vic.get("/feeds/add").status_code == 403
+    assert database.targets.count_documents({}) == 1
+    assert "/feeds/add" not in vic.get("/feeds/health").text
+
+
+@pytest.mark.mongo
+def test_what_a_user_has_read_goes_with_the_user(browsers: Browsers, database: Db) -> None:
+    database.reading.insert_one(
+        {"_id": "anna ", "reader": "anna", "feed": "", "until": NOW, "read": []}
+    )
+
+    async def removed() -> None:
+        async with browsers.app.state.database.opened() as store:
+            await users.remove(store.db, "anna")
+
+    browsers.loop.run_until_complete(removed())
+    assert database.reading.count_documents({}) == 0
+
+
+def add(browser: Browser, url: str, **more: str) -> Any:
+    form = {"url": url, "title": "", "folder": "", "csrf": browser.token("/feeds/add")} | more
+    return browser.post("/feeds/add", form)
+
+
+@pytest.mark.mongo
+def test_a_feed_is_found_on_a_page_and_added(local: Browser, database: Db, pages: Pages) -> None:
+    pages.file("index.html", '<link rel="alternate" type="application/rss+xml" href="feed.xml">')
+    pages.file("feed.xml", "<rss version='2.0'><channel><title>Mine</title></channel></rss>")
+    page = add(local, f"{pages.url}/index.html", folder=" News / Local ")
+    assert page.status_code == 200
+    assert "1 added" in page.text
+    assert "Mine" in page.text
+    (row,) = database.targets.find()
+    assert (row["url"], row["categories"]) == (f"{pages.url}/feed.xml", ["News/Local"])
+
+
+@pytest.mark.mongo
+def test_a_page_without_a_feed_keeps_what_was_typed(
+    local: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object, **__: object) -> AddReport:
+        refused = {"where": "", "url": "x", "reason": f"no feed {HOSTILE}"}
+        return {"added": 0, "known": 0, "feeds": [], "refused": [refused]}
+
+    monkeypatch.setattr("crawler.web.routes.feeds.add_feeds", nothing)
+    wrong = add(local, "https://a.example/none.html", title="Typed")
+    assert wrong.status_code == 422
+    assert "no feed &lt;script&gt;" in wrong.text
+    assert 'value="Typed"' in wrong.text
+
+
+@pytest.mark.mongo
+def test_a_slow_page_does_not_hold_the_app(local: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler.web.adding.MAX_SECONDS", 0.05)
+    page = add(local, "https://feed.example/")
+    assert page.status_code == 422
+    assert "did not answer within 0.05 s" in page.text
+    monkeypatch.setattr("crawler.web.adding.MAX_PROCESSES", 0)
+    assert "other feeds are being added" in add(local, "https://feed.example/").text
+
+
+@pytest.mark.mongo
+@pytest.mark.parametrize("url", ["ftp://a.example/", "--help", "https://u:p@a.example/"])
+def test_a_url_that_is_not_a_feed_is_refused(local: Browser, database: Db, url: str) -> None:
+    page = add(local, url)
+    assert page.status_code == 422
+    assert "problem-url" in page.text
+    assert database.targets.count_documents({}) == 0

@@ -1,0 +1,99 @@
+"""Forecasts of a budget from a computed curve."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import get_args
+
+import pytest
+
+from crawler.errors import ConfigError
+from crawler.planning.budget_curve import (
+    BudgetCurve,
+    Objective,
+    Standing,
+    forecast,
+    sample_points,
+    usual_budget,
+    verdict_of,
+)
+from crawler.planning.job_orders import POLICY_NAMES
+from crawler.planning.options import OBJECTIVES
+from schedules.terms import POLICIES
+
+
+def standing(per_day: float, freshness: float, age_days: float | None) -> Standing:
+    return {"requests_per_day": per_day, "freshness": freshness, "age_days": age_days}
+
+
+def curve() -> BudgetCurve:
+    """Return the curve of a busy site, which has more requests now, and of a quiet one."""
+    points = [10.0, 20.0, 40.0]
+    return {
+        "at": datetime(2026, 3, 2, tzinfo=UTC), "objective": "balanced", "targets": 30,
+        "sampled": 30, "budget_per_day": 30.0, "plans": [], "requests_per_day": points,
+        "price": [None, 5.0, 1.0], "freshness": [0.5, 0.7, 0.8], "age_days": [4.0, 2.0, 1.0],
+        "current": standing(30.0, 0.6, None), "warnings": [],
+        "sites": [
+            {"site": "busy", "targets": 10, "requests_per_day": [5.0, 15.0, 30.0],
+             "freshness": [0.2, 0.5, 0.7], "age_days": [8.0, 3.0, 1.5],
+             "current": standing(28.0, 0.69, 1.6)},
+            {"site": "quiet", "targets": 20, "requests_per_day": [5.0, 5.0, 10.0],
+             "freshness": [0.65, 0.8, 0.85], "age_days": [2.0, 1.5, 0.75],
+             "current": standing(2.0, 0.55, None)},
+        ],
+    }  # fmt: skip
+
+
+def test_a_forecast_lies_between_the_points() -> None:
+    found = forecast(curve(), 30)
+    assert found["planned"] == standing(30.0, pytest.approx(0.75), pytest.approx(1.5))
+    assert found["price"] == 1.0, "the value of the next step"
+    assert sum(site["planned"]["requests_per_day"] for site in found["sites"]) == 30.0
+    assert [(site["site"], site["verdict"]) for site in found["sites"]] == [
+        ("busy", "loses"), ("quiet", "wins"),
+    ]  # fmt: skip
+    assert (found["wins"], found["loses"]) == (1, 1)
+
+
+def test_budgets_outside_the_curve() -> None:
+    assert forecast(curve(), 10)["planned"]["freshness"] == 0.5
+    assert forecast(curve(), 1e6)["planned"]["freshness"] == 0.8, "more requests save nothing"
+    with pytest.raises(ConfigError, match=r"need 10/day\. Use 10/day or more"):
+        forecast(curve(), 9.9)
+
+
+def test_the_usual_budget_is_the_current_one_within_the_curve() -> None:
+    assert usual_budget(curve()) == 30
+    assert usual_budget(curve() | {"budget_per_day": 500.0}) == 40
+    assert usual_budget(curve() | {"budget_per_day": None}) == 30
+
+
+def test_the_table_has_both_ends() -> None:
+    assert [point["requests_per_day"] for point in sample_points(curve())] == [10, 20, 40]
+    many = curve() | {"requests_per_day": list(range(1, 65)), "freshness": [0.5] * 64,
+                      "age_days": [1.0] * 64}  # fmt: skip
+    points = [point["requests_per_day"] for point in sample_points(many)]
+    assert (points[0], points[-1], len(points)) == (1, 64, 12)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ((0.5, 1.0), (0.6, 2.0), "wins"),
+        ((0.5, 1.0), (0.499, 1.0), "same"),
+        ((0.5, 1.0), (0.5, 0.5), "wins"),
+        ((0.5, 1.0), (0.5, 1.5), "loses"),
+        ((0.5, None), (0.5, 1.0), "wins"),
+        ((0.5, None), (0.5, None), "same"),
+    ],
+)
+def test_verdicts(
+    before: tuple[float, float | None], after: tuple[float, float | None], verdict: str
+) -> None:
+    assert verdict_of(standing(1, *before), standing(1, *after)) == verdict
+
+
+def test_names_are_those_of_the_planner() -> None:
+    assert get_args(Objective) == tuple(OBJECTIVES)
+    assert POLICY_NAMES == POLICIES

@@ -1,0 +1,122 @@
+"""The demand of sites at a grid of prices, and places between the points of a curve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedules.allocation.demand import demand, price_grid, sampled_by_site
+from schedules.allocation.plan import Plan, plan
+from schedules.curve import place_of, value_at
+from schedules.estimation.estimate import estimate
+from schedules.history import Histories
+from schedules.population import Population
+from schedules.terms import Terms, least_per_day
+from tests.unit.populations import NOW, mixed
+
+N = 240
+AIM = Terms().aim
+
+
+def histories(n: int, seed: int = 3) -> Histories:
+    """Return five weeks with changes at rates from none to several a day."""
+    rng = np.random.default_rng(seed)
+    count = rng.integers(0, 60, n) * (rng.random(n) < 0.9)
+    first = np.concatenate([[0], np.cumsum(count)])
+    begin = NOW - 5 * 168
+    at = np.concatenate([np.sort(rng.uniform(begin + 1, NOW - 1, k)) for k in count])
+    return Histories(np.full(n, begin), np.full(n, NOW), first, at - 0.5, at)
+
+
+def planned(population: Population, budget: float) -> Plan:
+    """Return the plan with a budget."""
+    return plan(population, histories(len(population)), Terms(budget_per_day=budget), NOW)
+
+
+@pytest.fixture(scope="module")
+def population() -> Population:
+    """Return targets of six sites, some with closed hours, weights and costs."""
+    return mixed(N)
+
+
+def test_the_curve_has_the_results_of_plans(population: Population) -> None:
+    estimates = estimate(population, histories(N))
+    found = demand(estimates, np.ones(N), AIM, price_grid(estimates, AIM, 64))
+    per_day = found.requests_per_day.sum(axis=1)
+    assert per_day[0] == pytest.approx(least_per_day(population))
+    for budget in (0.5 * N, 1.0 * N, 3.0 * N):
+        made = planned(population, budget)
+        expected = 1 - np.interp(budget, per_day, found.stale.sum(axis=1)) / N
+        age = np.interp(budget, per_day, found.age_days.sum(axis=1)) / N
+        assert 1 - made.stale.mean() == pytest.approx(expected, abs=0.02)
+        assert made.age_days.mean() == pytest.approx(age, rel=0.15, abs=0.01)
+        assert made.price == pytest.approx(
+            np.interp(budget, per_day[1:], found.price[1:]), rel=0.25
+        )
+
+
+def test_more_requests_never_give_staler_copies_at_any_site(population: Population) -> None:
+    estimates = estimate(population, histories(N))
+    found = demand(estimates, np.ones(N), AIM, price_grid(estimates, AIM, 24))
+    assert found.price[0] == np.inf
+    assert (np.diff(found.price) < 0).all()
+    assert (np.diff(found.requests_per_day, axis=0) >= -1e-9).all()
+    assert (np.diff(found.requests_per_day.sum(axis=1)) > 0).all()
+    # The objective mixes staleness, age and delay, so that one of them may grow a little.
+    assert (np.diff(found.stale, axis=0) <= 0.05).all()
+    assert (np.diff(found.age_days, axis=0) <= 0.05).all()
+
+
+def test_a_site_gets_no_more_than_its_cap(population: Population) -> None:
+    estimates = estimate(population, histories(N))
+    prices = price_grid(estimates, AIM, 24)
+    free = demand(estimates, np.ones(N), AIM, prices)
+    cap = float(free.requests_per_day[12, 2])
+    caps = np.where(np.arange(population.sites) == 2, cap, np.inf)
+    limited = estimate(replace(population, site_day=caps), histories(N))
+    found = demand(limited, np.ones(N), AIM, prices)
+    assert found.requests_per_day[:, 2].max() == pytest.approx(cap)
+    assert found.stale[-1, 2] == pytest.approx(free.stale[12, 2])
+    others = np.arange(population.sites) != 2
+    assert np.allclose(found.stale[:, others], free.stale[:, others])
+
+
+def test_a_sample_has_targets_of_each_site_and_stands_for_all() -> None:
+    rng = np.random.default_rng(5)
+    site = np.repeat([0, 1, 2, 4], [9_000, 900, 90, 3])
+    rng.shuffle(site)
+    key = rng.integers(0, 2**63, len(site)).astype(np.uint64)
+    rows, scale = sampled_by_site(key, site, 1000, 20)
+    counts = np.bincount(site)
+    taken = np.bincount(site[rows], minlength=5)
+    assert taken[:3].tolist() == [901, 91, 20]
+    assert taken[3:].tolist() == [0, 3]
+    assert np.bincount(site[rows], scale) == pytest.approx(counts)
+    everything, ones = sampled_by_site(key, site, 10_000, 20)
+    assert len(everything) == len(site)
+    assert (ones == 1).all()
+
+
+def test_the_order_of_targets_does_not_change_the_sample() -> None:
+    rng = np.random.default_rng(6)
+    key = rng.integers(0, 2**63, 5000).astype(np.uint64)
+    site = rng.integers(0, 7, 5000)
+    order = rng.permutation(5000)
+    rows, _ = sampled_by_site(key, site, 500, 10)
+    again, _ = sampled_by_site(key[order], site[order], 500, 10)
+    assert set(key[rows].tolist()) == set(key[order][again].tolist())
+
+
+@given(
+    st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20, unique=True).map(sorted),
+    st.floats(0, 2e6),
+)
+def test_a_place_is_between_its_neighbors(points: list[float], x: float) -> None:
+    place = place_of(points, x)
+    assert 0 <= place.share <= 1
+    inside = min(max(x, points[0]), points[-1])
+    assert value_at(points, place) == pytest.approx(inside, rel=1e-9)

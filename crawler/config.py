@@ -337,7 +337,8 @@ class Config(BaseSettings):
 
     metrics_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="additional host names accepted in requests for metrics, separated by commas",
+        description="additional host names accepted in requests to scrapy refresh run --metrics, "
+        "separated by commas",
     )
 
     # The web app.

@@ -31,8 +31,10 @@ from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field
 from crawler.extract.keys import CategoryRule
 from crawler.extract.site_definition import Wrapper
-from crawler.ops.metrics_database import Described, of_database, of_processes
+from crawler.ops.metrics import of_processes
+from crawler.reports.metrics import of_database
 from crawler.storage.validators import VALIDATORS
+from crawler.utils.prometheus import Described
 from spiders.cells import CellsArguments
 from spiders.feeds import FeedsArguments
 from spiders.site import SiteArguments

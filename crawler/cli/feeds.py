@@ -374,7 +374,7 @@ def run_push(config: Config, opts: argparse.Namespace) -> None:
     from crawler.web.websub.options import options_of
 
     options = options_of(opts)
-    # twisted.web is slow to import. Invalid options are reported before.
+    # FastAPI and Twisted are slow to import. Invalid options are reported before.
     from crawler.web.websub.service import run
 
     try:

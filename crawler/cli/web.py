@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from pathlib import Path
 
 from typing_extensions import TypedDict
 
@@ -11,8 +12,11 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
 from crawler.utils.terminal import as_json, complain, print_line
+from crawler.utils.urls import host_of
 from crawler.web.address import address_of
+from crawler.web.dashboards.sources import Places, find, output_folder, places
 from crawler.web.options import PORT, WebOptions, proxies_of, root_path_of
+from crawler.web.websub.options import add_options_of_app, subscriptions_of
 
 COMMAND = "web"
 
@@ -50,6 +54,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="IP address or network of a reverse proxy whose X-Forwarded-For, -Proto and -Host "
         "headers are used; requires users (repeatable)",
     )
+    parser.add_argument(
+        "--dashboards",
+        nargs="?",
+        const="",
+        metavar="TEMPLATES",
+        help="rebuild dashboards when their cells change, from this folder of templates; without "
+        "a folder, the built-in page (default: serve the files of scrapy dashboards build)",
+    )
+    parser.add_argument(
+        "--dashboards-out",
+        metavar="DIR",
+        help="folder of dashboards (default: dashboards in FRESHET_DATA_DIR)",
+    )
+    add_options_of_app(parser)
 
 
 def run(config: Config, opts: argparse.Namespace) -> None:
@@ -59,15 +77,36 @@ def run(config: Config, opts: argparse.Namespace) -> None:
 
     host = f"[{opts.host}]" if ":" in opts.host else opts.host
     address = address_of(f"{host}:{opts.port}", "--host, --port")
+    push = subscriptions_of(opts)
+    out = output_folder(config, opts.dashboards_out)
     options = WebOptions(
         host=address.host,
         port=address.port,
         root_path=root_path_of(opts.root_path),
         proxies=proxies_of(opts.trusted_proxy),
-        hosts=config.web_hosts,
+        hosts=(*config.web_hosts, *([host_of(push.callback)] if push else ())),
+        push=push,
+        dashboards=out,
+        builds=_builds(opts.dashboards, out),
         crawl_settings=tuple(command_line_settings(opts.settings)),
     )
-    asyncio.run(_serve(config, options, opts))
+    if push is None:
+        asyncio.run(_serve(config, options, opts))
+        return
+    # Requests to hubs use Twisted's reactor.
+    from crawler.web.reactor import run_in_reactor
+
+    run_in_reactor(_serve(config, options, opts))
+
+
+def _builds(templates: str | None, out: Path) -> Places | None:
+    """Return the folders of dashboards to rebuild; None without `--dashboards`."""
+    if templates is None:
+        return None
+    folders = places(templates or None, out, "--dashboards-out")
+    # An error here ends the command; later errors are only printed.
+    find(folders.templates)
+    return folders
 
 
 async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) -> None:
@@ -104,6 +143,8 @@ async def _require_users(config: Config, options: WebOptions) -> None:
             return
     if not is_loopback(options.host):
         reason = f"--host {options.host}: other machines could change everything without signing in"
+    elif options.push is not None:
+        reason = "--public-url: everybody who knows the URL could change everything"
     elif options.proxies:
         reason = "--trusted-proxy: everybody behind the proxy could change everything"
     else:

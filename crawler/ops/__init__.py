@@ -3,7 +3,7 @@
 `service` is the loop of `scrapy refresh run`, with its options in `options`. `schedule` decides
 when the service runs a crawl, a replan or a prune, and fills in the systemd units; `jobs` finds the
 spiders to run. `extensions` and `summary` are Scrapy extensions that every crawl loads. `metrics`
-exports the Prometheus metrics of a process, `metrics_database` those of the database. `doctor` runs
+exports the Prometheus metrics of a process. `doctor` runs
 the checks of `doctor_servers` and `doctor_sites`; `findings` formats the results. `progress` shows
 live lines on a terminal. `kernels` compiles the numba kernels during installation.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -30,7 +29,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -45,6 +44,7 @@ from crawler.items import Outcome, Visit
 from crawler.ops.extensions import Metrics
 from crawler.ops.schedule import CHORES, FAILED
 from crawler.storage.store import Store
+from crawler.utils.prometheus import Described, Values, by_spider, described
 from crawler.utils.time import Clock
 from crawler.web.address import Address
 
@@ -105,26 +105,10 @@ MAX_FILE_AGE_SECONDS = 40 * 24 * 3600.0
 SERVICE, OPTION = "refresh", "--metrics"
 PING_SECONDS = 2.0
 
-# Pairs of label values and metric values.
-Values = Iterable[tuple[Sequence[str], float]]
 Counts = Counter[tuple[str, str]]
 Key = tuple[str, frozenset[tuple[str, str]]]
 # Samples of an earlier process, by family name and key.
 Samples = dict[str, dict[Key, Sample]]
-
-
-def gauge(name: str, text: str, labels: Sequence[str], values: Values) -> Metric:
-    """Return a gauge family without the samples whose value is unknown (NaN)."""
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for label_values, value in values:
-        if not math.isnan(value):
-            family.add_metric(label_values, value)
-    return family
-
-
-def by_spider(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
-    """Return a gauge family with the single label `spider`."""
-    return gauge(name, text, ("spider",), (((spider,), value) for spider, value in values))
 
 
 def _counter(name: str, text: str, labels: Sequence[str], values: Values) -> Metric:
@@ -462,6 +446,22 @@ class ServiceCollector(Collector):
         yield _counter("freshet_refresh_jobs", text, ["task", "result"], each)
 
 
+def of_processes() -> list[Described]:
+    """Describe the metrics of crawls and of the service."""
+    from crawler.ops.service import Report
+
+    registry = ProcessMetrics().registry
+    registry.register(ServiceCollector(Report([])))
+    Gauge(FILE_TIME, FILE_TIME_HELP, registry=registry)
+    # Families of gauges and histograms do not have their labels: their instruments do.
+    instruments = {
+        name: collector
+        for collector, names in registry._collector_to_names.items()
+        for name in names
+    }
+    return list(described(registry.collect(), instruments))
+
+
 @asynccontextmanager
 async def service_measured(
     store: Store, report: Report, address: Address | None
@@ -483,7 +483,7 @@ async def service_measured(
         if address is None:
             yield
             return
-        # Imported only if needed: twisted.web is slow to import.
+        # Imported only if needed: FastAPI is slow to import.
         from crawler.web.metrics import MetricsSource, served
 
         problem = partial(store.problem, PING_SECONDS)

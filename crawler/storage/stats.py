@@ -32,7 +32,7 @@ BY_CHANGE = [("spider", ASCENDING), ("changed_at", ASCENDING)]
 # Timeout of one reading.
 MAX_SECONDS = 900.0
 SIZES = {"data": "dataSize", "storage": "storageSize", "indexes": "indexSize"}
-BATCH = 10_000
+BATCH = 2_000
 HOUR_MILLISECONDS = 3_600_000
 # Means of this many targets are within 0.5 % of the means of all.
 SAMPLE_SIZE = 50_000

@@ -1,9 +1,10 @@
-"""Web servers on Twisted: metrics, dashboards of cells, and the WebSub callback.
+"""The web app, and the parts of it that other processes serve.
 
-`server` is shared by all of them: reactor, limits on connections and requests, responses, signals.
-`metrics` serves Prometheus; `pages` builds and serves dashboards of cells; `websub` subscribes to
-feeds and receives the deliveries of hubs. `address` parses `[HOST:]PORT`.
+`app` connects areas in `routes` with users, limits and headers; `serving` runs it with uvicorn.
+`metrics` serves Prometheus; `dashboards` builds and serves dashboards of cells; `websub` subscribes
+to feeds and receives the deliveries of hubs. `minimal` makes apps of one router, for the service
+of `scrapy refresh run` and for `scrapy feeds push`. `address` parses `[HOST:]PORT`.
 
-Servers accept requests only from this machine or the local network, except for the WebSub callback,
-which has to be public. Nothing in this package fetches pages.
+Servers accept requests only for known hosts, except for the WebSub callback, which checks
+signatures. Nothing in this package fetches pages.
 """

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.security import HTTPBearer
@@ -23,13 +24,23 @@ from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
+from crawler.web import metrics
 from crawler.web.api_docs import docs_page
-from crawler.web.auth import guard, public
+from crawler.web.auth import guard, is_signed_route, public
 from crawler.web.crawls import Crawls
+from crawler.web.dashboards.sources import output_folder
+from crawler.web.dashboards.updates import kept_current
 from crawler.web.database import WebDatabase
 from crawler.web.errors import add_handlers, error_page
 from crawler.web.figures import Figures
-from crawler.web.middleware import Audit, BodyLimit, Errors, ProxyAndHost, SecurityHeaders
+from crawler.web.middleware import (
+    UNLIMITED,
+    Audit,
+    BodyLimit,
+    Errors,
+    ProxyAndHost,
+    SecurityHeaders,
+)
 from crawler.web.options import WebOptions
 from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
@@ -37,6 +48,10 @@ from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
 from crawler.web.site_pages import Fetch, SitePages
 from crawler.web.streams import Streams
+from crawler.web.websub.options import CALLBACK, SubscriptionOptions
+
+if TYPE_CHECKING:
+    from crawler.web.websub.service import PushOfApp
 
 logger = logging.getLogger(__name__)
 # Areas may allow more for their own paths.
@@ -70,8 +85,13 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await close(app)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(close, app)
+            if options.builds is not None:
+                await stack.enter_async_context(kept_current(app.state.database, options.builds))
+            if push is not None:
+                await stack.enter_async_context(push.requesting())
+            yield
 
     app = FastAPI(
         title="Freshet",
@@ -87,6 +107,9 @@ def create_app(
     )
     app.state.options = options
     app.state.database = WebDatabase(config)
+    database_metrics = metrics.DatabaseMetrics(app.state.database)
+    app.state.database_metrics, app.state.metrics = database_metrics, database_metrics.source
+    app.state.dashboards = options.dashboards or output_folder(config)
     app.state.planner = Planner(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.site_pages = SitePages(config, fetch)
@@ -94,11 +117,13 @@ def create_app(
     app.state.figures, app.state.crawls = Figures(), Crawls(options.crawl_settings)
     app.state.streams = Streams()
     app.state.navigation = [area for area in AREAS if area.title]
+    push = _add_push(app, options.push) if options.push is not None else None
     add_handlers(app)
     _add_routes(app)
     # The last one added is the outermost.
     app.add_middleware(Audit, record=_record)
     uploads = {path: limit for area in AREAS for path, limit in area.uploads}
+    uploads[f"{CALLBACK}/"] = UNLIMITED
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, uploads=uploads, error_page=error_page)
     app.add_middleware(ProxyAndHost, options=options, error_page=error_page)
     app.add_middleware(Errors, error_page=error_page)
@@ -110,8 +135,21 @@ async def close(app: FastAPI) -> None:
     """Stop background work and close the database."""
     await app.state.crawls.close()
     await app.state.planner.close()
+    await app.state.database_metrics.close()
     await app.state.figures.close()
     await app.state.database.close()
+
+
+def _add_push(app: FastAPI, requested: SubscriptionOptions) -> PushOfApp:
+    """Add the callback of hubs."""
+    # Twisted is slow to import, and most apps receive no pushes.
+    from crawler.web.websub import callback
+    from crawler.web.websub.service import PushOfApp
+
+    push = PushOfApp(app.state.database, requested)
+    app.state.receiver = push.find_receiver
+    app.include_router(callback.router, prefix=CALLBACK, include_in_schema=False)
+    return push
 
 
 def _add_routes(app: FastAPI) -> None:
@@ -126,6 +164,7 @@ def _add_routes(app: FastAPI) -> None:
         app.include_router(area.router, include_in_schema=False)
         api.include_router(area.api)
     app.include_router(api)
+    app.include_router(metrics.router, include_in_schema=False)
     app.add_api_route(
         "/api/openapi.json", openapi, methods=["GET"], name="api.schema", include_in_schema=False
     )
@@ -161,6 +200,8 @@ class _Files(StaticFiles):
 
 async def _record(scope: Scope, status: int) -> None:
     """Add a write to the audit list; a failure is logged, because the write was made."""
+    if is_signed_route(scope):
+        return
     user = scope.get("state", {}).get("user")
     app: FastAPI = scope["app"]
     database: WebDatabase = app.state.database

@@ -1,7 +1,8 @@
 """Who a request acts for, what it may do, and whether a page of another site forged it.
 
 The dependency `guard` runs before every route. Without a mark, a route requires a signed-in user,
-and an editor if its method is not GET, HEAD or OPTIONS. `public` and `for_viewers` mark exceptions.
+and an editor if its method is not GET, HEAD or OPTIONS. `public`, `for_viewers`, `for_programs` and
+`signed` mark exceptions.
 
 As long as no user exists and only this machine can reach the app, requests act for `local`, an
 editor who needs no password.
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope as ASGIScope
 
 from crawler.storage.accounts import sessions, tokens, users
 from crawler.storage.accounts.schemas import Role, Scope
@@ -39,7 +41,7 @@ BEARER = "bearer "
 MAX_NEXT_CHARACTERS = 2000
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 _ACCESS = "__freshet_access__"
-_PUBLIC, _VIEWERS = "public", "viewers"
+_PUBLIC, _VIEWERS, _PROGRAMS, _SIGNED = "public", "viewers", "programs", "signed"
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
@@ -83,9 +85,29 @@ def for_viewers(endpoint: Endpoint) -> Endpoint:
     return endpoint
 
 
+def for_programs(endpoint: Endpoint) -> Endpoint:
+    """Mark a route outside of the JSON API that accepts API tokens."""
+    setattr(endpoint, _ACCESS, _PROGRAMS)
+    return endpoint
+
+
+def signed(endpoint: Endpoint) -> Endpoint:
+    """Mark a route that checks a signature of its own: it needs no user, and is not audited."""
+    setattr(endpoint, _ACCESS, _SIGNED)
+    return endpoint
+
+
+def is_signed_route(scope: ASGIScope) -> bool:
+    """Return whether a request was handled by a route marked by `signed`."""
+    return getattr(scope.get("endpoint"), _ACCESS, None) == _SIGNED
+
+
 async def guard(request: Request) -> None:
     """Find the user of a request and check its rights; sets request.state.user."""
     access = getattr(request.scope["endpoint"], _ACCESS, None)
+    if access == _SIGNED:
+        request.state.user = None
+        return
     is_write = request.method not in SAFE_METHODS
     token = bearer_token(request)
     user = None if access == _PUBLIC else await _user_of(request, token)
@@ -123,8 +145,8 @@ async def _user_of(request: Request, token: str | None) -> User | None:
 
 
 async def _user_of_token(store: Store, secret: str, request: Request) -> User | None:
-    if not is_api(request):
-        raise HTTPException(403, "Tokens are for /api/v1. Sign in to see pages")
+    if not is_for_programs(request):
+        raise HTTPException(403, "Tokens are for /api/v1 and /metrics. Sign in to see pages")
     now = Clock(store.config.clock_offset_hours).now()
     token = await tokens.find(store.db, secret, now)
     user = await users.find(store.db, token.user) if token else None
@@ -140,6 +162,12 @@ def bearer_token(request: Request) -> str | None:
 def is_api(request: Request) -> bool:
     """Return whether a request is for the JSON API."""
     return request.url.path.removeprefix(request.scope.get("root_path", "")).startswith(API)
+
+
+def is_for_programs(request: Request) -> bool:
+    """Return whether a request is for the JSON API, or for a route marked by `for_programs`."""
+    access = getattr(request.scope.get("endpoint"), _ACCESS, None)
+    return access == _PROGRAMS or is_api(request)
 
 
 async def _refuse_forged(request: Request) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from crawler.errors import Busy, FreshetError, StorageError
-from crawler.web.auth import SignInRequired, is_api
+from crawler.web.auth import SignInRequired, is_for_programs
 from crawler.web.pages import page, path_to, wants_fragment
 
 RETRY_SECONDS = "5"
@@ -36,7 +36,7 @@ def problem_response(
     more:   further members of the problem JSON
     """
     title = HTTPStatus(status).phrase
-    if is_api(request):
+    if is_for_programs(request):
         content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
         return JSONResponse(content | more, status, headers, media_type="application/problem+json")
     response: Response
@@ -94,7 +94,7 @@ async def _freshet_error(request: Request, error: Exception) -> Response:
 
 async def _sign_in(request: Request, _: Exception) -> Response:
     """Return the way to the sign-in page, and back to where the user was for pages."""
-    if is_api(request):
+    if is_for_programs(request):
         headers = {"WWW-Authenticate": 'Bearer realm="Freshet"'}
         return problem_response(
             request, 401, "Sign in, or send Authorization: Bearer TOKEN", headers

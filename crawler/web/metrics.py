@@ -1,25 +1,69 @@
-"""The web server of metrics: `/metrics` for Prometheus, `/-/healthy` and `/-/ready`."""
+"""Metrics for Prometheus: a route of the web app, and a small server for other processes.
+
+The web app serves the metrics of the database. The service of `scrapy refresh run` serves those of
+its process, with `/-/healthy` and `/-/ready`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.responses import PlainTextResponse, Response
 
-from crawler.fetch.guard import is_in_network, is_local, is_loopback
-from crawler.web import server
+from crawler.errors import StorageError
+from crawler.fetch.guard import is_loopback
+from crawler.reports.metrics import read, up
+from crawler.utils.process import end_tasks
+from crawler.utils.prometheus import text_of
 from crawler.web.address import Address
-from crawler.web.server import Answer, Handler, host_of_request, site_of, url_of
+from crawler.web.auth import for_programs
+from crawler.web.database import WebDatabase
+from crawler.web.minimal import create_minimal_app
+from crawler.web.options import WebOptions
+from crawler.web.serving import listen, url_of
+from crawler.web.serving import served as app_served
 
-INDEX = b"Freshet: /metrics /-/healthy /-/ready\n"
+CACHE_SECONDS = 60.0
+# Limit on the time of a scrape: Prometheus's default timeout is 10 seconds.
+WAIT_SECONDS = 5.0
+# Pause after a read, as a multiple of its duration: reads use at most 10 % of the time.
+PAUSE_FACTOR = 9.0
+RETRY_SECONDS = 5.0
+
+
+class _WithoutDatabase(APIRoute):
+    """A route that reports an outage of the database, also if it prevents checking the user.
+
+    Like `/health`, it tells strangers only that the database is unavailable.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that handles requests."""
+        handle = super().get_route_handler()
+
+        async def handle_outages(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except StorageError:
+                return _exposition(text_of([up(0)]))
+
+        return handle_outages
+
+
+router, probes = APIRouter(route_class=_WithoutDatabase), APIRouter()
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSource:
-    """Functions that the server calls.
+    """Functions that the routes call.
 
     metrics: returns the metrics in Prometheus's text format; None before the first read has
              finished
@@ -30,47 +74,92 @@ class MetricsSource:
     problem: Callable[[], Awaitable[str | None]]
 
 
-async def answer(source: MetricsSource, method: str, path: str) -> Answer:
-    """Return the response to a request; propagates the errors of `source`."""
-    if method not in ("GET", "HEAD"):
-        return Answer(405, b"use GET\n", server.PLAIN_TEXT | {"Allow": "GET, HEAD"})
-    if path == "/metrics":
-        text = await source.metrics()
-        if text is None:
-            return Answer(503, b"the first read of the database has not finished\n")
-        return Answer(200, text, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
-    if path == "/-/ready":
-        problem = await source.problem()
-        return Answer(503, f"{problem}\n".encode()) if problem else Answer(200, b"ready\n")
-    if path == "/-/healthy":
-        return Answer(200, b"healthy\n")
-    return Answer(200, INDEX) if path == "/" else Answer(404, INDEX)
+@router.get("/metrics", name="metrics")
+@for_programs
+async def metrics(request: Request) -> Response:
+    """Return the metrics in Prometheus's text format."""
+    source: MetricsSource = request.app.state.metrics
+    text = await source.metrics()
+    if text is None:
+        return PlainTextResponse("the first read of the database has not finished\n", 503)
+    return _exposition(text)
 
 
-class MetricsHandler(Handler):
-    """Serves metrics if the Host header is this machine, its network, or a listed host.
+def _exposition(text: bytes) -> Response:
+    return Response(text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    Requests with other hosts may come from a web page in a user's browser whose DNS name was
-    rebound to this address.
+
+@probes.get("/")
+async def index() -> Response:
+    """Return the paths."""
+    return PlainTextResponse("Freshet: /metrics /-/healthy /-/ready\n")
+
+
+@probes.get("/-/healthy")
+async def healthy() -> Response:
+    """Return 200: the process responds."""
+    return PlainTextResponse("healthy\n")
+
+
+@probes.get("/-/ready")
+async def ready(request: Request) -> Response:
+    """Return 200 if the process is ready, else 503 with the reason."""
+    source: MetricsSource = request.app.state.metrics
+    problem = await source.problem()
+    return PlainTextResponse(f"{problem or 'ready'}\n", 503 if problem else 200)
+
+
+class DatabaseMetrics:
+    """Metrics of the database, read again when a scrape finds the last ones too old.
+
+    cache_seconds: age up to which metrics are served again without a read
     """
 
-    failure = "Metrics request failed"
+    def __init__(self, database: WebDatabase, cache_seconds: float = CACHE_SECONDS) -> None:
+        self._database = database
+        self._cache_seconds = cache_seconds
+        self._text: bytes | None = None
+        self._next = 0.0
+        self._reading: asyncio.Task[None] | None = None
 
-    def __init__(self, source: MetricsSource, address: Address, hosts: Collection[str]) -> None:
-        super().__init__()
-        self._source = source
-        self._is_private = is_loopback(address.host)
-        self._hosts = hosts
+    @property
+    def source(self) -> MetricsSource:
+        """Return the functions of the routes."""
+        return MetricsSource(self.exposition, self._database.problem)
 
-    async def answer(self, request: Any) -> Answer:
-        """Return the response to a request."""
-        host = host_of_request(request)
-        if self._is_private and not is_local(host):
-            return Answer(403, b"available only on this machine; use localhost\n")
-        if not self._is_private and not is_in_network(host, self._hosts):
-            return Answer(403, b"unknown host name; add it to FRESHET_METRICS_HOSTS\n")
-        method, path = request.method.decode("latin-1"), request.path.decode("latin-1")
-        return await answer(self._source, method, path)
+    async def exposition(self) -> bytes | None:
+        """Return the metrics as text; None before the first read has finished.
+
+        If a read takes longer than WAIT_SECONDS, returns the result of the previous read.
+        """
+        if await self._database.problem() is not None:
+            return text_of([up(0)])
+        if self._reading is None and time.monotonic() >= self._next:
+            self._reading = asyncio.create_task(self._read())
+        if self._reading is not None:
+            done, _ = await asyncio.wait({self._reading}, timeout=WAIT_SECONDS)
+            for reading in done:
+                reading.result()  # raises unexpected errors
+        return self._text
+
+    async def close(self) -> None:
+        """Cancel a read in progress."""
+        if self._reading is not None:
+            await end_tasks(self._reading)
+
+    async def _read(self) -> None:
+        began = time.monotonic()
+        try:
+            async with self._database.opened() as store:
+                self._text = text_of(await read(store))
+        except StorageError:
+            self._text = text_of([up(0)])
+            self._next = time.monotonic() + RETRY_SECONDS
+        else:
+            seconds = time.monotonic() - began
+            self._next = time.monotonic() + max(self._cache_seconds, PAUSE_FACTOR * seconds)
+        finally:
+            self._reading = None
 
 
 @asynccontextmanager
@@ -79,9 +168,19 @@ async def served(
 ) -> AsyncIterator[str]:
     """Serve metrics inside the context; yield the URL. Raises ConfigError, which names the option.
 
-    hosts: host names to accept, in addition to those of the network
+    hosts: host names to accept, in addition to those of the network, unless the address is loopback
     """
-    site = site_of(MetricsHandler(source, address, hosts))
-    where = f"{option} {address.host}:{address.port}"
-    async with server.served(site, address.port, address.host, where) as listening:
-        yield url_of(listening)
+    options = WebOptions(
+        host=address.host,
+        port=address.port,
+        hosts=() if is_loopback(address.host) else tuple(hosts),
+        hosts_setting="FRESHET_METRICS_HOSTS",
+    )
+    app = create_minimal_app(options, [router, probes])
+    app.state.metrics = source
+    listener = listen(options, f"{option} {address.host}:{address.port}")
+    try:
+        async with app_served(app, options, listener):
+            yield url_of(listener)
+    finally:
+        listener.close()

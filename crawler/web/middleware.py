@@ -37,6 +37,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+# Limit of paths whose routes limit the body on their own.
+UNLIMITED = -1
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ErrorPage = Callable[[Scope, int, str], Any]
 
@@ -81,7 +83,8 @@ class ProxyAndHost:
             await self._app(scope, receive, send)
             return
         scope = {**scope, "root_path": self._options.root_path}
-        if scope["method"] == "HEAD":
+        is_head = scope["method"] == "HEAD"
+        if is_head:
             # The server leaves the body out, by the method that it received.
             scope["method"] = "GET"
         root = self._options.root_path
@@ -90,7 +93,8 @@ class ProxyAndHost:
             scope["path"] = root + scope["path"]
         headers = Headers(scope=scope)
         scope["state"] = scope.get("state", {}) | {
-            "was_forwarded": any(name in headers for name in FORWARDED)
+            "was_forwarded": any(name in headers for name in FORWARDED),
+            "was_head": is_head,
         }
         client = scope.get("client") or ("", 0)
         if self._options.trusts(client[0]):
@@ -99,9 +103,9 @@ class ProxyAndHost:
         host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
         if not self._accepts(host):
             problem = (
-                "This app is only available on this machine. Use http://localhost with the port"
+                "This server is only available on this machine. Use http://localhost with the port"
                 if self._options.is_private
-                else "Unknown host name. Add it to FRESHET_WEB_HOSTS"
+                else f"Unknown host name. Add it to {self._options.hosts_setting}"
             )
             await self._error_page(scope, 421, problem)(scope, receive, send)
             return
@@ -154,14 +158,15 @@ class Errors:
             logger.exception("Request failed: %s %s", scope["method"], scope["path"])
             if has_started:
                 raise
-            problem = "An unexpected error occurred. The log of scrapy web has the details"
+            problem = "An unexpected error occurred. The log of the server has the details"
             await self._error_page(scope, 500, problem)(scope, receive, send)
 
 
 class BodyLimit:
     """Refuses bodies that are too large, before the app reads them if their length is stated.
 
-    uploads: limit in bytes by path, for paths that accept larger bodies
+    uploads: limit in bytes by path, for paths that accept larger bodies; a path with a slash at its
+             end stands for all paths below it
     """
 
     def __init__(
@@ -178,7 +183,10 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        limit = self._uploads.get(path, self._max_bytes)
+        limit = self._limit_of(path)
+        if limit == UNLIMITED:
+            await self._app(scope, receive, send)
+            return
         problem = f"The request is larger than {limit / 1e6:g} MB"
         stated = Headers(scope=scope).get("content-length", "0")
         if not stated.isdecimal() or int(stated) > limit:
@@ -197,6 +205,14 @@ class BodyLimit:
             return message
 
         await self._app(scope, receive_limited, send)
+
+    def _limit_of(self, path: str) -> int:
+        below = (
+            limit
+            for place, limit in self._uploads.items()
+            if place.endswith("/") and path.startswith(place)
+        )
+        return self._uploads.get(path) or next(below, self._max_bytes)
 
 
 class Audit:

@@ -6,9 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
 
 from crawler.errors import ConfigError
 from crawler.fetch.guard import is_loopback
+from crawler.web.dashboards.sources import Places
+from crawler.web.websub.options import SubscriptionOptions
 
 PORT = 8787
 ROOT_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)+", re.ASCII)
@@ -24,6 +27,10 @@ class WebOptions:
     proxies:    networks whose X-Forwarded-* headers are believed
     hosts:      host names accepted in requests, in addition to those of this machine
     crawl_settings: `-s NAME=VALUE` words for the crawls that users start
+    dashboards: folder of built dashboards; None: `dashboards` in the data folder
+    builds:     dashboards to rebuild when their cells change; None: they are only served
+    push:       subscriptions to request from WebSub hubs; None: no pushes
+    hosts_setting: where `hosts` can be changed, for the response to requests for other names
     """
 
     host: str = "127.0.0.1"
@@ -32,6 +39,10 @@ class WebOptions:
     proxies: tuple[Network, ...] = ()
     hosts: tuple[str, ...] = ()
     crawl_settings: tuple[str, ...] = ()
+    dashboards: Path | None = None
+    builds: Places | None = None
+    push: SubscriptionOptions | None = None
+    hosts_setting: str = "FRESHET_WEB_HOSTS"
 
     @property
     def is_private(self) -> bool:

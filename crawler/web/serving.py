@@ -205,18 +205,24 @@ def client_address(host: str) -> str:
     return str(address.ipv4_mapped or ip_network((int(address), 64), strict=False))
 
 
-def listen(options: WebOptions) -> socket.socket:
-    """Listen at the address of the options; raises ConfigError if that fails."""
+def listen(options: WebOptions, option: str | None = None) -> socket.socket:
+    """Listen at the address of the options; raises ConfigError, which names the option.
+
+    option: how the user gave the address; None: as `--host` and `--port`
+    """
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listener = socket.create_server(
             (options.host, options.port), family=family, backlog=BACKLOG
         )
     except OSError as error:
-        hint = ". Choose another port with --port" if error.errno == errno.EADDRINUSE else ""
+        hint = ""
+        if option is None:
+            option = f"--host {options.host} --port {options.port}"
+            hint = ". Choose another port with --port" if error.errno == errno.EADDRINUSE else ""
         # Python adds the address to the text of the error.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-        raise ConfigError(f"--host {options.host} --port {options.port}: {reason}{hint}") from None
+        raise ConfigError(f"{option}: {reason}{hint}") from None
     listener.setblocking(False)
     return listener
 

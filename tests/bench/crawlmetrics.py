@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crawler.config import Config
-from crawler.ops.metrics_database import read, text_of
+from crawler.reports.metrics import read
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import Store
+from crawler.utils.prometheus import text_of
 from tests.bench.crawls import Crawl, freshet
 from tests.bench.planned import insert
 from tests.site.running import RunningSite

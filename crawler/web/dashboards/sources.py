@@ -12,9 +12,7 @@ from pathlib import Path
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.fetch.guard import is_loopback
 from crawler.utils.files import atomic_replace
-from crawler.utils.time import seconds
 
 BUILT_IN = Path(__file__).parent / "templates"
 ASSETS = ("freshet.css", "freshet.js")
@@ -132,9 +130,6 @@ def _digest(path: Path) -> str:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
 
 
-LOCAL = "127.0.0.1"
-
-
 @dataclass(frozen=True, slots=True)
 class Places:
     """Source and output folders. templates: None: the built-in page of all cells."""
@@ -143,17 +138,8 @@ class Places:
     out: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """Address and duration of the server. seconds: None: run until stopped."""
-
-    bind: str
-    port: int
-    seconds: float | None
-
-
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """Add the options of both actions."""
+    """Add the options of `scrapy dashboards build`."""
     parser.add_argument(
         "templates",
         metavar="TEMPLATES",
@@ -165,51 +151,23 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_listening(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the server."""
-    parser.add_argument(
-        "--port",
-        metavar="N",
-        default="8000",
-        help="port to listen on; 0: any free port (default: 8000)",
-    )
-    parser.add_argument(
-        "--bind",
-        metavar="ADDRESS",
-        default=LOCAL,
-        help=f"loopback address to listen on (default: {LOCAL})",
-    )
-    parser.add_argument(
-        "--for", dest="for_time", metavar="TIME", help="stop after a time, such as 90m, 6h or 2d"
-    )
+def output_folder(config: Config, folder: str | None = None) -> Path:
+    """Return the folder of built dashboards. folder: chosen by the user."""
+    return Path(folder or config.data_dir / "dashboards").absolute()
 
 
-def places(config: Config, opts: argparse.Namespace) -> Places:
-    """Validate the folders; raises ConfigError."""
-    out = Path(opts.out or config.data_dir / "dashboards").absolute()
-    if opts.templates is None:
+def places(templates_folder: str | None, out: Path, option: str = "--out") -> Places:
+    """Validate the folders; raises ConfigError.
+
+    templates_folder: chosen by the user; None: the built-in page
+    option:           that chose `out`, for errors
+    """
+    if templates_folder is None:
         return Places(None, out)
-    templates = Path(opts.templates).absolute()
+    templates = Path(templates_folder).absolute()
     inner, outer = templates.resolve(), out.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
-        raise ConfigError(f"--out {out}: the template and output folders must not overlap")
+        raise ConfigError(f"{option} {out}: the template and output folders must not overlap")
     if inner.is_relative_to(BUILT_IN):
         raise ConfigError(f"{templates}: these templates are built in. Omit the folder")
     return Places(templates, out)
-
-
-def listening(opts: argparse.Namespace) -> Listening:
-    """Validate address and time; raises ConfigError."""
-    if not opts.port.isascii() or not opts.port.isdecimal() or int(opts.port) > 65_535:
-        raise ConfigError(f"--port: {opts.port!r} is not a port number from 0 to 65535")
-    bind = LOCAL if opts.bind == "localhost" else opts.bind.strip("[]")
-    if not is_loopback(bind):
-        raise ConfigError(
-            f"--bind {opts.bind}: not a loopback address such as {LOCAL}. "
-            "To publish the pages, let a web server serve the output folder"
-        )
-    try:
-        limit = None if opts.for_time is None else seconds(opts.for_time)
-    except ValueError as error:
-        raise ConfigError(f"--for: {error}") from None
-    return Listening(bind, int(opts.port), limit)

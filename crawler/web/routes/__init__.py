@@ -20,6 +20,7 @@ from crawler.web.routes import (
     board,
     budget,
     changes,
+    dashboards,
     duplicates,
     feeds,
     setup,
@@ -55,5 +56,6 @@ AREAS = (
     Area("budget", budget.router, budget.api, "Budget", "u"),
     Area("setup", setup.router, setup.api, "Add a site", "n"),
     Area("sites", sites.router, sites.api),
+    Area("dashboards", dashboards.router, dashboards.api, "Dashboards", "h"),
     Area("account", account.router, account.api, "Account", "a"),
 )

@@ -10,12 +10,14 @@ import contextlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from urllib.parse import parse_qs
 
-from twisted.web.server import Request, Site
+from fastapi import APIRouter, Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse, Response
 
 from crawler.errors import FreshetError
 from crawler.storage import websub
@@ -23,7 +25,7 @@ from crawler.storage.client import Database
 from crawler.storage.outages import MongoRetry
 from crawler.storage.websub import DeliveryResult, Feed
 from crawler.utils.time import Clock
-from crawler.web.server import IDLE_SECONDS, PLAIN_TEXT, Answer, Handler
+from crawler.web.auth import signed
 from crawler.web.websub.hubs import AFTER_REFUSAL, lease_of, renewal
 from crawler.web.websub.subscriptions import Tokens, in_one_line, is_signed
 
@@ -35,13 +37,28 @@ MAX_STORING = 4
 # Total size of the bodies being received.
 MAX_RECEIVING_BYTES = 64_000_000
 UNCOMPRESSED = frozenset({"", "identity"})
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response to a hub, as plain text."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self) -> Response:
+        """Return the HTTP response."""
+        return PlainTextResponse(self.body, self.status, dict(self.headers))
+
+
 NOT_FOUND = Answer(404, b"no such subscription\n")
 GONE = Answer(410, b"this subscription has ended\n")
 ACCEPTED = Answer(202)
 TOO_LARGE = Answer(413, b"too large\n")
-UNAVAILABLE = Answer(503, b"not now\n", PLAIN_TEXT | {"Retry-After": "60"})
+UNAVAILABLE = Answer(503, b"not now\n", {"Retry-After": "60"})
 BROKEN = Answer(500)
-WRONG_METHOD = Answer(405, headers=PLAIN_TEXT | {"Allow": "GET, POST"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +75,10 @@ class Delivery:
 class Receiver:
     """Handles the requests of hubs; accepted deliveries are journaled before it responds.
 
-    lease:     requested lease, assumed for hubs that do not state one
-    max_bytes: maximum total size of stored deliveries that wait for a crawl
+    lease:           requested lease, assumed for hubs that do not state one
+    max_bytes:       maximum total size of stored deliveries that wait for a crawl
+    body_bytes:      maximum size of a body
+    receiving_bytes: size of all bodies that are being received and handled
     """
 
     db: Database
@@ -68,7 +87,9 @@ class Receiver:
     tokens: Tokens
     lease: timedelta
     max_bytes: int
+    body_bytes: int
     counts: Counter[str]
+    receiving_bytes: int = 0
     chance: random.Random = field(default_factory=random.Random)
     _storing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_STORING))
 
@@ -149,112 +170,105 @@ class Receiver:
         return ACCEPTED
 
 
-class CallbackSite(Site):
-    """A site with limits on bodies, which counts the bytes being received.
+class _Body:
+    """The body of a request while it is received and handled, read up to the limits.
 
-    body_bytes:      maximum size of a body
-    request_seconds: maximum time for receiving a body
+    Bytes that exceed a limit are discarded, so that the hub can read the response.
+
+    too_large, too_busy: which limit was exceeded, of this body or of all bodies together
     """
 
-    def __init__(
-        self, reactor: Any, callback: Callback, body_bytes: int, request_seconds: float
-    ) -> None:
-        super().__init__(  # type: ignore[no-untyped-call]
-            callback,
-            requestFactory=CallbackRequest,
-            timeout=IDLE_SECONDS,
-            reactor=reactor,
-            parsePOSTFormSubmission=False,
-        )
-        self.body_bytes = body_bytes
-        self.request_seconds = request_seconds
-        self.receiving_bytes = 0
+    def __init__(self, receiver: Receiver) -> None:
+        self.too_large = self.too_busy = False
+        self._receiver = receiver
+        self._parts: list[bytes] = []
+        self._bytes = 0
 
-
-class CallbackRequest(Request):
-    """A request whose body is read up to the limits; the rest is discarded."""
-
-    too_large = False
-    too_busy = False
-    _limits: CallbackSite
-    _bytes = 0
-
-    def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
-        """Start counting the body, after the headers were received."""
-        super().gotLength(length)  # type: ignore[no-untyped-call]
-        channel: Any = self.channel
-        self._limits = channel.site
-
-    def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Store a part of the body, unless a limit is exceeded."""
-        limits = self._limits
-        self.too_large |= self._bytes + len(data) > limits.body_bytes
-        self.too_busy |= limits.receiving_bytes + len(data) > MAX_RECEIVING_BYTES
-        if self.too_large or self.too_busy:
-            self.release()
-            return
-        self._bytes += len(data)
-        limits.receiving_bytes += len(data)
-        super().handleContentChunk(data)  # type: ignore[no-untyped-call]
-
-    def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
-        """Release the body when the hub disconnects."""
-        self.release()
-        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+    async def read(self, request: Request) -> bytes | None:
+        """Receive the body and return it; None if it exceeded a limit."""
+        async for part in request.stream():
+            total = self._receiver.receiving_bytes + len(part)
+            self.too_large |= self._bytes + len(part) > self._receiver.body_bytes
+            self.too_busy |= total > MAX_RECEIVING_BYTES
+            if self.too_large or self.too_busy:
+                self.release()
+                continue
+            self._bytes += len(part)
+            self._receiver.receiving_bytes = total
+            self._parts.append(part)
+        return None if self.too_large or self.too_busy else b"".join(self._parts)
 
     def release(self) -> None:
         """Free the memory of the body and stop counting its bytes."""
-        if self._bytes:
-            self._limits.receiving_bytes -= self._bytes
-            self._bytes = 0
-            if self.content is not None:
-                self.content.truncate(0)
+        self._receiver.receiving_bytes -= self._bytes
+        self._bytes = 0
+        self._parts.clear()
 
 
-class Callback(Handler):
-    """The resource for all paths: a path's last part is the token, after any prefix of a proxy."""
+@router.get("/{path:path}", name="websub.verify")
+@signed
+async def verify(request: Request, path: str) -> Response:
+    """Answer a hub that confirms a subscription or its end, or refuses it."""
+    if getattr(request.state, "was_head", False):
+        return Answer(405, headers={"Allow": "GET, POST"}).response()
+    query = _query(request.scope["query_string"])
+    return await _answered(request, lambda receiver: receiver.verify(_token(path), query))
 
-    def __init__(self, receiver: Receiver) -> None:
-        super().__init__()
-        self._receiver = receiver
 
-    async def answer(self, request: Any) -> Answer:
-        """Return the response to a hub; never raises."""
+@router.post("/{path:path}", name="websub.deliver")
+@signed
+async def deliver(request: Request, path: str) -> Response:
+    """Store a delivery of a hub."""
+
+    async def work(receiver: Receiver) -> Answer:
+        body = _Body(receiver)
         try:
-            return await self._answer(request)
-        except FreshetError as error:
-            logger.warning("Hub request rejected with status 503: %s", error)
-            return UNAVAILABLE
-        except Exception:  # Like Handler, but the response does not mention the error.
-            logger.exception("Hub request failed")
-            return BROKEN
+            content = await body.read(request)
+            if body.too_busy:
+                return UNAVAILABLE
+            delivery = Delivery(
+                request.headers.get("x-hub-signature"),
+                request.headers.get("content-type", ""),
+                request.headers.get("content-encoding", ""),
+                content,
+            )
+            return await receiver.deliver(_token(path), delivery)
         finally:
-            request.release()
+            body.release()
 
-    async def _answer(self, request: Any) -> Answer:
-        token = request.path.rpartition(b"/")[2].decode("latin-1")
-        if request.method == b"GET":
-            query: dict[str, str] = {}
-            # Ignore parameters that are repeated or not valid UTF-8.
-            for name, values in request.args.items():
-                if len(values) == 1:
-                    with contextlib.suppress(UnicodeDecodeError):
-                        query[name.decode("ascii")] = values[0].decode("utf-8")
-            return await self._receiver.verify(token, query)
-        if request.method != b"POST":
-            return WRONG_METHOD
-        if request.too_busy:
-            return UNAVAILABLE
-        body = None if request.too_large else request.content.read()
-        delivery = Delivery(
-            _header(request, "X-Hub-Signature"),
-            _header(request, "Content-Type") or "",
-            _header(request, "Content-Encoding") or "",
-            body,
-        )
-        return await self._receiver.deliver(token, delivery)
+    return await _answered(request, work)
 
 
-def _header(request: Any, name: str) -> str | None:
-    value: bytes | None = request.getHeader(name.encode("ascii"))
-    return None if value is None else value.decode("latin-1")
+def _query(text: bytes) -> dict[str, str]:
+    """Return the parameters, without those that are repeated or not valid UTF-8."""
+    found = parse_qs(
+        text.decode("latin-1"), keep_blank_values=True, encoding="utf-8", errors="surrogateescape"
+    )
+    query = {}
+    for name, values in found.items():
+        if len(values) == 1:
+            with contextlib.suppress(UnicodeEncodeError):
+                query[name] = values[0].encode().decode()
+    return query
+
+
+def _token(path: str) -> str:
+    """Return the last part of a path; the parts before it are the proxy's business."""
+    return path.rpartition("/")[2]
+
+
+async def _answered(request: Request, work: Callable[[Receiver], Awaitable[Answer]]) -> Response:
+    """Return the response to a hub; never raises."""
+    try:
+        find: Callable[[], Awaitable[Receiver]] = request.app.state.receiver
+        answer = await work(await find())
+    except FreshetError as error:
+        logger.warning("Hub request rejected with status 503: %s", error)
+        answer = UNAVAILABLE
+    except ClientDisconnect:
+        # Nobody reads the response.
+        answer = BROKEN
+    except Exception:  # The response does not mention the error, and hubs try again.
+        logger.exception("Hub request failed")
+        answer = BROKEN
+    return answer.response()

@@ -1,4 +1,4 @@
-"""Options of `scrapy feeds push`: definition, validation."""
+"""Options of `scrapy feeds push`, and those of `scrapy web` for pushes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from crawler.utils.urls import is_http
 MAX_CHARACTERS = 500
 LEASE_DAYS = (1 / 24, 30.0)
 EXAMPLE = "https://public.example/push"
+# Path of the callback in the web app.
+CALLBACK = "/websub"
+LEASE, CHECK = "10", "60"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +61,40 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lease-days",
         metavar="D",
-        default="10",
-        help="lease to request from hubs, in days (default: 10)",
+        default=LEASE,
+        help=f"lease to request from hubs, in days (default: {LEASE})",
     )
     parser.add_argument(
         "--check-seconds",
         metavar="S",
-        default="60",
-        help="time between checks for feeds to subscribe to (default: 60)",
+        default=CHECK,
+        help=f"time between checks for feeds to subscribe to (default: {CHECK})",
     )
     parser.add_argument("--for", dest="for_seconds", metavar="S", help="stop after S seconds")
     parser.add_argument(
         "--unsubscribe", action="store_true", help="unsubscribe from all hubs at the end"
+    )
+
+
+def add_options_of_app(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `scrapy web` for pushes."""
+    parser.add_argument(
+        "--public-url",
+        metavar="URL",
+        help="URL at which WebSub hubs reach this app, such as https://public.example; subscribes "
+        "to the hubs of feeds, and requires users (default: no pushes)",
+    )
+    parser.add_argument(
+        "--push-lease-days",
+        metavar="D",
+        default=LEASE,
+        help=f"lease to request from hubs, in days (default: {LEASE})",
+    )
+    parser.add_argument(
+        "--push-check-seconds",
+        metavar="S",
+        default=CHECK,
+        help=f"time between checks for feeds to subscribe to (default: {CHECK})",
     )
 
 
@@ -80,7 +105,7 @@ def options_of(opts: argparse.Namespace) -> PushOptions:
     seconds = opts.for_seconds
     return PushOptions(
         subscriptions=SubscriptionOptions(
-            _callback(opts.callback), timedelta(days=days), check_seconds
+            url_of(opts.callback, "--callback"), timedelta(days=days), check_seconds
         ),
         bind=opts.bind,
         port=int(_number(opts.port, "--port", 0, 65_535)),
@@ -89,11 +114,20 @@ def options_of(opts: argparse.Namespace) -> PushOptions:
     )
 
 
-def _callback(url: str | None) -> str:
+def subscriptions_of(opts: argparse.Namespace) -> SubscriptionOptions | None:
+    """Validate the options of `scrapy web`; None without `--public-url`. Raises ConfigError."""
+    if opts.public_url is None:
+        return None
+    days = _number(opts.push_lease_days, "--push-lease-days", *LEASE_DAYS)
+    seconds = _number(opts.push_check_seconds, "--push-check-seconds", 1, 3600)
+    public = url_of(opts.public_url, "--public-url")
+    return SubscriptionOptions(public + CALLBACK, timedelta(days=days), seconds)
+
+
+def url_of(url: str | None, option: str) -> str:
+    """Return a public URL without a slash at its end; raises ConfigError."""
     if not url:
-        raise ConfigError(
-            f"--callback is required: the public URL of this server, such as {EXAMPLE}"
-        )
+        raise ConfigError(f"{option} is required: the public URL of this server, such as {EXAMPLE}")
     try:
         parts = urlsplit(url)
         bad = not is_http(url) or not url.isascii() or "@" in parts.netloc or " " in url
@@ -102,7 +136,7 @@ def _callback(url: str | None) -> str:
         bad = True
     if bad or len(url) > MAX_CHARACTERS:
         raise ConfigError(
-            f"--callback: {url[:MAX_CHARACTERS]!r} is not an http or https URL such as {EXAMPLE}"
+            f"{option}: {url[:MAX_CHARACTERS]!r} is not an http or https URL such as {EXAMPLE}"
         )
     return url.rstrip("/")
 

@@ -40,7 +40,7 @@ SYNOPSIS = ("[", "…", "|")
 # Time for a command that keeps running to start before it is terminated.
 SERVING_SECONDS = 3.0
 SERVING = (
-    ("feeds", "push"), ("metrics", "serve"), ("dashboards", "serve"), ("refresh", "run"),
+    ("feeds", "push"), ("refresh", "run"),
     ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"),
 )  # fmt: skip
 # Commands that write into the source tree, or run for minutes; they have tests of their own.

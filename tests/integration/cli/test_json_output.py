@@ -44,7 +44,6 @@ COMMANDS = {
     "scrapy cron --json": "cron",
     "scrapy cron --systemd --json": "cron --systemd",
     "scrapy dashboards build TEMPLATES --json": "dashboards build",
-    "scrapy dashboards serve TEMPLATES --for 1h --json": "dashboards serve --port 0 --for 0.1s",
     "scrapy db copy URI --json": "db copy {free}",
     "scrapy db start --json": "db start",
     "scrapy db status --json": "db status",
@@ -123,7 +122,7 @@ VARIANTS = {
     "doctor --quick": "scrapy doctor --json",
 }
 # Commands that run a reactor, and therefore need a process of their own.
-OWN_PROCESS = ("dashboards serve", "feeds push", "refresh run", "wrapper check")
+OWN_PROCESS = ("feeds push", "refresh run", "wrapper check")
 
 
 @dataclass(frozen=True)

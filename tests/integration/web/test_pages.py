@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import pytest
 from pymongo import MongoClient
 
 from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
+from crawler.web.options import WebOptions
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.pushing import PATIENCE_SECONDS, ask, wait_for
+from tests.integration.web.browser import Browser, Browsers, browsers_of
 
 NOW = datetime.now(UTC)
 
@@ -59,28 +60,27 @@ def templates(tmp_path: Path) -> Path:
 
 
 class Serve:
-    """Run `scrapy dashboards serve`."""
+    """Run `scrapy web --dashboards`."""
 
     def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
-        args = ("dashboards", "serve", "--port", 0, *words, "--json")
+        args = ("web", "--port", 0, "--dashboards", *words)
         self.process = freshet.start(*args, **env)
         self.url, self.err = "", ""
-        self.done: Row = {}
 
     def __enter__(self) -> Self:
         stderr = self.process.stderr
         assert stderr
         while not (match := re.search(r"http://127\.0\.0\.1:\d+/", line := stderr.readline())):
             assert line, "it ended before it served"
-        self.url = match[0]
+        self.url = f"{match[0]}dashboards/"
+        wait_for(lambda: '"path"' in ask(f"{match[0]}api/v1/dashboards")[1])
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.process.send_signal(signal.SIGTERM)
-        out, self.err = self.process.communicate(timeout=PATIENCE_SECONDS)
+        _, self.err = self.process.communicate(timeout=PATIENCE_SECONDS)
         if exception[0] is None:
             assert (self.process.returncode, "Traceback" in self.err) == (0, False), self.err
-            self.done = json.loads(out)
 
     def get(self, path: str = "", **headers: str) -> tuple[int, str]:
         return ask(self.url + path, headers=headers)
@@ -88,7 +88,7 @@ class Serve:
 
 @pytest.fixture
 def serving(freshet: Freshet, cells: Db, templates: Path, tmp_path: Path) -> Iterator[Serve]:
-    with Serve(freshet, templates, "--out", tmp_path / "out") as serve:
+    with Serve(freshet, templates, "--dashboards-out", tmp_path / "out") as serve:
         yield serve
 
 
@@ -141,10 +141,6 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
         (("build", "none"), "template folder not found"),
         (("build", "{t}", "--out", "{t}/out"), "the template and output folders must not"),
         (("build", "{t}/sub", "--out", "{t}"), "the template and output folders must not"),
-        (("serve", "--bind", "0.0.0.0"), "--bind 0.0.0.0: not a loopback address"),
-        (("serve", "--bind", "public.example"), "not a loopback address"),
-        (("serve", "--port", "65536"), "--port: '65536' is not a port number"),
-        (("serve", "--for", "x"), "--for: invalid duration: 'x'"),
     ],
 )
 def test_the_users_mistakes_are_one_line(
@@ -156,36 +152,16 @@ def test_the_users_mistakes_are_one_line(
     assert not (templates.parent / "data/dashboards").exists()
 
 
-def test_a_taken_port_is_one_line(serving: Serve, freshet: Freshet, tmp_path: Path) -> None:
-    port = serving.url.split(":")[2].strip("/")
-    done = freshet("dashboards", "serve", "--port", port, "--out", tmp_path / "other")
+def test_a_wrong_folder_is_one_line_before_the_app_starts(
+    freshet: Freshet, templates: Path
+) -> None:
+    done = run(freshet, "web", "--port", 0, "--dashboards", "none")
+    assert (done.code, "template folder not found" in done.complaint) == (1, True)
+    out = ("--dashboards-out", templates / "out")
+    done = run(freshet, "web", "--port", 0, "--dashboards", templates, *out)
     assert done.code == 1
-    assert done.complaint == (
-        f"scrapy dashboards: --bind 127.0.0.1 --port {port}: Address already in use"
-    )
-    assert not (tmp_path / "other").exists()
-
-
-def test_the_body_of_a_request_is_thrown_away(serving: Serve) -> None:
-    """Reject the request without opening a temporary file for its body."""
-    port = int(serving.url.rsplit(":", 1)[1].strip("/"))
-    size = 3_000_000
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        head = f"POST / HTTP/1.1\r\nHost: evil.test\r\nContent-Length: {size}\r\n\r\n"
-        connection.sendall(head.encode() + b"x" * (size // 2))
-        time.sleep(0.3)
-        assert not [name for name in opened(serving.process.pid) if "deleted" in name]
-        connection.sendall(b"x" * (size - size // 2))
-        assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
-
-
-def opened(pid: int) -> list[str]:
-    """Return the names of the files that a process has open."""
-    names = []
-    for place in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            names.append(str(place.readlink()))
-    return names
+    assert "--dashboards-out" in done.complaint
+    assert "must not overlap" in done.complaint
 
 
 def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates: Path) -> None:
@@ -204,31 +180,55 @@ def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates
     (templates / "more.html").write_text("{{", encoding="utf-8")
     time.sleep(2.5)
     assert serving.get("more.html") == (200, "more")
+    listed = json.loads(ask(serving.url.replace("/dashboards/", "/api/v1/dashboards"))[1])
+    states = {each["path"]: each["failed"] for each in listed["dashboards"]}
+    assert states == {"more.html": True, "news.html": False, "rates.html": False}
+    (templates / "bad.html").write_text("{{", encoding="utf-8")
+    wait_for(lambda: "bad.html" in ask(serving.url.removesuffix("/"))[1])
+    page = ask(serving.url.removesuffix("/"))[1]
+    assert "dashboards/more.html" in page
+    assert "dashboards/bad.html" not in page, "there is no file to link to"
     serving.__exit__(None)
     assert serving.err.count("more.html, line 1") == 1, serving.err
-    assert serving.done["pages"]["more.html"] == "failed"
 
 
-def test_only_this_machine_is_answered(serving: Serve) -> None:
-    port = serving.url.split(":")[2].strip("/")
-    for host in ("localhost", f"127.0.0.1:{port}", "[::1]:1"):
-        assert serving.get("rates.html", Host=host)[0] == 200
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example"):
-        assert serving.get("rates.html", Host=host)[0] == 403
-    assert serving.get()[0] == 404, "there is no index"
+def test_files_are_served_with_a_policy_of_their_own(serving: Serve) -> None:
+    answer = httpx.get(f"{serving.url}rates.html")
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'; img-src *")
+    assert "form-action 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    again = httpx.get(answer.url, headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert serving.get("rates.html", Host="evil.example")[0] == 421
     assert serving.get(".freshet-pages.json")[0] == 404
-    assert ask(f"{serving.url}rates.html", b"x")[0] == 405
+    assert serving.get("%2e%2e/secret")[0] == 404
     assert ask(f"{serving.url}rates.html", method="HEAD") == (200, "")
     assert ask(f"{serving.url}rates.html", method="PUT")[0] == 405
+    listed = httpx.get(serving.url, follow_redirects=True)
+    assert listed.url.path == "/dashboards", "there is no index.html: the list leads on"
+    assert 'href="/dashboards/rates.html"' in listed.text
 
 
-def test_it_ends_after_its_time_and_at_ctrl_c(freshet: Freshet, cells: Db) -> None:
-    done = freshet("dashboards", "serve", "--port", 0, "--for", "0.02m")
-    assert (done.code, done.complaint.endswith("/data/dashboards")) == (0, True)
-    assert re.match(r"1 page written in \d+ seconds? -> ", done.out)
-    with Serve(freshet) as serve:
-        serve.process.send_signal(signal.SIGINT)
-        assert serve.process.wait(PATIENCE_SECONDS) == 0
+def test_dashboards_are_for_users(browsers: Browsers, vic: Browser) -> None:
+    assert browsers().get("/dashboards/index.html").status_code == 303
+    assert browsers().get("/api/v1/dashboards").status_code == 401
+    assert vic.get("/dashboards").status_code == 200
+
+
+def test_built_files_are_served_without_updates(
+    freshet: Freshet, cells: Db, stored: tuple[Db, str], tmp_path: Path
+) -> None:
+    options = WebOptions(dashboards=tmp_path / "data/dashboards")
+    with browsers_of(stored[1], options) as make:
+        browser = make(address="127.0.0.1")
+        assert "No dashboards yet" in browser.get("/dashboards").text
+        assert browser.get("/dashboards/").headers["location"] == "/dashboards"
+        assert run(freshet, "dashboards", "build").code == 0
+        page = browser.get("/dashboards")
+        assert "scrapy web --dashboards" in page.text
+        assert "1.25 EUR" in browser.get("/dashboards/").text
+        (listed,) = browser.get("/api/v1/dashboards").json()["dashboards"]
+    assert listed == {"path": "index.html", "cells": 3, "written": True, "failed": False}
 
 
 @pytest.fixture
@@ -249,12 +249,12 @@ def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: Embe
     with Serve(freshet, **env) as serve:
         own_server.stop()
         time.sleep(4)
-        assert serve.get()[0] == 200
+        assert serve.get()[0] == 503, "without the database, nobody knows who may see them"
         own_server.start()
         with MongoClient[Row](own_server.uri, tz_aware=True) as client:
             put(client.get_default_database(), "rate", {"value": "back"})
         wait_for(lambda: "back" in serve.get()[1])
     lines = serve.err.splitlines()
     assert len(lines) == 2, lines
-    assert "updates paused until MongoDB is available" in lines[0]
-    assert lines[1] == "scrapy dashboards: recovered, updates resumed"
+    assert "updates of dashboards paused until MongoDB is available" in lines[0]
+    assert lines[1] == "scrapy web: updates of dashboards resumed"

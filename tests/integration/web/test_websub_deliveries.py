@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from crawler.storage.websub import MAX_DELIVERIES
-from crawler.web.server import MAX_CONNECTIONS, MAX_PER_ADDRESS
+from crawler.web.serving import USUAL
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.pushing import (
     DAY,
@@ -205,10 +205,10 @@ def test_slow_header_lines_do_not_keep_a_hub_out(
                     ("127.0.0.1", push.port), timeout=10, source_address=(source, 0)
                 )
             )
-            for _ in range(MAX_PER_ADDRESS)
+            for _ in range(USUAL.per_address)
             for source in ("127.0.0.2", "127.0.0.3")
         ]
-        assert len(drips) == MAX_CONNECTIONS
+        assert len(drips) == USUAL.connections
         for drip in drips:
             drip.sendall(b"POST /push/x HTTP/1.1\r\nHost: a\r\nX-Slow: ")
         for body in ("<rss>one</rss>", "<rss>two</rss>"):
@@ -231,7 +231,7 @@ def test_an_address_has_half_of_the_places(active: tuple[Push, Row]) -> None:
             return connection
 
         other = begun("127.0.0.2")
-        own = [begun("127.0.0.3") for _ in range(MAX_PER_ADDRESS + 1)]
+        own = [begun("127.0.0.3") for _ in range(USUAL.per_address + 1)]
         with contextlib.suppress(ConnectionResetError):
             assert own[0].recv(100) == b"", "the oldest is closed"
         for connection in (other, own[1], own[-1]):

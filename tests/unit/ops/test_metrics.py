@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -21,28 +22,24 @@ from scrapy.settings import Settings
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.ops import metrics_database
 from crawler.ops.metrics import (
     MAX_FILE_AGE_SECONDS,
     Carried,
     ProcessMetrics,
     TextFile,
     class_of,
+    of_processes,
     result_of,
     samples_to_carry,
 )
-from crawler.ops.metrics_database import (
-    Described,
-    Fixed,
-    estimated,
-    of_database,
-    of_processes,
-    text_of,
-)
+from crawler.reports.metrics import dead_letters, estimated, of_database, queue_families
 from crawler.storage.redis import QueueState
 from crawler.storage.stats import NUMBERS, Sample
+from crawler.utils.prometheus import Described, Fixed, text_of
 from crawler.web.address import Address, address_of
-from crawler.web.metrics import MetricsSource, answer
+from crawler.web.metrics import MetricsSource, probes, router
+from crawler.web.minimal import create_minimal_app
+from crawler.web.options import WebOptions
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"\bfreshet_\w+")
@@ -241,14 +238,30 @@ def test_answers(method: str, path: str, trouble: str | None, status: int) -> No
     async def status_text() -> str | None:
         return trouble
 
-    assert asyncio.run(answer(MetricsSource(metrics, status_text), method, path)).status == status
+    response = asked(MetricsSource(metrics, status_text), method, path)
+    assert response.status_code == status
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["content-type"].startswith("text/plain")
+
+
+def asked(source: MetricsSource, method: str, path: str) -> httpx.Response:
+    """Return the response of the server of a process."""
+    app = create_minimal_app(WebOptions(), [router, probes])
+    app.state.metrics = source
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path)
+
+    return asyncio.run(ask())
 
 
 def test_before_the_first_reading_there_is_nothing_to_tell() -> None:
     async def nothing() -> None:
         return None
 
-    assert asyncio.run(answer(MetricsSource(nothing, nothing), "GET", "/metrics")).status == 503
+    assert asked(MetricsSource(nothing, nothing), "GET", "/metrics").status_code == 503
 
 
 def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
@@ -263,8 +276,8 @@ def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
 
 def test_queues_are_told_where_they_are_known() -> None:
     families = [
-        *metrics_database.queue_families([QueueState("shop", 5, 4, 3)]),
-        metrics_database.dead_letters({"shop": 2}),
+        *queue_families([QueueState("shop", 5, 4, 3)]),
+        dead_letters({"shop": 2}),
     ]
     families_by_name = parsed(text_of(families))
     shop = (("spider", "shop"),)

@@ -1,8 +1,7 @@
 """Metrics of the database: targets, plans, posts, runs, queues.
 
-`LatestMetrics` reads the database at a limited rate, however often Prometheus scrapes. Sums over
-targets are estimated from a sample, because there may be millions of targets. `of_processes` and
-`of_database` describe all metrics for the documentation.
+Sums over targets are estimated from a sample, because there may be millions of targets.
+`of_database` describes the metrics for the documentation.
 """
 
 from __future__ import annotations
@@ -13,40 +12,24 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
-from crawler.ops.metrics import (
-    FILE_TIME,
-    FILE_TIME_HELP,
-    ProcessMetrics,
-    ServiceCollector,
-    by_spider,
-    gauge,
-)
-from crawler.ops.service import Report
 from crawler.reports.estimates import estimated
 from crawler.storage import runs, stats
 from crawler.storage.outages import MongoRetry
 from crawler.storage.redis import QueueState, open_redis, queue_states
 from crawler.storage.stats import NUMBERS, Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
-from crawler.utils.process import end_tasks
+from crawler.utils.prometheus import Described, by_spider, described, gauge
 from crawler.utils.time import Clock
 
-# Limits on the time of a scrape: Prometheus's default timeout is 10 seconds.
-PING_SECONDS, WAIT_SECONDS = 2.0, 5.0
 QUEUES_WAIT_SECONDS = 2.0
-# Pause after a read, as a multiple of its duration: reads use at most 10 % of the time.
-PAUSE_FACTOR = 9.0
-RETRY_SECONDS = 5.0
 # Thresholds of consecutive errors by which targets are counted.
 IN_A_ROW = (1, 5)
 # Names and help texts of gauges, by the field of `stats.SpiderStats`.
@@ -266,22 +249,12 @@ def dead_letters(counts: Mapping[str, int]) -> Metric:
     return by_spider("freshet_dead_letters", DEAD, counts.items())
 
 
-class Fixed(Collector):
-    """A collector of metrics that were already read."""
-
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all of them."""
-        yield from self._metrics
-
-
 async def read(store: Store) -> list[Metric]:
     """Return all metrics of the database and of queues; raises StorageError."""
     began, now = time.monotonic(), Clock(store.config.clock_offset_hours).now()
     figures = await MongoRetry(0, store.revive).read(lambda: stats.read(store.db, now))
-    metrics = list(families(figures))
+    # In a thread, because estimates for many spiders take time, and the web app serves meanwhile.
+    metrics = await asyncio.to_thread(lambda: list(families(figures)))
     # If Redis is unavailable, the metrics of the database are still exported.
     with contextlib.suppress(StorageError, ConfigError):
         metrics += await read_queues(store)
@@ -295,13 +268,6 @@ def reading_families(seconds: float, at: float) -> Iterator[Metric]:
     yield _unlabeled("freshet_database_read_seconds", text, seconds)
     text = "Unix time of the last database read."
     yield _unlabeled("freshet_database_read_timestamp_seconds", text, at)
-
-
-def text_of(metrics: Sequence[Metric]) -> bytes:
-    """Return metrics in Prometheus's text format."""
-    registry = CollectorRegistry()
-    registry.register(Fixed(metrics))
-    return generate_latest(registry)
 
 
 class MetricSample(TypedDict):
@@ -328,57 +294,6 @@ def samples_of(metrics: Iterable[Metric]) -> list[MetricSample]:
     ]
 
 
-class LatestMetrics:
-    """Metrics of the database, read again when a scrape finds the last ones too old.
-
-    cache_seconds: age up to which metrics are served again without a read
-    """
-
-    def __init__(self, store: Store, cache_seconds: float) -> None:
-        self._store = store
-        self._cache_seconds = cache_seconds
-        self._text: bytes | None = None
-        self._next = 0.0
-        self._reading: asyncio.Task[None] | None = None
-
-    async def exposition(self) -> bytes | None:
-        """Return the metrics as text; None before the first read has finished.
-
-        If a read takes longer than WAIT_SECONDS, returns the result of the previous read.
-        """
-        if await self.problem() is not None:
-            return text_of([up(0)])
-        if self._reading is None and time.monotonic() >= self._next:
-            self._reading = asyncio.create_task(self._read())
-        if self._reading is not None:
-            done, _ = await asyncio.wait({self._reading}, timeout=WAIT_SECONDS)
-            for reading in done:
-                reading.result()  # raises unexpected errors
-        return self._text
-
-    async def problem(self) -> str | None:
-        """Return why the database cannot be read, in one line; None if it can."""
-        return await self._store.problem(PING_SECONDS)
-
-    async def close(self) -> None:
-        """Cancel a read in progress."""
-        if self._reading is not None:
-            await end_tasks(self._reading)
-
-    async def _read(self) -> None:
-        began = time.monotonic()
-        try:
-            self._text = text_of(await read(self._store))
-        except StorageError:
-            self._text = text_of([up(0)])
-            self._next = time.monotonic() + RETRY_SECONDS
-        else:
-            seconds = time.monotonic() - began
-            self._next = time.monotonic() + max(self._cache_seconds, PAUSE_FACTOR * seconds)
-        finally:
-            self._reading = None
-
-
 def up(value: float) -> Metric:
     """Return the gauge of whether MongoDB could be read."""
     return _unlabeled("freshet_database_up", "1 if MongoDB could be read, else 0.", value)
@@ -386,29 +301,6 @@ def up(value: float) -> Metric:
 
 def _unlabeled(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
-
-
-class Described(NamedTuple):
-    """A metric as Prometheus has it, with the names of its labels."""
-
-    name: str
-    type: str
-    labels: tuple[str, ...]
-    text: str
-
-
-def of_processes() -> list[Described]:
-    """Return the metrics of crawls and of the service."""
-    registry = ProcessMetrics().registry
-    registry.register(ServiceCollector(Report([])))
-    Gauge(FILE_TIME, FILE_TIME_HELP, registry=registry)
-    # Families of gauges and histograms do not have their labels: their instruments do.
-    instruments = {
-        name: collector
-        for collector, names in registry._collector_to_names.items()
-        for name in names
-    }
-    return list(_described(registry.collect(), instruments))
 
 
 def of_database() -> list[Described]:
@@ -423,13 +315,4 @@ def of_database() -> list[Described]:
         *reading_families(0.0, 0.0),
         up(1),
     ]
-    return list(_described(all_families, {}))
-
-
-def _described(
-    families: Iterable[Metric], instruments: Mapping[str, object]
-) -> Iterator[Described]:
-    for family in families:
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = getattr(instruments.get(family.name, family), "_labelnames", ())
-        yield Described(name, family.type, tuple(labels), family.documentation)
+    return list(described(all_families, {}))

@@ -1,0 +1,122 @@
+"""`scrapy web --public-url`: the app subscribes to hubs and receives their deliveries."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from crawler.web.options import WebOptions
+from crawler.web.websub.options import SubscriptionOptions
+from tests.integration.harness import Db, Freshet
+from tests.integration.inside import run
+from tests.integration.pushing import (
+    PATIENCE_SECONDS,
+    Hub,
+    ask,
+    free_port,
+    push_of,
+    put,
+    signed,
+    until_state,
+    wait_for,
+)
+from tests.integration.web.browser import browsers_of, put_user
+from tests.integration.web.test_web_serving import READY
+
+pytestmark = pytest.mark.mongo
+PUSH = SubscriptionOptions("https://public.example/websub", timedelta(days=10), 60)
+OPTIONS = WebOptions(host="0.0.0.0", push=PUSH)
+
+
+def test_the_app_subscribes_and_stores_deliveries(freshet: Freshet, database: Db, hub: Hub) -> None:
+    put_user(database, "anna")
+    put(database, f"{hub.url}/hub")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    words = ("web", "--port", port, "--public-url", url, "--push-check-seconds", 1)
+    process = freshet.start(*words, FRESHET_RESPONSE_MB=3)
+    stderr = process.stderr
+    assert stderr
+    while READY not in (line := stderr.readline()):
+        assert line, "it ended before it served"
+    until_state(database, "active")
+    assert push_of(database)["callback"] == f"{url}/websub"
+    assert hub.publish("<rss>one</rss>") == [202]
+    push, body = push_of(database), b"<rss>two</rss>"
+    place = f"{url}/websub/{push['token']}"
+    assert ask(place, body, signed(push, body))[0] == 202
+    assert [row["body"] for row in database.pushes.find().sort("at")] == [b"<rss>one</rss>", body]
+    assert ask(place, b"x" * 3_000_000)[0] == 202, "the limit of forms is lower"
+    assert ask(place, b"x" * 3_200_000)[0] == 413
+    assert ask(f"{url}/websub/{'A' * 48}", b"x")[0] == 404
+    assert ask(place, method="HEAD")[0] == 405
+    # The rest of the app is for users.
+    assert httpx.get(f"{url}/").status_code == 303
+    assert database.audit.count_documents({}) == 0, "deliveries are not changes of users"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, err) == (0, "")
+    assert database.leases.find_one({"_id": "feeds push"})["holders"] == []
+
+
+def test_a_second_app_receives_without_requesting(freshet: Freshet, database: Db, hub: Hub) -> None:
+    put_user(database, "anna")
+    words = (
+        "web",
+        "--port",
+        0,
+        "--public-url",
+        "https://public.example",
+        "--push-check-seconds",
+        1,
+    )
+    first, second = freshet.start(*words), freshet.start(*words)
+    wait_for(lambda: (database.leases.find_one({"_id": "feeds push"}) or {}).get("holders"))
+    put(database, f"{hub.url}/silent")
+    until_state(database, "asked")
+    for process in (first, second):
+        process.send_signal(signal.SIGTERM)
+    errors = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0)
+    paused = [err for err in errors if "Requesting subscriptions paused, retrying: another" in err]
+    assert len(paused) == 1
+    assert hub.asked("/silent") == 1
+
+
+def test_a_public_app_without_users_is_refused(freshet: Freshet) -> None:
+    done = run(freshet, "web", "--port", 0, "--public-url", "https://public.example")
+    assert (done.code, done.complaint) == (
+        1,
+        "scrapy web: --public-url: everybody who knows the URL could change everything. "
+        "Run scrapy web user add NAME --role editor first",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (("--public-url", "public.example"), "--public-url: 'public.example' is not an http"),
+        (("--public-url", "https://a.example/?x"), "--public-url"),
+        (("--public-url", "https://a.example", "--push-lease-days", "99"), "--push-lease-days"),
+        (
+            ("--public-url", "https://a.example", "--push-check-seconds", "x"),
+            "--push-check-seconds",
+        ),
+    ],
+)
+def test_wrong_options_are_one_line(freshet: Freshet, words: tuple[str, ...], begins: str) -> None:
+    done = run(freshet, "web", "--port", 0, *words)
+    assert done.code == 1
+    assert done.complaint.startswith(f"scrapy web: {begins}")
+
+
+def test_the_callback_is_public_and_absent_without_pushes(stored: tuple[Db, str]) -> None:
+    put_user(stored[0], "anna")
+    path = f"/websub/{'A' * 48}"
+    with browsers_of(stored[1], WebOptions(host="0.0.0.0")) as make:
+        assert make().request("POST", path, content=b"x").status_code == 404
+    with browsers_of(stored[1], OPTIONS) as make:
+        assert make().get("/").status_code == 303

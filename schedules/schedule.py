@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from schedules.history import Flags, Floats, Ints, offsets, places_of
 
 WEEK_HOURS = 168
+WEEK_DAYS = 7
 # Cycle lengths in weeks, longest first, for pages and for feeds. All of them divide ROUND_WEEKS,
 # after which all cycles start together again.
 PAGE_CYCLES = (4, 3, 2, 1)

@@ -10,9 +10,8 @@ import numpy as np
 from schedules.cost import Objective
 from schedules.history import Floats
 from schedules.population import Population
-from schedules.schedule import FEED_CYCLES, WEEK_HOURS
+from schedules.schedule import FEED_CYCLES, WEEK_DAYS, WEEK_HOURS
 
-WEEK_DAYS = 7
 GROUPED = ("groups", "groups6")
 EVEN = ("uniform", "sqrt", "freshness", "harmonic", "age")
 POLICIES = ("optimal", *GROUPED, *EVEN, "adaptive")

@@ -33,8 +33,7 @@ from schedules.estimation.estimate import Estimate, estimate
 from schedules.history import Flags, Floats, Ints
 from schedules.placement.load import even_phase
 from schedules.population import Population
-from schedules.schedule import Schedules, chosen_of
-from schedules.terms import WEEK_DAYS
+from schedules.schedule import WEEK_DAYS, Schedules, chosen_of
 
 # Points of the curve.
 POINTS = 64

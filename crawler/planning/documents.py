@@ -18,8 +18,8 @@ from schedules.allocation.outlook import outlook
 from schedules.allocation.plan import LIMITS, Plan, Terms
 from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Floats
-from schedules.schedule import WEEK_HOURS, Schedules
-from schedules.terms import UNBOUNDED, WEEK_DAYS, least_per_day, least_visits
+from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules
+from schedules.terms import UNBOUNDED, least_per_day, least_visits
 
 # Maximum number of targets used for the expected results of daily visits.
 MAX_SAMPLE = 20_000

@@ -20,7 +20,8 @@ from schedules.cost import Objective
 from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.history import Flags
 from schedules.population import Population
-from schedules.terms import POLICIES, UNBOUNDED, WEEK_DAYS, least_per_day
+from schedules.schedule import WEEK_DAYS
+from schedules.terms import POLICIES, UNBOUNDED, least_per_day
 
 DAY_HOURS = 24
 # Default daily cap of a plan, as a multiple of its budget.

@@ -15,7 +15,7 @@ from crawler.storage.client import Database
 from crawler.storage.stats import Sample
 from schedules.dispatch.freshness import Rates, age_hours, freshness
 from schedules.history import Flags, Floats
-from schedules.terms import WEEK_DAYS
+from schedules.schedule import WEEK_DAYS
 
 HOUR_SECONDS = 3600.0
 DAY_SECONDS = 24 * HOUR_SECONDS

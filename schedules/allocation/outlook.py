@@ -12,8 +12,7 @@ from schedules.cost import MAX_RATE, Objective, curves
 from schedules.estimation.estimate import Estimate
 from schedules.history import Floats, Ints
 from schedules.placement.placement import cycle_cost
-from schedules.schedule import WEEK_HOURS, Schedules
-from schedules.terms import WEEK_DAYS
+from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules
 
 STALE, AGE = Objective(1.0, 0.0, 0.0), Objective(0.0, 1.0, 0.0)
 

@@ -25,8 +25,8 @@ from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.feeds.placement import Course, Room, course, hull, insert, interval_cost, refine
 from schedules.feeds.post_rates import Posting, profile_of, table
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
-from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules, chosen_of
-from schedules.terms import WEEK_DAYS, BudgetTooSmall
+from schedules.schedule import FEED_CYCLES, WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
+from schedules.terms import BudgetTooSmall
 
 # Cost of one post waiting for a day, in missed posts.
 DELAY_PER_DAY = 0.01

@@ -13,6 +13,8 @@ from schedules.history import Flags, Floats, Ints, offsets, places_of
 
 WEEK_HOURS = 168
 WEEK_DAYS = 7
+# Of the grouped policies, by visits a week: 4G1 is one visit in four weeks.
+FREQUENCY_CLASSES = ("4G1", "2G1", *(f"G{visits}" for visits in range(1, 15)))
 # Cycle lengths in weeks, longest first, for pages and for feeds. All of them divide ROUND_WEEKS,
 # after which all cycles start together again.
 PAGE_CYCLES = (4, 3, 2, 1)

@@ -55,7 +55,7 @@ from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
 from schedules.history import Flags, Floats, Ints
 from schedules.intervals import DEFAULT_FEED_SIZE
-from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedules
 from schedules.terms import Terms, least_per_day
 
 HOUR_MILLISECONDS = 3_600_000
@@ -109,7 +109,7 @@ class Replan:
         codes = policies.nearest_group(schedules.visits_per_week).tolist()
         columns = {
             "policy": [self.policy] * len(rows),
-            "frequency_class": [policies.NAMES[code] for code in codes],
+            "frequency_class": [FREQUENCY_CLASSES[code] for code in codes],
             "windows": in_words(schedules),
             "visits_per_week": _numbers(schedules.visits_per_week),
             "weeks": schedules.weeks.tolist(),

@@ -15,9 +15,8 @@ from crawler.storage import plans, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
-from schedules.allocation.policies import NAMES
 from schedules.history import DAY_HOURS, Floats
-from schedules.schedule import WEEK_HOURS
+from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS
 from schedules.windows import DAYS
 
 # Maximum number of distinct hours with a table column each.
@@ -265,8 +264,8 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
     week = requests(await plans.slots(db, spiders), even)
     # Other classes are those of targets without a plan, and of targets in a sampling phase.
     planned = sorted(
-        (row for row in rows if row["frequency_class"] in NAMES),
-        key=lambda row: -NAMES.index(row["frequency_class"]),
+        (row for row in rows if row["frequency_class"] in FREQUENCY_CLASSES),
+        key=lambda row: -FREQUENCY_CLASSES.index(row["frequency_class"]),
     )
     count = sum(row["targets"] for row in rows)
     learning = sum(row["targets"] for row in rows if row.get("frequency_class") == plans.LEARNING)

@@ -25,7 +25,7 @@ from crawler.storage.dedup.registry import (
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2
 ALREADY_THERE = 48
 # The document of `meta` with the version, and during a copy, with the source.
 META: Document = {"_id": "schema"}

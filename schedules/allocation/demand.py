@@ -26,8 +26,7 @@ from schedules.estimation.estimate import Estimate
 from schedules.history import Floats, Ints
 from schedules.placement.placement import RARE, Choice, cycle_cost, options
 from schedules.population import Keys
-from schedules.schedule import MAX_WEEKS, WEEK_HOURS
-from schedules.terms import WEEK_DAYS
+from schedules.schedule import MAX_WEEKS, WEEK_DAYS, WEEK_HOURS
 
 # Number of targets from which the prices of the grid are chosen.
 MAX_PILOT = 1_000

@@ -38,13 +38,12 @@ from schedules.placement.placement import (
     options,
     refine,
 )
-from schedules.schedule import PAGE_CYCLES, WEEK_HOURS, Schedules, chosen_of
+from schedules.schedule import PAGE_CYCLES, WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import (
     AT_MAX_RATE,
     AT_MIN_RATE,
     BUDGET,
     EXPLORATION,
-    WEEK_DAYS,
     BudgetTooSmall,
     Terms,
 )

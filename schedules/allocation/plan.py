@@ -14,7 +14,7 @@ from schedules.estimation.estimate import Estimate, estimate
 from schedules.history import Floats, Histories, Ints
 from schedules.placement.load import Caps, leveled
 from schedules.population import Population
-from schedules.schedule import Schedules
+from schedules.schedule import WEEK_DAYS, Schedules
 from schedules.terms import (
     BUDGET,
     KEPT,
@@ -22,7 +22,6 @@ from schedules.terms import (
     POLICIES,
     PRIOR,
     UNBOUNDED,
-    WEEK_DAYS,
     BudgetTooSmall,
     Terms,
     least_per_day,

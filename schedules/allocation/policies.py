@@ -19,13 +19,19 @@ from schedules.estimation.estimate import Estimate
 from schedules.history import DAY_HOURS, Flags, Floats, Histories
 from schedules.placement.load import even_phase
 from schedules.population import Population
-from schedules.schedule import WEEK_HOURS, Schedule, Schedules, chosen_of
-from schedules.terms import GROUPED, RULE, WEEK_DAYS, Terms, least_visits, visits_per_week
+from schedules.schedule import (
+    FREQUENCY_CLASSES,
+    WEEK_DAYS,
+    WEEK_HOURS,
+    Schedule,
+    Schedules,
+    chosen_of,
+)
+from schedules.terms import GROUPED, RULE, Terms, least_visits, visits_per_week
 from schedules.windows import day_names
 
 Codes = NDArray[np.uint8]
 
-NAMES = ("4G1", "2G1", *(f"G{visits}" for visits in range(1, 15)))
 # (16,) visits a week of each class.
 VISITS = np.array([1 / 4, 1 / 2, *range(1, 15)])
 # (16,) replacement of each class by one of the six 4G1, 2G1, G1, G3, G7, G14.
@@ -114,7 +120,11 @@ def _class_schedule(group: int, night: bool) -> Schedule:
 
 # The slots of each class, by day and by night: rows 2 * code and 2 * code + 1.
 _TABLE = Schedules.of_each(
-    [_class_schedule(group, night) for group in range(len(NAMES)) for night in (False, True)]
+    [
+        _class_schedule(group, night)
+        for group in range(len(FREQUENCY_CLASSES))
+        for night in (False, True)
+    ]
 )
 
 

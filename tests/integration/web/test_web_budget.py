@@ -76,6 +76,7 @@ def two_sites(db: Db, uri: str) -> None:
     put(db, uri, [*of_the_paper(), *quiet])
 
 
+@pytest.mark.soak
 def test_from_the_curve_to_a_new_plan(stored: tuple[Db, str]) -> None:
     db, uri = stored
     two_sites(db, uri)
@@ -149,6 +150,7 @@ def test_an_empty_database_says_the_next_step(local: Browser) -> None:
     assert ended(local)["state"] == "failed"
 
 
+@pytest.mark.soak
 def test_a_dry_run_that_is_out_of_date_is_not_applied(stored: tuple[Db, str]) -> None:
     db, uri = stored
     two_sites(db, uri)

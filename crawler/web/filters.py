@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from markupsafe import Markup, escape
 
+from crawler.reports.target import target_id
 from crawler.utils.text import amount, megabytes, span
 
 MAX_CHARACTERS = 2000
@@ -120,6 +121,6 @@ def whole(text: str) -> Markup:
 
 FILTERS = {
     "ago": ago, "cut": cut, "decimal": decimal, "exact": exact, "number": number,
-    "outside": outside, "percent": percent, "size": size, "time": time_of, "utc": utc,
-    "whole": whole,
+    "outside": outside, "percent": percent, "size": size, "target_id": target_id,
+    "time": time_of, "utc": utc, "whole": whole,
 }  # fmt: skip

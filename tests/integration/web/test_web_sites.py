@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -245,6 +246,14 @@ def test_htmx_gets_the_list_that_it_replaces(local: Browser, database: Db) -> No
 
 
 @pytest.mark.mongo
+def test_each_row_leads_to_the_page_of_its_target(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/1")
+    (path,) = re.findall(r'href="(/targets/[^"]+)"', local.get("/sites/shop").text)
+    page = local.get(path)
+    assert page.status_code == 200
+    assert "http://a/1" in page.text
+
+
 def test_errors_are_folded_by_cause(local: Browser, database: Db) -> None:
     for number in range(3):
         put_target(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from pathlib import Path
 
 from typing_extensions import TypedDict
@@ -124,6 +125,8 @@ async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) 
     def ready() -> None:
         if opts.json:
             print_line(as_json(Serving(url=url)))
+            # A reader of a pipe waits for this line.
+            sys.stdout.flush()
         else:
             complain(COMMAND, f"serving {url}")
 

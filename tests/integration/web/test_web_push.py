@@ -87,7 +87,7 @@ def test_a_second_app_receives_without_requesting(freshet: Freshet, database: Db
 
 
 def test_a_public_app_without_users_is_refused(freshet: Freshet) -> None:
-    done = run(freshet, "web", "--port", 0, "--public-url", "https://public.example")
+    done = freshet("web", "--port", 0, "--public-url", "https://public.example")
     assert (done.code, done.complaint) == (
         1,
         "scrapy web: --public-url: everybody who knows the URL could change everything. "

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from schedules.allocation.policies import (
-    NAMES,
     VISITS,
     by_night,
     group,
@@ -21,7 +20,7 @@ from schedules.allocation.policies import (
 from schedules.allocation.policies import six_groups as six
 from schedules.calendar import visits_between
 from schedules.history import Histories
-from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedule
+from schedules.schedule import FEED_CYCLES, FREQUENCY_CLASSES, WEEK_HOURS, Schedule
 from tests.unit.populations import NOW, population
 
 WEEKS = 3
@@ -40,11 +39,11 @@ NIGHTLY = {"u6", "u7", "u8", "u9", "u12", "u15"}
 
 
 def names(groups: np.ndarray) -> list[str]:
-    return [NAMES[code] for code in groups]
+    return [FREQUENCY_CLASSES[code] for code in groups]
 
 
 def codes(*classes: str) -> np.ndarray:
-    return np.array([NAMES.index(name) for name in classes], np.uint8)
+    return np.array([FREQUENCY_CLASSES.index(name) for name in classes], np.uint8)
 
 
 def changes_of(url: str) -> np.ndarray:
@@ -159,7 +158,7 @@ def test_every_group_is_visited_as_often_as_its_name_says(night: bool) -> None:
         slots = schedules[i].slots
         assert list(slots) == sorted(set(slots))
         assert {slot % 24 for slot in slots} <= {0, 12}
-        if i <= NAMES.index("G7"):
+        if i <= FREQUENCY_CLASSES.index("G7"):
             assert {slot % 24 for slot in slots} == {12 if night else 0}
 
 
@@ -177,7 +176,7 @@ def test_a_timetable_of_no_targets_is_empty() -> None:
 
 def test_groups_are_shown_with_days_and_time() -> None:
     table = timetable(np.arange(16, dtype=np.uint8), np.ones(16, bool))
-    shown = {name: times_of(table[code]) for code, name in enumerate(NAMES)}
+    shown = {name: times_of(table[code]) for code, name in enumerate(FREQUENCY_CLASSES)}
     assert shown["4G1"] == [("3rd Sat", "12:00")]
     assert shown["G4"] == [("Mon,Wed,Fri,Sat", "12:00")]
     assert shown["G6"] == [("Mon-Sat", "12:00")]

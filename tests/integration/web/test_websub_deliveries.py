@@ -13,6 +13,7 @@ import pytest
 
 from crawler.storage.websub import MAX_DELIVERIES
 from crawler.web.server import MAX_CONNECTIONS, MAX_PER_ADDRESS
+from crawler.web.websub.callback import MAX_RECEIVING_BYTES
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.pushing import (
     DAY,
@@ -168,6 +169,14 @@ def test_bodies_in_chunks_are_bounded_as_well(active: tuple[Push, Row], database
         connection.request("POST", path, iter(body), headers, encode_chunked=True)
         assert connection.getresponse().status == status
         connection.close()
+
+
+def test_bodies_of_answered_requests_do_not_count_as_being_received(
+    active: tuple[Push, Row],
+) -> None:
+    place, body = f"{active[0].callback}/{'A' * 48}", b"x" * (1024 * 1024)
+    requests = MAX_RECEIVING_BYTES // len(body) + 1
+    assert {ask(place, body)[0] for _ in range(requests)} == {404}
 
 
 def test_a_request_has_to_come_in_in_time(freshet: Freshet, database: Db, hub: Hub) -> None:

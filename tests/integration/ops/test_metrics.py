@@ -408,10 +408,13 @@ def test_large_spiders_are_sampled(filled: tuple[Db, str], monkeypatch: pytest.M
     assert values["freshet_plan_requests_per_day", "shop"] == pytest.approx(2000 * 1.5 / 7, rel=0.2)
 
 
-def test_a_scrape_reads_no_more_often_than_it_may(filled: tuple[Db, str]) -> None:
+@pytest.mark.parametrize("cache_seconds", [60.0, 0.0], ids=["cache", "pause"])
+def test_a_scrape_reads_no_more_often_than_it_may(
+    filled: tuple[Db, str], cache_seconds: float
+) -> None:
     _, uri = filled
 
-    async def scrapes(cache_seconds: float) -> list[Figures]:
+    async def scrapes() -> list[Figures]:
         store = await Store.open(Config.load(mongo_uri=uri))
         latest = LatestMetrics(store, cache_seconds)
         try:
@@ -422,7 +425,7 @@ def test_a_scrape_reads_no_more_often_than_it_may(filled: tuple[Db, str]) -> Non
             await store.close()
         return [figures(text.decode()) for text in texts if text is not None]
 
-    responses = asyncio.run(scrapes(60))
+    responses = asyncio.run(scrapes())
     assert len(responses) == 6
     assert len({values["freshet_database_read_timestamp_seconds",] for values in responses}) == 1
 

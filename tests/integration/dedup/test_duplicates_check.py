@@ -99,8 +99,8 @@ def test_a_packed_file(
 ) -> None:
     plain = written(tmp_path, *GROUPS).read_bytes()
     path = tmp_path / name
-    # Compressed in two parts, as after appending to such a file.
-    path.write_bytes(pack(plain[:300]) + pack(plain[300:]))
+    # Compressed in two parts, as after appending to such a file; padded, as on a tape.
+    path.write_bytes(pack(plain[:300]) + pack(plain[300:]) + bytes(512))
     assert duplicates(check(freshet, path).out)["s2"] == "s1"
     path.write_bytes(pack(plain)[:-20])
     broken = check(freshet, path)

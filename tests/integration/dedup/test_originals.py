@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from crawler.dedup.model import rank_of
 from crawler.storage.client import Database
-from crawler.storage.dedup import candidates, claims, flags
+from crawler.storage.dedup import candidates, claims, flags, originals
 from crawler.storage.dedup.registry import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
@@ -117,6 +117,23 @@ def test_a_worker_that_was_ended_between_leaves_what_the_next_completes(posts: P
     posts.claim(candidate("elsewhere", text(7), NOW, source=BLOG))
     assert posts.originals() == {"old", "elsewhere"}
     assert posts.post("new")["duplicate_of"] == "old"
+
+
+def test_a_cluster_that_changed_while_it_was_shown_is_shown_again(posts: Posts) -> None:
+    posts.claim(candidate("first", LONG, NOW, seen=NOW, source=BLOG))
+    posts.claim(candidate("copy", edited(LONG, 1), NOW, seen=NOW + HOUR, source=PLANET))
+
+    async def shown(db: Database, registry: Registry) -> None:
+        row = await registry.clusters.find_one({})
+        assert row is not None
+        await originals.mark_unsettled(registry, [row["_id"]])
+        outdated = row | {"original": row["original"] + 1}
+        assert await originals.settled(registry, {row["_id"]: outdated}) == {row["_id"]}
+        assert await originals.settled(registry, {row["_id"]: row}) == set()
+
+    posts.on(shown)
+    (cluster,) = posts.clusters()
+    assert "unsettled" not in cluster
 
 
 @dataclass(frozen=True)

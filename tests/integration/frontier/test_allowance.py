@@ -31,3 +31,29 @@ def test_a_visit_that_is_counted_twice_for_a_moment_does_not_end_the_pass(
         return [await allowance.take(in_flight) for in_flight in (1, 1, 0, 1)]
 
     assert on(stored[1], story) == [False, False, True, False]
+
+
+def test_visits_beyond_the_plan_are_no_cap_if_the_plan_has_none(stored: tuple[Db, str]) -> None:
+    async def story(db: Database) -> list[int | None]:
+        allowance = Allowance(db, MongoRetry(1, never), WRAPPER, Clock())
+        rooms = []
+        for plan in ({}, {"daily_cap": 2}, {"hourly_cap": 2}):
+            allowance.follow({"spiders": ["x"]} | plan, extra_per_day=48)
+            rooms.append(await allowance.room(1))
+        return rooms
+
+    assert on(stored[1], story) == [None, 49, 3]
+
+
+def test_spiders_of_one_plan_share_what_is_left(stored: tuple[Db, str]) -> None:
+    async def story(db: Database) -> list[int]:
+        allowed = []
+        for spiders in (["x"], ["x", "y"]):
+            allowance = Allowance(db, MongoRetry(1, never), WRAPPER, Clock())
+            allowance.follow({"daily_cap": 8, "spiders": spiders})
+            # Another spider makes the other requests meanwhile.
+            allowed.append(await allowance.some(2, 0))
+            allowed.append(await allowance.take(8))
+        return allowed
+
+    assert on(stored[1], story) == [2, True, 2, False]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Databases
 from tests.integration.demo import demo_wrapper, list_paths
-from tests.integration.harness import Db, Freshet, Row, asked, target, urls
+from tests.integration.harness import Db, Freshet, Pages, Row, asked, target, urls
 from tests.site.running import RunningSite
 from tests.site.world import START, World
 
@@ -164,3 +164,17 @@ def test_the_category_map_has_an_edge_for_every_link_of_a_list(done: FirstRun) -
     live = [item for item in WORLD.items if item.live(START)]
     kitchen = {item for page, item in edges if page.startswith(done.url("/shop/kitchen/"))}
     assert kitchen == {done.url(i.path) for i in live if "kitchen" in i.categories}
+
+
+def test_targets_that_a_limit_leaves_due_are_not_saved_requests(
+    freshet: Freshet, pages: Pages
+) -> None:
+    names = [f"/item-{n}.html" for n in range(4)]
+    pages.list("list.html", names)
+    for name in names:
+        pages.item(name, "A title")
+    keys = {"start_urls": [f"{pages.url}/list.html"], "item_pages": "/item-", "robots": False}
+    wrapper = freshet.wrapper("shop", **keys)
+    done = freshet.crawl(wrapper, "-a", "limit=3", "-s", "LOG_LEVEL=INFO")
+    for figure in ("'freshet/targets': 5", "'freshet/due': 2", "'freshet/saved': 0"):
+        assert figure in done.err

@@ -1,8 +1,9 @@
-"""Check that a worker returns its permits when it leaves."""
+"""Permits of a worker: returned when it leaves, and given one by one at hosts with a delay."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 
 import pytest
@@ -32,3 +33,20 @@ async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:
 @pytest.mark.parametrize("pause_ms", range(0, 200, 20))
 def test_nothing_of_a_worker_asks_redis_after_its_end(redis: str, pause_ms: int) -> None:
     assert asyncio.run(ended(redis, pause_ms / 1000)) == (False, 0)
+
+
+async def seconds_of_three(url: str, delay_seconds: float) -> float:
+    """Return the time that a worker takes for three requests, one after another."""
+    client, prefix = await open_redis(url, retry_seconds=0), f"freshet:{uuid.uuid4().hex}"
+    permits, now = Permits(RedisRetry(client, 5.0), prefix, "ann", 30.0), time.monotonic
+    began = now()
+    for _ in range(3):
+        permits.give(await permits.take("shop.example", 16, delay_seconds, 60.0))
+    seconds = now() - began
+    await permits.close()
+    await client.aclose()
+    return seconds
+
+
+def test_requests_to_a_host_are_apart_by_its_delay(redis: str) -> None:
+    assert asyncio.run(seconds_of_three(redis, 0.15)) >= 0.3

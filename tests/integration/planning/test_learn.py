@@ -195,6 +195,7 @@ def test_more_pages_than_the_budget_allows_take_turns(life: Life) -> None:
     # Each rotation polls two pages for two and a third days.
     begun = life.learned(0, "--budget", "48", "--every", "1h", "--weeks", "1", "--sample", "6")
     assert (begun["pages"], begun["rotations"], begun["rotation"]) == (6, 3, 0)
+    assert begun["polls_due"] == 0
     rotations = [
         {row["url"] for row in begun["urls"] if row["rotation"] == rotation}
         for rotation in range(3)

@@ -227,6 +227,8 @@ def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
          "freshness, harmonic, age, adaptive"),
         (["--budget", "12", "--daily-cap", "7"],
          "the daily cap 7 is too low for 12 requests a day. Use --daily-cap 12 or more."),
+        (["--budget", "3", "--budget", "12", "--daily-cap", "7"],
+         "the daily cap 7 is too low for 12 requests a day."),
         (["--budget", "12", "--daily-cap", "0"], "--daily-cap 0: "),
         (["--budget", "12", "--replan-every", "0"],
          "--replan-every: invalid number of days: '0'. Use 0.042"),

@@ -1,11 +1,16 @@
-"""Pruning removes old runs from the log, but never the last one."""
+"""Pruning removes old runs but the last one, and replaces old visits by rows of a day."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from functools import partial
+
 import pytest
 
+from crawler.storage import retention
 from tests.integration.databases import read_cells, sqlite
 from tests.integration.harness import Db, Freshet
+from tests.integration.known_pages import BEGIN, DAY, HOUR, on
 
 pytestmark = pytest.mark.mongo
 
@@ -15,8 +20,39 @@ def test_old_passes_go_but_for_the_last(freshet: Freshet, database: Db) -> None:
     text = f'[databases.a]\nurl = "{url}"\n[cells.b]\ndatabase = "a"\nsql = "SELECT 1 AS n"\n'
     for hours in (0, 24, 240):
         read_cells(freshet, text, hours=hours)
-    counted = freshet("prune", "--keep-days", 1, "--dry-run", hours=244)
+    counted = freshet("prune", "--keep-days", 10, "--dry-run", hours=290)
     assert "2 visits and 2 runs" in counted.out
     freshet("prune", "--keep-days", 1, hours=480)
     assert database.runs.count_documents({}) == 1
     assert database.runs.find_one({}, {"_id": 1, "counts": 1}) is not None
+
+
+def put_visits(db: Db, *ages: timedelta) -> None:
+    """Store visits of one page at times after BEGIN, which is a midnight."""
+    sizes = {"changed": 1, "get_size": 10, "update_size": 2, "diff_size": 3}
+    names = {"spider": "shop", "target": "https://shop.example/", "outcome": "changed"}
+    rows = [names | sizes | {"at": BEGIN + age} for age in ages]
+    db.get_collection("visits").insert_many(rows, bypass_document_validation=True)
+
+
+def test_a_visit_at_midnight_is_kept_with_its_day(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_visits(db, DAY - HOUR, DAY)
+    roll_up = partial(
+        retention.roll_up_visits, spider="shop", before=BEGIN + DAY + HOUR, really=True
+    )
+    assert on(uri, roll_up) == 1
+    assert [row["at"] for row in db.visits.find()] == [BEGIN + DAY]
+    assert [(row["day"], row["visits"]) for row in db.days.find()] == [(BEGIN, 1)]
+
+
+def test_a_day_that_was_stored_before_a_crash_is_not_counted_again(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    roll_up = partial(retention.roll_up_visits, spider="shop", before=BEGIN + 2 * DAY, really=True)
+    put_visits(db, HOUR, 2 * HOUR, 3 * HOUR)
+    assert on(uri, roll_up) == 3
+    # The crash came before the last of these visits was deleted.
+    put_visits(db, 3 * HOUR)
+    assert on(uri, roll_up) == 1
+    assert db.visits.count_documents({}) == 0
+    assert [(row["visits"], row["get_size"]) for row in db.days.find()] == [(3, 30)]

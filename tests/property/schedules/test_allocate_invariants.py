@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from schedules.allocation.allocate import Allocation, Steps, allocate, least_visits
@@ -133,6 +133,18 @@ def test_who_has_what_was_bought_keeps_it(market: tuple[Steps, np.ndarray], shar
     budget = budget_of(steps, share)
     present = bought(steps, allocate(steps, key, budget))
     np.testing.assert_array_equal(bought(steps, allocate(steps, key, budget, present)), present)
+
+
+@settings(max_examples=25)
+@given(markets(), SHARES)
+def test_targets_without_visits_are_not_held_back(
+    market: tuple[Steps, np.ndarray], share: float
+) -> None:
+    steps, key = market
+    budget = budget_of(steps, share)
+    first, again = allocate(steps, key, budget), allocate(steps, key, budget, np.zeros(len(key)))
+    np.testing.assert_array_equal(again.chosen, first.chosen)
+    assert again.price == first.price
 
 
 @given(markets(), SHARES, st.integers(0, 99))

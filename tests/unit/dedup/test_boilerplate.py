@@ -19,7 +19,7 @@ from crawler.dedup.boilerplate import (
     sourced,
     weighed,
 )
-from crawler.dedup.marks import COMMON, Tally, marks_of
+from crawler.dedup.marks import COMMON, MAX_GAP, Marks, Tally, covered, marks_of
 from crawler.dedup.post_text import code_points
 from crawler.dedup.signature import by_characters
 from crawler.dedup.sketch import Sketch
@@ -245,3 +245,23 @@ def test_a_weighed_sketch_is_stored_as_it_is(seed: int) -> None:
     assert back.own.share == made.own.share
     assert back.bands.tolist() == made.bands.tolist()
     assert back.similarity(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("gap", "chosen", "is_covered"),
+    [
+        (MAX_GAP, [True, True], True),
+        (MAX_GAP + 1, [True, True], False),
+        (MAX_GAP, [True, False], False),
+        (MAX_GAP, [False, True], False),
+    ],
+    ids=["short", "long", "after a mark", "before a mark"],
+)
+def test_a_short_gap_between_marks_of_boilerplate_is_boilerplate(
+    gap: int, chosen: list[bool], is_covered: bool
+) -> None:
+    size, starts = 30, np.array([20, 50 + gap], np.int32)
+    marks = Marks(np.array([1, 2], np.uint32), starts, starts + np.int32(size))
+    mask = covered(code_points("x" * (100 + gap + size)), marks, np.array(chosen))
+    assert mask[50 : 50 + gap].tolist() == [is_covered] * gap
+    assert [bool(mask[start : start + size].all()) for start in starts] == chosen

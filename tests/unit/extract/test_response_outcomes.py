@@ -5,11 +5,14 @@ from __future__ import annotations
 import codecs
 
 import pytest
+from scrapy import Request
 from scrapy.http import HtmlResponse, Response, TextResponse
 
 from crawler.extract.response import (
     HANDLED,
+    at_least_hours,
     decoded,
+    moved_to,
     page_problem,
     raw_hash,
     status_outcome,
@@ -192,3 +195,34 @@ def test_the_raw_hash_is_of_every_byte() -> None:
     assert raw_hash(b"a") == raw_hash(b"a")
     assert raw_hash(b"a") != raw_hash(b"a ")
     assert len(raw_hash(b"")) == 32
+
+
+@pytest.mark.parametrize(
+    ("headers", "hours"),
+    [
+        ({}, None),
+        ({"Cache-Control": "public, max-age=7200"}, 2),
+        ({"Cache-Control": 'Max-Age = "7200"', "Age": "1800"}, 1.5),
+        ({"Cache-Control": "max-age=7200", "Age": "9000"}, 0),
+        ({"Cache-Control": "max-age=7200", "Age": "-1800"}, 2),
+        ({"Cache-Control": "max-age=7200, no-cache"}, None),
+        ({"Cache-Control": "no-store, max-age=7200"}, None),
+    ],
+    ids=["none", "max-age", "age", "expired", "bad age", "no-cache", "no-store"],
+)
+def test_a_response_is_current_for_its_remaining_max_age(
+    headers: dict[str, str], hours: float | None
+) -> None:
+    assert at_least_hours(Response(SITE, headers=headers)) == hours
+
+
+@pytest.mark.parametrize(
+    ("statuses", "has_moved"),
+    [([], False), ([301], True), ([301, 308], True), ([302], False), ([301, 302], False)],
+)
+def test_a_page_has_moved_if_all_redirects_are_permanent(
+    statuses: list[int], has_moved: bool
+) -> None:
+    request = Request(SITE, meta={"redirect_reasons": statuses} if statuses else None)
+    response = Response(f"{SITE}new", request=request)
+    assert moved_to(response, response.url) == (response.url if has_moved else None)

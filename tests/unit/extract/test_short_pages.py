@@ -40,6 +40,12 @@ def test_a_short_post_is_read_without_the_teasers_beside_it(post: str) -> None:
     assert extracted(f"{post}<div>{CARDS}</div><div><p>{ABOUT}</p></div>") == POST
 
 
+def test_a_heading_that_only_contains_a_short_title_is_not_the_post_s() -> None:
+    other = f"<div><h2>Cats and dogs of our village</h2><p>{ABOUT}</p></div>"
+    post = f"<div class='story-body'><h2>Cats</h2><p>{POST}</p></div>"
+    assert extracted(other + post, "Cats") == POST
+
+
 def test_all_that_stands_with_the_post_is_kept() -> None:
     post = (
         f"<div><h1>{TITLE}</h1><p>{POST}</p><p>Thanks</p><p>C<b>a</b>ll<br><a>Anna</a>.</p></div>"

@@ -77,7 +77,9 @@ async def test_bodies_are_admitted_in_the_order_of_their_arrival() -> None:
 @run
 async def test_a_body_that_is_larger_than_the_limit_is_admitted_alone() -> None:
     large = LargeBodies(LIMIT, 60)
-    flags = await large.admit(2 * LIMIT)
+    first = waiting(large, 2 * LIMIT)
+    assert await settled(first)
+    flags = await first
     second = waiting(large, LARGE_BYTES + 1)
     assert not await settled(second)
     flags.clear()

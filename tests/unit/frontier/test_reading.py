@@ -143,6 +143,12 @@ def test_an_item_that_redirects_away_is_no_item(final: str, outcome: Outcome | N
     assert (fetched.outcome, fetched.final_url) == (outcome, final)
 
 
+def test_a_list_page_that_redirects_to_a_list_page_is_read() -> None:
+    fetched = read(response('<a href="/item/1">Tea</a>', f"{LIST}green/"), url=LIST)
+    assert (fetched.outcome, fetched.final_url) == (None, f"{LIST}green/")
+    assert [link.url for link in fetched.links or ()] == [ITEM]
+
+
 def test_a_page_knows_its_validators() -> None:
     fetched = read(response(headers={"ETag": '"1"'}))
     assert fetched.validators == Validators('"1"')

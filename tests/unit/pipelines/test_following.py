@@ -196,6 +196,25 @@ def test_an_adaptive_interval_never_shrinks_to_nothing() -> None:
     assert next_visit(plan, content_hash="h2").next_visit == NOON + timedelta(minutes=1)
 
 
+@pytest.mark.parametrize(
+    ("due_hours", "until", "push", "missed"),
+    [
+        (-3.5, None, None, 3),
+        (-0.9, None, None, 0),
+        (2, None, None, 0),
+        (-3.5, NOON, None, 0),
+        (-3.5, None, "a delivery", 0),
+    ],
+    ids=["late", "in time", "early", "plan has ended", "pushed"],
+)
+def test_planned_visits_since_the_one_that_was_due_count_as_missed(
+    due_hours: float, until: datetime | None, push: str | None, missed: int
+) -> None:
+    plan = Planned("p", Schedule(every_hours=1), until)
+    of = known_item(plan=plan, next_visit=NOON + due_hours * HOUR)
+    assert decide(fetched(of, content_hash="h1", push=push), RULES).missed_visits == missed
+
+
 # The stored form
 
 

@@ -1,0 +1,83 @@
+"""Recovery from interrupted visits: what they stored is removed, and late writes are rejected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from crawler.items import Fetched, Kind, Outcome, Target, Visit
+from crawler.storage import feeds, recovery
+from crawler.storage.client import Database
+from crawler.storage.dedup.registry import Registry
+from crawler.storage.fences import VISIT, fence_of
+from crawler.storage.targets import new_document
+from tests.integration.claiming import HOUR, NOW, Posts, candidate, text
+from tests.integration.harness import Db
+from tests.integration.known_pages import on
+
+FEED = "https://blog.example/feed"
+KEY = f"x {FEED} first"
+
+
+def put_post(db: Db, key: str, **times: object) -> None:
+    """Store a post of the feed whose visit is not in the log."""
+    names = {"_id": key, "spider": "x", "feed": FEED, "visit": f"visit of {key}"}
+    db.get_collection("posts").insert_one(names | times, bypass_document_validation=True)
+
+
+def put_feed(db: Db, **state: object) -> None:
+    db.targets.insert_one(new_document("x", FEED, Kind.FEED, NOW, NOW) | state)
+
+
+def test_new_posts_of_an_interrupted_visit_are_removed_and_edited_ones_stay(
+    stored: tuple[Db, str],
+) -> None:
+    db, uri = stored
+    put_feed(db)
+    put_post(db, "x new", first_seen=NOW, changed_at=NOW)
+    put_post(db, "x edited", first_seen=NOW - HOUR, changed_at=NOW)
+    put_post(db, "x before", first_seen=NOW - HOUR, changed_at=NOW - HOUR)
+    on(uri, lambda there: recovery.undo(there, None, "x", NOW, NOW + HOUR))
+    assert sorted(db.posts.distinct("_id")) == ["x before", "x edited"]
+    assert db.targets.count_documents({"again": True}) == 1
+
+
+def test_a_feed_that_was_taken_over_is_fenced_off_and_the_pages_of_its_posts_are_not(
+    stored: tuple[Db, str],
+) -> None:
+    db, uri = stored
+    feed = Target("x", FEED, Kind.FEED, fence=5 * VISIT)
+    page = Target("x", "https://blog.example/first", Kind.ITEM, post=KEY, fence=VISIT)
+    put_feed(db, fence=feed.fence)
+    posts, contents = Posts(uri), [text(seed) for seed in range(3)]
+
+    def claim(content: str, target: Target, *, edit: bool = True) -> None:
+        posts.claim(replace(candidate(KEY, content, edit=edit), fences=dict([fence_of(target)])))
+
+    def sketch() -> bytes:
+        async def read(_: Database, registry: Registry) -> bytes:
+            row = await registry.signatures.find_one({"post": KEY})
+            assert row is not None
+            return bytes(row["sketch"])
+
+        found: bytes = posts.on(read)
+        return found
+
+    claim(contents[0], feed, edit=False)
+    db.posts.update_one({"_id": KEY}, {"$set": {"feed": FEED}})
+    before = sketch()
+    on(uri, lambda there: recovery.take_over(there, [f"x {FEED}"]))
+    claim(contents[1], feed)
+    assert sketch() == before
+    claim(contents[2], page)
+    assert sketch() != before
+
+
+def test_a_late_visit_of_a_feed_does_not_change_its_state(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    for fence, error in ((2 * VISIT, None), (VISIT, "late"), (2 * VISIT + 1, "newer")):
+        feed = Target("x", FEED, Kind.FEED, fence=fence)
+        outcome = Outcome.ERROR if error else Outcome.NOT_MODIFIED
+        visit = Visit(Fetched(feed, NOW, "s1", 200), outcome, NOW + HOUR, error)
+        on(uri, lambda there, visit=visit: feeds.note(there, [visit]))
+        expected = None if error == "late" else error
+        assert db.feeds.distinct("error") == [expected]

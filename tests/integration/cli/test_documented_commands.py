@@ -43,8 +43,12 @@ SERVING = (
     ("feeds", "push"), ("refresh", "run"),
     ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"),
 )  # fmt: skip
-# Commands that write into the source tree, or run for minutes; they have tests of their own.
-NOT_RUN = (("genspider",), ("simulate", "feeds", "--posts"))
+# Commands that write into the source tree, run for minutes, or need a password or a user of the web
+# app; they have tests of their own.
+NOT_RUN = (
+    ("genspider",), ("simulate", "feeds", "--posts"),
+    ("web", "user"), ("web", "token"), ("web", "--public-url"),
+)  # fmt: skip
 SETTINGS = """
 from crawler.settings import *
 

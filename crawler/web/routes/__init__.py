@@ -26,6 +26,7 @@ from crawler.web.routes import (
     setup,
     sites,
     targets,
+    users,
 )
 
 
@@ -58,4 +59,5 @@ AREAS = (
     Area("sites", sites.router, sites.api),
     Area("dashboards", dashboards.router, dashboards.api, "Dashboards", "h"),
     Area("account", account.router, account.api, "Account", "a"),
+    Area("users", users.router, users.api),
 )

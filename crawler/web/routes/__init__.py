@@ -52,7 +52,7 @@ AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
     Area("changes", changes.router, changes.api, "Changes", "c"),
     Area("targets", targets.router, targets.api, "Targets", "t"),
-    Area("feeds", feeds.router, feeds.api, "Feeds", "f", ((feeds.IMPORT, feeds.MAX_UPLOAD_BYTES),)),
+    Area("feeds", feeds.router, feeds.api, "Feeds", "f", feeds.UPLOADS),
     Area("duplicates", duplicates.router, duplicates.api, "Near-duplicates", "d"),
     Area("budget", budget.router, budget.api, "Budget", "u"),
     Area("setup", setup.router, setup.api, "Add a site", "n"),

@@ -1,22 +1,22 @@
-"""Edits of site definitions: what patterns select and fields extract, before they are saved."""
+"""Previews of site definitions: what patterns select and fields extract, before they are saved."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict
-from pydantic import Field as Key
 from scrapy.http import HtmlResponse
 from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.extract.fields import Field, FieldType
+from crawler.extract.links import category_of
 from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.proposals import Anchor, anchors_of
 from crawler.extract.selectors import (
@@ -29,103 +29,22 @@ from crawler.extract.selectors import (
 from crawler.extract.site_definition import Wrapper
 from crawler.fetch.guard import Named, is_public, literal, refusal
 from crawler.items import Kind
+from crawler.reports.definition_edit import PATTERN_KEYS, DefinitionEdit, FieldEdit, as_list
 from crawler.utils.regex import compiled
 from crawler.utils.urls import canonical, host_of, shapes
 
-MAX_PATTERNS = 50
-MAX_FIELDS = 60
 MAX_SHOWN_URLS = 100
 MAX_SHOWN_SHAPES = 15
+MAX_SHOWN_CATEGORIES = 30
 MAX_VALUE_CHARACTERS = 300
 MAX_URL_CHARACTERS = 2000
 MIN_NAME_CHARACTERS = 3
 # Example page, and other pages whose values are shown next to it.
 SAMPLE_PAGES = 6
-PATTERN_KEYS = ("list_pages", "item_pages", "not_list_pages", "not_item_pages")
 # Site definitions need an item pattern. This one stands for it until the user has chosen one.
 NO_PATTERN = "^$"
 DRAFT_NAME = "new-site"
 UTC = ZoneInfo("UTC")
-
-
-class FieldEdit(BaseModel):
-    """A field of a site definition."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = Key(max_length=100, description="name of the field")
-    selector: str = Key(max_length=2000, description="selector of the value")
-    language: str = Key(
-        default="css", pattern="^(css|xpath|jmespath)$", description="`css`, `xpath` or `jmespath`"
-    )
-    type: FieldType = Key(default=FieldType.TEXT, description="type of the value")
-
-
-class DefinitionEdit(BaseModel):
-    """The keys of a site definition that the web app edits; all others stay as they are."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = Key(default="", max_length=64, description="name of the site")
-    start_urls: list[str] = Key(
-        default=[], max_length=MAX_PATTERNS, description="URLs to start from"
-    )
-    list_pages: list[str] = Key(
-        default=[], max_length=MAX_PATTERNS, description="list page patterns"
-    )
-    item_pages: list[str] = Key(
-        default=[], max_length=MAX_PATTERNS, description="item page patterns"
-    )
-    not_list_pages: list[str] = Key(
-        default=[], max_length=MAX_PATTERNS, description="patterns excluded from `list_pages`"
-    )
-    not_item_pages: list[str] = Key(
-        default=[], max_length=MAX_PATTERNS, description="patterns excluded from `item_pages`"
-    )
-    timezone: str = Key(default="UTC", max_length=64, description="IANA time zone of the site")
-    fields: list[FieldEdit] = Key(
-        default=[], max_length=MAX_FIELDS, description="fields of an item"
-    )
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> DefinitionEdit:
-        """Return the edited keys of a definition as written."""
-        fields = []
-        for name, value in (values.get("fields") or {}).items():
-            table = {"css": value} if isinstance(value, str) else dict(value)
-            kind = table.pop("type", FieldType.TEXT)
-            ((language, selector),) = table.items()
-            fields.append(
-                FieldEdit(name=name, selector=selector, language=language, type=FieldType(kind))
-            )
-        lines = {key: _as_list(values.get(key)) for key in ("start_urls", *PATTERN_KEYS)}
-        name, zone = values.get("name", ""), values.get("timezone", "UTC")
-        return cls(name=name, timezone=zone, fields=fields, **lines)
-
-    def values(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the keys of the definition, with all other keys of `base`.
-
-        Raises ConfigError if two fields have the same name.
-        """
-        names = [field.name for field in self.fields]
-        if double := next((name for name in names if names.count(name) > 1), None):
-            raise ConfigError(f"fields: two fields have the name {double!r}")
-        edited: dict[str, Any] = {"name": self.name, "start_urls": self.start_urls}
-        for key in PATTERN_KEYS:
-            patterns: list[str] = getattr(self, key)
-            edited[key] = patterns[0] if len(patterns) == 1 else patterns
-        edited["timezone"] = "" if self.timezone == "UTC" else self.timezone
-        edited["fields"] = {
-            field.name: field.selector
-            if (field.language, field.type) == ("css", FieldType.TEXT)
-            else {field.language: field.selector, "type": str(field.type)}
-            for field in self.fields
-        }
-        kept = {key: value for key, value in (base or {}).items() if key not in edited}
-        values = {key: value for key, value in edited.items() if value} | kept
-        if base and self == DefinitionEdit.of(base):
-            return dict(base)
-        return values
 
 
 class PatternMatches(TypedDict):
@@ -188,6 +107,17 @@ class FieldValues(TypedDict):
     """Why the field is not valid; null if it is."""
 
 
+class CategoryItems(TypedDict):
+    """Items on the fetched list pages that would get a category."""
+
+    category: str | None
+    """The category; null: items without one."""
+    items: int
+    """Number of items."""
+    example: str
+    """URL of one of the items."""
+
+
 class ChosenField(TypedDict):
     """A field that is proposed for a clicked place or for the usual places."""
 
@@ -205,7 +135,7 @@ def checked(edit: DefinitionEdit, base: Mapping[str, Any] | None, config: Config
     New start URLs on private addresses are refused, unless FRESHET_PRIVATE_HOSTS lists them.
     """
     wrapper = any_wrapper(edit.values(base), edit.name or DRAFT_NAME)
-    known = set(_as_list((base or {}).get("start_urls")))
+    known = set(as_list((base or {}).get("start_urls")))
     for url in edit.start_urls:
         if url not in known:
             refuse_private(url, config)
@@ -227,12 +157,13 @@ def refuse_private(url: str, config: Config) -> None:
 
 def fetchable(edit: DefinitionEdit, base: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a definition that is valid enough to fetch pages with its headers and politeness."""
-    kept = {
-        key: value
-        for key, value in (base or {}).items()
-        if key not in (*PATTERN_KEYS, "fields", "duplicates", "category", "cells", "weights")
-    }
-    starts = {"start_urls": edit.start_urls or _as_list((base or {}).get("start_urls"))}
+    unneeded = {
+        *PATTERN_KEYS, "fields", "duplicates", "category", "cells", "weights", "main_text",
+    }  # fmt: skip
+    values = {**(base or {}), **edit.request_values(base)}
+    kept = {key: value for key, value in values.items() if key not in unneeded and value != {}}
+    kept = {key: value for key, value in kept.items() if value is not None}
+    starts = {"start_urls": edit.start_urls or as_list((base or {}).get("start_urls"))}
     return kept | starts | {"name": DRAFT_NAME, "item_pages": NO_PATTERN}
 
 
@@ -268,6 +199,40 @@ def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequenc
         for shape in shapes(by_kind[None])[:MAX_SHOWN_SHAPES]
     ]
     return found
+
+
+def categories(
+    edit: DefinitionEdit,
+    base: Mapping[str, Any] | None,
+    pages: Sequence[tuple[str, str, Sequence[str]]],
+) -> list[CategoryItems]:
+    """Return the categories that the items on some pages would get, most frequent first.
+
+    pages: HTML, URL and links of each. Pages that are not list pages of the edit are skipped, and
+    an edit that is not valid has no categories.
+    """
+    given = {key: value for key in PATTERN_KEYS if (value := getattr(edit, key))}
+    category = {"category": edit.category.written} if edit.category else {}
+    try:
+        wrapper = any_wrapper(fetchable(edit, base) | given | category, edit.name or DRAFT_NAME)
+    except FreshetError:
+        return []
+    by_url: dict[str, str | None] = {}
+    for html, page_url, links in pages:
+        url = wrapper.canonical(page_url)
+        if wrapper.match(url).kind is not Kind.LIST:
+            continue
+        of_page = category_of(page_of(html, url), wrapper, url)
+        for link in links:
+            match = wrapper.match(wrapper.canonical(link))
+            if match.kind is Kind.ITEM:
+                by_url.setdefault(link, match.category or of_page)
+    counts = Counter(by_url.values())
+    examples = {category: url for url, category in reversed(by_url.items())}
+    return [
+        {"category": name, "items": items, "example": examples[name]}
+        for name, items in counts.most_common(MAX_SHOWN_CATEGORIES)
+    ]
 
 
 def _pattern_matches(key: str, pattern: str, links: Sequence[str]) -> PatternMatches:
@@ -321,6 +286,17 @@ def values_of(
             continue
         found.append({"name": edit.name, "values": values, "problem": None})
     return found
+
+
+def main_texts_of(pages: Sequence[tuple[str, str]]) -> list[dict[str, str | None]]:
+    """Return the title and the main text of some pages, cut as they are shown.
+
+    pages: HTML and URL of each
+    """
+    from crawler.extract.main_text import main_text  # slow: loads trafilatura
+
+    texts = [main_text(page_of(html, url)) for html, url in pages]
+    return [{name: _shown(value) for name, value in text.items()} for text in texts]
 
 
 def field_at(number: int, pages: Sequence[tuple[str, str]]) -> ChosenField | None:
@@ -402,9 +378,3 @@ def _first_line(error: ValueError) -> str:
     errors = getattr(error, "errors", None)
     text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
     return text.splitlines()[0][:300] if text else "not valid"
-
-
-def _as_list(value: Any) -> list[str]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else [str(each) for each in value]

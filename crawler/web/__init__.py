@@ -1,10 +1,14 @@
-"""The web app, and the parts of it that other processes serve.
+"""The web app: what Freshet stores and plans, in a browser and as JSON.
 
-`app` connects areas in `routes` with users, limits and headers; `serving` runs it with uvicorn.
-`metrics` serves Prometheus; `dashboards` builds and serves dashboards of cells; `websub` subscribes
-to feeds and receives the deliveries of hubs. `minimal` makes apps of one router, for the service
-of `scrapy refresh run` and for `scrapy feeds push`. `address` parses `[HOST:]PORT`.
+It is for the people who run Freshet and for their programs. They see sites, targets, changes,
+feeds, near-duplicates and budgets, add and edit sites and feeds, start crawls, and apply plans.
+Prometheus, WebSub hubs and feed readers have routes as well.
 
-Servers accept requests only for known hosts, except for the WebSub callback, which checks
-signatures. Nothing in this package fetches pages.
+`app` connects the areas in `routes` with users (`auth`), limits (`middleware`) and error pages;
+`serving` runs it with uvicorn. `metrics`, `dashboards` and `websub` also serve other processes, for
+which `minimal` makes apps of one router.
+
+The app never fetches pages of sites and never plans in its own process: subprocesses do. It has no
+statements for MongoDB: `crawler.reports` and `crawler.storage` have. It serves nobody on another
+machine without sign-in, except for the WebSub callback and the secret Atom feeds.
 """

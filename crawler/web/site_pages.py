@@ -13,6 +13,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from crawler.config import Config
@@ -73,6 +74,7 @@ class SitePages:
         self.config = config
         self._fetch = fetch
         self._pages: OrderedDict[str, CachedPage] = OrderedDict()
+        self._main_texts: dict[CachedPage, dict[str, str | None]] = {}
         self._sandbox = Sandbox(READ_SECONDS, READ_MB)
         self._turn = asyncio.Semaphore(1)
         self._waiting = 0
@@ -147,6 +149,17 @@ class SitePages:
             return await self._sandbox.run(work)
         except LimitExceeded as error:
             raise ConfigError(f"This page cannot be shown: it {error}") from None
+
+    async def main_texts(self, pages: Sequence[CachedPage]) -> list[dict[str, str | None]]:
+        """Return title and main text of pages, cut as they are shown; each page is read once."""
+        known = set(self._pages.values())
+        self._main_texts = {key: text for key, text in self._main_texts.items() if key in known}
+        unread = [page for page in pages if page not in self._main_texts]
+        if unread:
+            texts = [(page.html, page.final_url) for page in unread]
+            found = await self.read(partial(site_setup.main_texts_of, texts))
+            self._main_texts |= dict(zip(unread, found, strict=True))
+        return [self._main_texts[page] for page in pages]
 
     def _link_pages(self, urls: Sequence[str]) -> list[LinkPage]:
         pages = self.of_hosts(urls)

@@ -47,6 +47,11 @@ class Token:
             expires_at=document.get("expires_at"),
         )
 
+    @property
+    def in_words(self) -> str:
+        """Return the id, the user and the label, for the audit list."""
+        return f"{self.id} of {self.user}" + (f", {self.label}" if self.label else "")
+
 
 async def add(
     db: Database,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -17,6 +20,7 @@ from crawler.storage.client import Database, Document
 NAME = re.compile(r"[a-z0-9][a-z0-9_.@+-]{0,63}", re.ASCII)
 # Names under which the audit list has changes that no user made.
 RESERVED = frozenset({"local", "command line"})
+_leaving_an_editor = asyncio.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,20 @@ async def remove(db: Database, name: str) -> None:
     await tokens.revoke_all(db, name)
     await readers.forget(db, name)
     await db.reading.delete_many({"reader": name})
+
+
+@asynccontextmanager
+async def leaving_an_editor(db: Database, name: str) -> AsyncIterator[None]:
+    """Hold off other changes of users while one user loses the role or is removed.
+
+    Raises ConfigError if there is no other editor: in the app, nobody could manage users then. The
+    changes of other processes are not held off.
+    """
+    async with _leaving_an_editor:
+        others = {"_id": {"$ne": name}, "role": str(Role.EDITOR)}
+        if await db.users.find_one(others, {"_id": 1}) is None:
+            raise ConfigError(f"{name} is the only editor. Make another user an editor first")
+        yield
 
 
 def taken(name: str) -> ConfigError:

@@ -26,6 +26,7 @@ from crawler.web.routes import (
     setup,
     sites,
     targets,
+    users,
 )
 
 
@@ -51,11 +52,12 @@ AREAS = (
     Area("board", board.router, board.api, "Board", "b"),
     Area("changes", changes.router, changes.api, "Changes", "c"),
     Area("targets", targets.router, targets.api, "Targets", "t"),
-    Area("feeds", feeds.router, feeds.api, "Feeds", "f", ((feeds.IMPORT, feeds.MAX_UPLOAD_BYTES),)),
+    Area("feeds", feeds.router, feeds.api, "Feeds", "f", feeds.UPLOADS),
     Area("duplicates", duplicates.router, duplicates.api, "Near-duplicates", "d"),
     Area("budget", budget.router, budget.api, "Budget", "u"),
     Area("setup", setup.router, setup.api, "Add a site", "n"),
     Area("sites", sites.router, sites.api),
     Area("dashboards", dashboards.router, dashboards.api, "Dashboards", "h"),
     Area("account", account.router, account.api, "Account", "a"),
+    Area("users", users.router, users.api),
 )

@@ -1,4 +1,4 @@
-"""Sign-in and sign-out, the own password, users and the audit list."""
+"""Sign-in and sign-out, the own password and API tokens, and the audit list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from crawler.errors import ConfigError
 from crawler.storage.accounts import audit, sessions, tokens, users
 from crawler.storage.accounts.schemas import Role
 from crawler.web import passwords
@@ -25,6 +24,7 @@ from crawler.web.auth import (
     session_cookie,
     set_session_cookie,
 )
+from crawler.web.confirmation import new_password_hash, require_password
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
 from crawler.web.pages import page, redirect, redirect_to
@@ -95,18 +95,15 @@ async def sign_out(request: Request, user: UserDep, store: StoreDep) -> Response
 
 @router.get("/account", name="account.index")
 async def index(request: Request, user: UserDep, store: StoreDep) -> Response:
-    """Show the own account and, to editors, all users."""
+    """Show the own account."""
     return await _account_page(request, user, store, Form())
 
 
 async def _account_page(
     request: Request, user: User, store: StoreDep, form: Form, status: int = 200
 ) -> Response:
-    everyone = await users.everyone(store.db) if user.can_write else []
     own = await tokens.of_user(store.db, user.name)
-    return page(
-        request, "account/index.html", status=status, form=form, everyone=everyone, tokens=own
-    )
+    return page(request, "account/index.html", status=status, form=form, tokens=own)
 
 
 @router.post("/account/password", name="account.password")
@@ -116,27 +113,26 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
     if user.name == LOCAL:
         raise HTTPException(409, "Without users there is no password. Run scrapy web user add NAME")
     form = await Form.read(request)
-    limit: passwords.FailureLimit = request.app.state.failures
-    hashing: passwords.Hashing = request.app.state.hashing
-    key = f"user {user.name}"
-    stored = await users.find(store.db, user.name)
-    if limit.begin(key) > 0:
-        form.reject("password", "Too many attempts. Try again later")
-    elif stored is None or not await hashing.matches(stored.password_hash, form.secret("password")):
-        form.reject("password", "This is not your current password")
-    try:
-        new = passwords.check(form.secret("new_password"))
-    except ConfigError as error:
-        form.reject("new_password", error)
-    if not form.is_valid:
+    await require_password(request, user, store, form)
+    new_hash = await new_password_hash(request, form)
+    if new_hash is None:
         return await _account_page(request, user, store, form, 422)
-    limit.succeeded(key)
-    await users.set_password(store.db, user.name, await hashing.hashed(new), now)
+    await users.set_password(store.db, user.name, new_hash, now)
     # The old session ended with the password.
     session = await sessions.begin(store.db, user.name, now)
     response = redirect(request, "account.index")
     set_session_cookie(request, response, session)
     return response
+
+
+@router.post("/account/tokens/revoke", name="account.revoke")
+@for_viewers
+async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
+    """Revoke an own API token."""
+    form = await Form.read(request)
+    token = await tokens.revoke(store.db, form["token"], user.name)
+    request.state.audit = token.in_words
+    return redirect(request, "account.index")
 
 
 @router.get("/account/audit", name="account.audit")

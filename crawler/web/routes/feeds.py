@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
 from pydantic import BaseModel, Field
-from starlette.datastructures import UploadFile
+from starlette.datastructures import UploadFile as SentFile
 from starlette.responses import Response, StreamingResponse
 
 from crawler.errors import Busy, ConfigError
@@ -51,8 +52,9 @@ from crawler.web.pages import (
 
 router = APIRouter(prefix="/feeds")
 api = APIRouter(prefix="/feeds", tags=["feeds"])
-IMPORT = "/feeds/import"
+OPML_TYPE = "text/x-opml"
 MAX_UPLOAD_BYTES = 8_000_000
+UPLOADS = tuple((path, MAX_UPLOAD_BYTES) for path in ("/feeds/import", "/api/v1/feeds/import"))
 MAX_KEY = 10_000
 SHOWN_REFUSALS = 50
 FeedKey = Annotated[str, Query(max_length=MAX_KEY, description="id of a feed: spider and URL")]
@@ -106,6 +108,34 @@ class NewFeed(BaseModel):
     title: str = Field("", max_length=TITLE_CHARACTERS, description="title; empty: of the feed")
     folder: str = Field("", max_length=200, description="folder, such as News/Local")
     every: bool = Field(False, description="add all feeds that the page links to")
+
+
+class FeedNames(BaseModel):
+    """What users can change about a feed."""
+
+    title: str | None = Field(
+        None, max_length=TITLE_CHARACTERS, description="title; null: the one in the document"
+    )
+    folders: list[Annotated[str, Field(max_length=500)]] = Field(
+        [], max_length=MAX_FEED_CATEGORIES, description="folders, such as News/Local"
+    )
+
+
+class EditedFeed(FeedNames):
+    """An edit of a feed."""
+
+    before: FeedNames | None = Field(
+        None,
+        description="title and folders when the edit began: the edit is refused (409) if others "
+        "are stored; null: overwrite them",
+    )
+
+
+class OneFeedState(BaseModel):
+    """A feed, and what users can change about it."""
+
+    feed: FeedState = Field(description="state of the feed")
+    names: FeedNames = Field(description="title and folders that users gave it")
 
 
 class PostRead(BaseModel):
@@ -210,10 +240,10 @@ async def edit(request: Request, _: EditorDep, store: StoreDep) -> Response:
     form = await Form.read(request)
     key = form["id"]
     await _feed(store, key)
-    folders = _folders(form["folders"])
+    folders = _folders(form["folders"].splitlines())
     if len(folders) > MAX_FEED_CATEGORIES:
         form.reject("folders", f"At most {MAX_FEED_CATEGORIES} folders")
-    before = form["title_before"] or None, _folders(form["folders_before"])
+    before = form["title_before"] or None, _folders(form["folders_before"].splitlines())
     title = tidy(form["title"], TITLE_CHARACTERS) or None
     if form.is_valid and not await subscriptions.edit(store.db, key, title, folders, before):
         form.reject(
@@ -225,7 +255,7 @@ async def edit(request: Request, _: EditorDep, store: StoreDep) -> Response:
         form.values["folders_before"] = "\n".join(stored_folders)
     if not form.is_valid:
         return await _feed_page(request, store, key, form, 422)
-    request.state.audit = f"{key}: {title or 'own title'}, {', '.join(folders) or 'no folder'}"
+    request.state.audit = _in_words(key, title, folders)
     return redirect_to(request, with_parameters(path_to(request, "feeds.feed"), id=key))
 
 
@@ -282,7 +312,7 @@ async def import_(request: Request, _: EditorDep, store: StoreDep, now: NowDep) 
     sent = await request.form()
     try:
         file = sent.get("file")
-        if isinstance(file, UploadFile) and file.filename:
+        if isinstance(file, SentFile) and file.filename:
             done = await _import(store, file, now)
             request.state.audit = f"{file.filename[:200]}: {done['added']} added"
         else:
@@ -299,10 +329,14 @@ async def import_(request: Request, _: EditorDep, store: StoreDep, now: NowDep) 
 @router.get("/export", name="feeds.export")
 async def export(store: StoreDep, now: NowDep) -> Response:
     """Return all feeds as OPML."""
+    return await _exported(store, now)
+
+
+async def _exported(store: Store, now: datetime) -> Response:
     feeds = await subscriptions.exported(store.db, COMMAND)
     headers = {"Content-Disposition": 'attachment; filename="freshet-feeds.opml"'}
     lines = opml.written(feeds, f"Feeds of {COMMAND}", now)
-    return StreamingResponse(lines, headers=headers, media_type="text/x-opml; charset=utf-8")
+    return StreamingResponse(lines, headers=headers, media_type=f"{OPML_TYPE}; charset=utf-8")
 
 
 @api.get("", name="feeds.api")
@@ -366,14 +400,60 @@ async def add_api(request: Request, new: NewFeed, _: EditorDep, store: StoreDep)
     return done
 
 
+@api.get("/feed", name="feeds.api_feed")
+async def feed_api(store: StoreDep, key: OneFeed) -> OneFeedState:
+    """Return the state of a feed, and what users can change about it."""
+    title, folders = await subscriptions.edited(store.db, key)
+    return OneFeedState(
+        feed=await _feed(store, key),
+        names=FeedNames(title=title, folders=folders),
+    )
+
+
+@api.put("/feed", name="feeds.api_edit")
+async def edit_api(
+    request: Request, new: EditedFeed, _: EditorDep, store: StoreDep, key: OneFeed
+) -> OneFeedState:
+    """Set title and folders of a feed."""
+    await _feed(store, key)
+    title, folders = tidy(new.title or "", TITLE_CHARACTERS) or None, _folders(new.folders)
+    stored = await subscriptions.edited(store.db, key)
+    before = (new.before.title, _folders(new.before.folders)) if new.before else stored
+    if not await subscriptions.edit(store.db, key, title, folders, before):
+        raise Busy("somebody has changed this feed meanwhile. Read it again")
+    request.state.audit = _in_words(key, title, folders)
+    return await feed_api(store, key)
+
+
 @api.delete("", name="feeds.api_remove")
 async def remove_api(
-    request: Request, _: EditorDep, store: StoreDep, now: NowDep, key: OneFeed
-) -> RemovalReport:
+    request: Request, _: EditorDep, store: StoreDep, now: NowDep, key: OneFeed,
+    dry_run: Annotated[bool, Query(description="only count what a removal deletes")] = False,
+) -> RemovalReport:  # fmt: skip
     """Remove a feed with its posts, versions and visits."""
     await _feed(store, key)
-    request.state.audit = key
-    return await _removal(store, key, now, really=True)
+    request.state.audit = f"{key} (dry run)" if dry_run else key
+    return await _removal(store, key, now, really=not dry_run)
+
+
+@api.post("/import", name="feeds.api_import")
+async def import_api(
+    request: Request, _: EditorDep, store: StoreDep, now: NowDep,
+    file: Annotated[UploadFile, File(description="OPML, or a text with one URL per line")],
+) -> ImportReport:  # fmt: skip
+    """Add the feeds of an OPML file or of a list of URLs."""
+    done = await _import(store, file, now)
+    request.state.audit = f"{(file.filename or 'file')[:200]}: {done['added']} added"
+    return done
+
+
+@api.get(
+    "/export", name="feeds.api_export", response_class=StreamingResponse,
+    responses={200: {"content": {OPML_TYPE: {"schema": {"type": "string"}}}}},
+)  # fmt: skip
+async def export_api(store: StoreDep, now: NowDep) -> Response:
+    """Return all feeds as OPML."""
+    return await _exported(store, now)
 
 
 async def _shelf(store: Store, feed: str, folder: str) -> Shelf:
@@ -445,7 +525,7 @@ async def _add(store: Store, new: NewFeed) -> AddReport:
     )  # fmt: skip
 
 
-async def _import(store: Store, file: UploadFile, now: datetime) -> ImportReport:
+async def _import(store: Store, file: SentFile, now: datetime) -> ImportReport:
     name = (file.filename or "file")[:200]
     # Reading a long list takes seconds.
     feed_list = await asyncio.to_thread(opml.read_list, file.file, name, store.config)
@@ -453,12 +533,17 @@ async def _import(store: Store, file: UploadFile, now: datetime) -> ImportReport
     return import_report(feed_list, stored)
 
 
+def _in_words(key: str, title: str | None, folders: Sequence[str]) -> str:
+    """Return an edit for the audit list."""
+    return f"{key}: {title or 'own title'}, {', '.join(folders) or 'no folder'}"
+
+
 async def _removal(store: Store, key: str, now: datetime, *, really: bool) -> RemovalReport:
     spider, _, url = key.partition(" ")
     return await remove_feeds(store.db, store.config, spider, [url], now, really=really)
 
 
-def _folders(lines: str) -> list[str]:
-    """Return the folders in a text with one per line, each once."""
-    names = (category_of(line) for line in lines.splitlines())
+def _folders(lines: Sequence[str]) -> list[str]:
+    """Return folders as they are stored, each once."""
+    names = (category_of(line) for line in lines)
     return list(dict.fromkeys(name for name in names if name))

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import HTMLResponse, Response
 
-from crawler.errors import Busy, FreshetError
+from crawler.errors import Busy, ConfigError, FreshetError, first_problem
 from crawler.extract.definition_toml import edited_toml, toml_of
 from crawler.extract.fields import FieldType
+from crawler.extract.site_definition import PAGE_VALUES
 from crawler.reports import site_setup
+from crawler.reports.definition_edit import PATTERN_KEYS, SINGLE_KEYS, DefinitionEdit
 from crawler.reports.site_setup import (
-    PATTERN_KEYS,
     SAMPLE_PAGES,
+    CategoryItems,
     ChosenField,
-    DefinitionEdit,
     FieldValues,
     Matches,
 )
@@ -32,7 +33,7 @@ from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.middleware import CONTENT_POLICY
 from crawler.web.pages import not_found, page, path_to, redirect_to, static_path
-from crawler.web.site_pages import SitePages
+from crawler.web.site_pages import CachedPage, SitePages
 
 router = APIRouter()
 api = APIRouter(prefix="/setup", tags=["setup"])
@@ -128,16 +129,17 @@ async def _editor(
         request, "setup/editor.html", status=status, edit=edit, editable=editable, form=form,
         proposals=proposals, matches=found, digest=usual, saved=saved, types=list(FieldType),
         failed={}, toml=_toml(edit, editable), is_new=editable is None and not usual,
-        **await _samples(pages, edit, found["items"]),
+        **await _samples(pages, edit, base, found["items"]),
     )  # fmt: skip
     response.headers["Content-Security-Policy"] = EDITOR_POLICY
     return response
 
 
 async def _samples(
-    pages: SitePages, edit: DefinitionEdit, items: Sequence[str], chosen: str = ""
-) -> dict[str, Any]:
-    """Return the fetched item pages with the values of the fields."""
+    pages: SitePages, edit: DefinitionEdit, base: Mapping[str, Any] | None, items: Sequence[str],
+    chosen: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """Return the fetched item pages with the values of the fields, and the categories of items."""
     urls = dict.fromkeys(([chosen] if chosen else []) + list(items))
     known = [found for url in urls if (found := pages.get(url))][:SAMPLE_PAGES]
     texts = [(found.html, found.final_url) for found in known]
@@ -147,7 +149,45 @@ async def _samples(
         values = await pages.read(partial(site_setup.values_of, edit.fields, texts, edit.timezone))
         if not edit.fields:
             usual = await pages.read(partial(site_setup.usual_fields, texts))
-    return {"samples": [found.url for found in known], "values": values, "usual": usual}
+        if edit.wants_main_text:
+            values += await _page_values(pages, edit, known)
+    return {
+        "samples": [found.url for found in known],
+        "values": values,
+        "usual": usual,
+        "categories": await _categories(pages, edit, base),
+    }
+
+
+async def _page_values(
+    pages: SitePages, edit: DefinitionEdit, known: Sequence[CachedPage]
+) -> list[FieldValues]:
+    """Return title and main text of pages, without those that fields of the same name replace."""
+    names = [name for name in PAGE_VALUES if name not in {field.name for field in edit.fields}]
+    try:
+        texts = await pages.main_texts(known)
+    except ConfigError as error:
+        return [{"name": name, "values": [], "problem": str(error)} for name in names]
+    return [
+        {"name": name, "values": [text[name] for text in texts], "problem": None} for name in names
+    ]
+
+
+async def _categories(
+    pages: SitePages, edit: DefinitionEdit, base: Mapping[str, Any] | None
+) -> list[CategoryItems]:
+    """Return the categories of the items on the fetched pages of a site."""
+    fetched = pages.of_hosts(edit.start_urls)
+
+    def work() -> list[CategoryItems]:
+        texts = [(page.html, page.url, [a.url for a in page.anchors]) for page in fetched]
+        return site_setup.categories(edit, base, texts)
+
+    try:
+        return await pages.read(work) if fetched else []
+    except ConfigError:
+        # The pages take too long to read. The rest of the preview is still useful.
+        return []
 
 
 def _toml(edit: DefinitionEdit, editable: Editable | None) -> str:
@@ -182,7 +222,7 @@ async def _preview(
     return page(
         request, "setup/preview.html", edit=edit, matches=found, toml=_toml(edit, editable),
         failed={url: text for url, text in (problems or {}).items() if text},
-        **await _samples(pages, edit, found["items"], chosen),
+        **await _samples(pages, edit, base, found["items"], chosen),
     )  # fmt: skip
 
 
@@ -191,7 +231,7 @@ async def more_pages(request: Request, user: EditorDep, store: StoreDep) -> Resp
     """Fetch pages for the previews: items for the fields, or lists for more links."""
     form = await Form.read(request)
     edit = _edit_of(form)
-    if edit is None:
+    if edit is None or not form.is_valid:
         raise HTTPException(422, next(iter(form.problems.values())))
     editable = await _edited(store, form)
     problems = await _fetch_more(_pages(request), edit, editable, form["more"])
@@ -241,7 +281,8 @@ async def save(request: Request, user: EditorDep, store: StoreDep, now: NowDep) 
     request.state.audit = f"site definition {edit.name}"
     status = 422
     try:
-        await _save(request, store, edit, editable, form["digest"], now)
+        if form.is_valid:
+            await _save(request, store, edit, editable, form["digest"], now)
     except Busy as error:
         form.reject("", error)
         status = 409
@@ -276,7 +317,8 @@ def _reject(form: Form, problem: str) -> None:
     parts = problem.split(": ", 2)
     for place, part in enumerate(parts[:-1]):
         key = part.split(".")[0]
-        if key in ("name", "start_urls", "timezone", "fields", *PATTERN_KEYS):
+        key = "user_agent" if key == "headers" else key
+        if key in DefinitionEdit.model_fields:
             form.reject(key, ": ".join(parts[place:]))
             return
     form.reject("", problem)
@@ -290,7 +332,10 @@ async def _edited(store: Store, form: Form) -> Editable | None:
 
 
 def _edit_of(form: Form) -> DefinitionEdit | None:
-    """Return the values of a form; None, with the problems recorded, if they are too long."""
+    """Return the values of a form; None, with the problems recorded, if they are too long.
+
+    Problems of single values are recorded, too, and these values are left out.
+    """
     lines = {
         key: [line.strip() for line in form[key].splitlines() if line.strip()]
         for key in ("start_urls", *PATTERN_KEYS)
@@ -301,15 +346,23 @@ def _edit_of(form: Form) -> DefinitionEdit | None:
         for name, selector, language, kind in rows
         if name.strip() or selector.strip()
     ]
-    try:
-        return DefinitionEdit.model_validate(
-            {"name": form["name"].strip(), "timezone": form["timezone"].strip() or "UTC",
-             "fields": fields, **lines}
-        )  # fmt: skip
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        form.reject(str(first["loc"][0]), f"{first['loc'][0]}: {first['msg']}")
-        return None
+    single: dict[str, Any] = {
+        key: form[key].strip() or None for key in SINGLE_KEYS if key in form.values
+    }
+    if "category" in form.values:
+        value = form["category"].strip()
+        single["category"] = {"by": form["category_by"], "value": value} if value else None
+    usual = {"name": form["name"].strip(), "timezone": form["timezone"].strip() or "UTC"}
+    while True:
+        try:
+            return DefinitionEdit.model_validate({**usual, "fields": fields, **lines, **single})
+        except ValidationError as error:
+            key, cause = first_problem(error)
+            key = key.partition(".")[0]
+            form.reject(key, f"{key}: {cause}")
+            if key not in single:
+                return None
+            del single[key]
 
 
 class NewSite(BaseModel):
@@ -351,6 +404,31 @@ class SavedDefinition(BaseModel):
     )
 
 
+class SampleOrder(SavedDefinition):
+    """Pages to fetch for the previews of a definition."""
+
+    more: Literal["items", "lists"] = Field(
+        "items", description="`items`: pages that show the values of fields; `lists`: unread list "
+        "pages, for more links"
+    )  # fmt: skip
+
+
+class SamplePages(BaseModel):
+    """Pages that were fetched for previews."""
+
+    pages: list[str] = Field(description="URLs of the pages that can be read")
+    problems: dict[str, str] = Field(description="why the others cannot be read, by URL")
+
+
+class SampleValues(BaseModel):
+    """What a definition extracts from the fetched pages."""
+
+    samples: list[str] = Field(description="URLs of the item pages, at most six")
+    values: list[FieldValues] = Field(description="values by field on these pages")
+    usual: list[ChosenField] = Field(description="proposed fields; empty if there are fields")
+    categories: list[CategoryItems] = Field(description="categories of the items on list pages")
+
+
 class DefinitionNames(BaseModel):
     """The sites that can be edited."""
 
@@ -375,6 +453,33 @@ async def api_proposals(request: Request, user: EditorDep, given: NewSite) -> Pr
 async def api_matches(request: Request, user: EditorDep, definition: DefinitionEdit) -> Matches:
     """Return what patterns select among the links of the fetched pages."""
     return site_setup.matches(definition, None, _pages(request).links(definition.start_urls))
+
+
+@api.post("/pages", name="setup.api_pages")
+async def api_pages(
+    request: Request, user: EditorDep, store: StoreDep, given: SampleOrder
+) -> SamplePages:
+    """Fetch pages for the previews of a definition, at most eight; they are kept for an hour."""
+    name = given.definition.name
+    editable = await definitions.find(store.db, name) if given.digest else None
+    found = await _fetch_more(_pages(request), given.definition, editable, given.more)
+    request.state.audit = f"fetch {len(found)} pages for {name}"
+    return SamplePages(
+        pages=[url for url, problem in found.items() if problem is None],
+        problems={url: problem for url, problem in found.items() if problem is not None},
+    )
+
+
+@api.post("/values", name="setup.api_values")
+async def api_values(
+    request: Request, user: EditorDep, store: StoreDep, given: SavedDefinition
+) -> SampleValues:
+    """Return the values of fields on fetched item pages; fetches nothing."""
+    pages, edit = _pages(request), given.definition
+    editable = await definitions.find(store.db, edit.name) if given.digest else None
+    base = editable.values if editable else None
+    items = site_setup.matches(edit, base, pages.links(edit.start_urls))["items"]
+    return SampleValues(**await _samples(pages, edit, base, items))
 
 
 @api.get("/selector", name="setup.api_selector")

@@ -262,6 +262,82 @@ def test_two_people_edit_one_feed(local: Browser, database: Db) -> None:
 
 
 @pytest.mark.mongo
+def test_programs_edit_a_feed(local: Browser, database: Db) -> None:
+    put_feed(database, FEED, "News")
+    path, query = "/api/v1/feeds/feed", {"id": FEED}
+    found = local.get(path, params=query).json()
+    assert found["feed"]["url"] == "https://a.example/feed"
+    assert found["names"] == {"title": None, "folders": ["News"]}
+    edit = {"title": " Mine ", "folders": ["News", " Sport / Local", "News"]}
+    edited = local.request("PUT", path, params=query, json=edit | {"before": found["names"]})
+    assert edited.json()["names"] == {"title": "Mine", "folders": ["News", "Sport/Local"]}
+    late = local.request("PUT", path, params=query, json={"title": "X", "before": found["names"]})
+    assert late.status_code == 409
+    assert database.targets.find_one({"_id": FEED})["title"] == "Mine"
+    last = local.request("PUT", path, params=query, json={"title": None, "folders": []})
+    assert last.json()["names"] == {"title": None, "folders": []}
+    assert database.audit.find_one({"action": f"PUT {path}"})["detail"].startswith(f"{FEED}: Mine")
+    many = {"folders": [str(n) for n in range(101)]}
+    assert local.request("PUT", path, params=query, json=many).status_code == 422
+    missing = local.request("PUT", path, params={"id": OTHER}, json={})
+    assert missing.status_code == 404
+
+
+@pytest.mark.mongo
+def test_programs_import_and_export_a_list(local: Browser, database: Db) -> None:
+    path = "/api/v1/feeds/import"
+    done = local.request("POST", path, files={"file": ("list.opml", OPML)}).json()
+    assert (done["added"], done["refused"][0]["url"]) == (1, "ftp://b.example/feed")
+    assert database.audit.find_one({"action": f"POST {path}"})["detail"] == "list.opml: 1 added"
+    exported = local.get("/api/v1/feeds/export")
+    assert exported.headers["content-type"].startswith("text/x-opml")
+    again = local.request("POST", path, files={"file": ("again.opml", exported.content)}).json()
+    assert (again["added"], again["known"]) == (0, 1)
+    lines = "".join(f"https://{n}.example/feed\n" for n in range(1000)).encode().ljust(3_000_000)
+    long = local.request("POST", path, files={"file": ("list.txt", lines)}).json()
+    assert long["added"] == 1000, "lists may be larger than other bodies"
+    bad = local.request("POST", path, files={"file": ("x", b"<html><body>no</body></html>")})
+    assert bad.status_code == 422
+    assert "an HTML page" in bad.json()["detail"]
+    assert local.request("POST", path, json={}).status_code == 422
+
+
+@pytest.mark.mongo
+def test_programs_see_what_a_removal_deletes(local: Browser, database: Db) -> None:
+    put_feed(database, FEED)
+    put_post(database, FEED, "one")
+    query = {"id": FEED, "dry_run": "true"}
+    counted = local.request("DELETE", "/api/v1/feeds", params=query).json()
+    assert (counted["dry_run"], counted["removed"]["posts"]) == (True, 1)
+    assert database.posts.count_documents({}) == 1
+    removed = local.request("DELETE", "/api/v1/feeds", params={"id": FEED}).json()
+    assert removed["removed"] == counted["removed"]
+    assert database.posts.count_documents({}) == 0
+
+
+@pytest.mark.mongo
+def test_the_api_of_feeds_is_typed(local: Browser) -> None:
+    schema = local.get("/api/openapi.json").json()
+    import_ = schema["paths"]["/api/v1/feeds/import"]["post"]
+    assert "multipart/form-data" in import_["requestBody"]["content"]
+    export = schema["paths"]["/api/v1/feeds/export"]["get"]["responses"]["200"]["content"]
+    assert export.keys() == {"text/x-opml"}
+    edit = schema["paths"]["/api/v1/feeds/feed"]["put"]["requestBody"]["content"]
+    assert edit["application/json"]["schema"] == {"$ref": "#/components/schemas/EditedFeed"}
+
+
+@pytest.mark.mongo
+def test_a_browser_needs_a_token_to_import(anna: Browser, vic: Browser, database: Db) -> None:
+    path, files = "/api/v1/feeds/import", {"file": ("list.opml", OPML)}
+    forged = anna.request("POST", path, files=files, headers={"Origin": anna.origin})
+    assert forged.status_code == 403
+    token = {"Origin": anna.origin, "X-CSRF-Token": anna.token("/account")}
+    assert anna.request("POST", path, files=files, headers=token).status_code == 200
+    viewer = {"Origin": vic.origin, "X-CSRF-Token": vic.token("/account")}
+    assert vic.request("POST", path, files=files, headers=viewer).status_code == 403
+
+
+@pytest.mark.mongo
 def test_a_feed_is_removed_after_a_confirmation(local: Browser, database: Db) -> None:
     put_feed(database, FEED)
     key = put_post(database, FEED, "one")

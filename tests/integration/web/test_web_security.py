@@ -53,8 +53,10 @@ def test_every_route_is_guarded(browsers: Browsers) -> None:
 PUBLIC = {
     ("GET", "/health"), ("GET", "/sign-in"), ("POST", "/sign-in"), ("GET", "/changes/feed.atom"),
 }  # fmt: skip
-# What is only their own: the session, the password, and which changes and posts they have read.
-OF_VIEWERS = {("POST", "/sign-out"), ("POST", "/account/password")} | {
+# What is only their own: the session, the password, API tokens, and what they have read.
+OF_VIEWERS = {
+    ("POST", "/sign-out"), ("POST", "/account/password"), ("POST", "/account/tokens/revoke"),
+} | {
     ("POST", f"/changes/{name}")
     for name in ("read", "read-all", "mute", "unmute", "since", "feed", "feed/end")
 } | {

@@ -13,6 +13,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.extract.definition_toml import edited_toml, toml_of
+from crawler.extract.site_definition import Wrapper
 from crawler.storage import sites
 from crawler.storage.store import opened
 from crawler.web.options import WebOptions
@@ -335,6 +336,143 @@ def test_other_keys_and_the_file_with_its_comments_stay(
     assert [each.name for each in tmp_path.iterdir()] == ["shop.toml"]
 
 
+ALL = {
+    "category": "/category/([^/]+)/", "category_by": "pattern", "main_text": "true",
+    "delay_seconds": "2.5", "concurrency": "1", "robots": "true",
+    "user_agent": "shop-bot (me@example.org)",
+}  # fmt: skip
+
+
+def test_category_main_text_and_politeness_are_saved_as_the_command_line_reads_them(
+    local: Browser, stored: tuple[Db, str]
+) -> None:
+    begin(local)
+    assert save(local, **ALL, **fields(("title", "h1", "text"))).status_code == 303
+    saved = definition(stored[1])
+    assert saved == {
+        "name": "shop", "start_urls": [HOME], "list_pages": "/category/",
+        "item_pages": "/product/", "category": {"pattern": "/category/([^/]+)/"},
+        "main_text": True, "delay_seconds": 2.5, "concurrency": 1, "robots": True,
+        "headers": {"User-Agent": "shop-bot (me@example.org)"}, "fields": {"title": "h1"},
+    }  # fmt: skip
+    wrapper = Wrapper.of(saved, "test")
+    assert (wrapper.delay_seconds, wrapper.concurrency, wrapper.wants_main_text) == (2.5, 1, True)
+    page = local.get("/setup/sites/shop").text
+    for shown in (
+        'value="/category/([^/]+)/"', 'value="2.5"', 'value="shop-bot (me@example.org)"',
+        '<option value="true" selected>always</option>', '<option value="pattern" selected>',
+    ):  # fmt: skip
+        assert shown in page
+    digest = EDITING.search(page)
+    assert digest
+    assert save(local, digest=digest[1], **ALL, **fields(("title", "h1", "text"))).is_redirect
+    assert definition(stored[1]) == saved, "a form without changes changes nothing"
+    digest = EDITING.search(local.get("/setup/sites/shop").text)
+    assert digest
+    empty = dict.fromkeys(ALL, "") | {"delay_seconds": "0", "robots": "false"}
+    assert save(local, digest=digest[1], **empty).status_code == 303
+    assert definition(stored[1]) == {
+        "name": "shop", "start_urls": [HOME], "list_pages": "/category/",
+        "item_pages": "/product/", "delay_seconds": 0, "robots": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"delay_seconds": "soon"}, "should be a valid number"),
+        ({"delay_seconds": "-1"}, "greater than or equal to 0"),
+        ({"delay_seconds": "nan"}, "delay_seconds"),
+        ({"concurrency": "65"}, "less than or equal to 64"),
+        ({"concurrency": "1.5"}, "should be a valid integer"),
+        ({"user_agent": "a\nX-Evil: 1"}, "contains a line break"),
+        ({"user_agent": "bot ${MONGO_URI}"}, "variables such as ${NAME} cannot be added here"),
+        ({"category": "h1[", "category_by": "css"}, "bad selector"),
+        ({"category": "(?=x)", "category_by": "pattern"}, "look-ahead is not supported"),
+        ({"category": "x", "category_by": "jmespath"}, "category"),
+        ({"robots": "maybe"}, "should be a valid boolean"),
+    ],
+)
+def test_a_wrong_value_stays_in_the_form(
+    local: Browser, database: Db, values: dict[str, str], problem: str
+) -> None:
+    begin(local)
+    response = save(local, **{**ALL, "list_pages": "/kept/", **values})
+    assert response.status_code == 422
+    assert problem in response.text.replace("&#39;", "'")
+    assert "/kept/" in response.text
+    (name, text) = next(iter(values.items()))
+    if name not in ("robots", "user_agent"):
+        assert f'value="{text}"' in response.text
+    assert 'aria-invalid="true"' in response.text
+    assert database.sites.count_documents({}) == 0
+
+
+def test_a_variable_is_neither_sent_nor_lost(
+    local: Browser, stored: tuple[Db, str], site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_AGENT", "kept secret")
+    headers = {"user-agent": "${SHOP_AGENT}", "Accept-Language": "fr"}
+    put(stored[0], None, {"name": "shop", "start_urls": [HOME], "item_pages": "x",
+                          "headers": headers})  # fmt: skip
+    page = local.get("/setup/sites/shop").text
+    assert "kept secret" not in page
+    digest = EDITING.search(page)
+    assert digest
+    shown = {"user_agent": "${SHOP_AGENT}", "digest": digest[1]}
+    assert save(local, **shown).status_code == 303
+    assert definition(stored[1])["headers"] == headers
+    begin(local)
+    before = len(site.requests)
+    stolen = form(local, more="lists", user_agent="${MONGO_URI}")
+    assert local.post("/setup/pages", stolen).status_code == 422
+    assert len(site.requests) == before
+    digest = EDITING.search(local.get("/setup/sites/shop").text)
+    assert digest
+    assert save(local, digest=digest[1], user_agent="mine").status_code == 303
+    assert definition(stored[1])["headers"] == {"Accept-Language": "fr", "user-agent": "mine"}
+
+
+def test_the_preview_shows_the_category_of_items(local: Browser, site: Site) -> None:
+    site.pages[f"{HOME}category/tea/"] += "<h2 class=heading>Loose tea</h2>"
+    begin(local)
+    sent = form(local, category="/category/([^/]+)/", category_by="pattern")
+    page = local.get("/setup/preview", params=sent).text
+    assert '1 × <bdi class="outside">tea</bdi>' in page
+    assert "4 × <span" in page, "items on the start page have none"
+    sent = form(local, category=".heading", category_by="css")
+    page = local.get("/setup/preview", params=sent).text
+    assert '1 × <bdi class="outside">Loose tea</bdi>' in page
+    sent = form(local, category="All teas", category_by="text")
+    assert "5 ×" in local.get("/setup/preview", params=sent).text
+    broken = form(local, category="h1[", category_by="css")
+    assert local.get("/setup/preview", params=broken).status_code == 200
+
+
+def test_the_preview_shows_title_and_main_text(local: Browser) -> None:
+    begin(local)
+    local.post("/setup/pages", form(local, more="items"))
+    page = local.get("/setup/preview", params=form(local)).text
+    assert "<bdi>main_text</bdi>" in page
+    rows = fields(("price", ".price", "price"))
+    assert "main_text" not in local.get("/setup/preview", params=form(local, **rows)).text
+    both = local.get("/setup/preview", params=form(local, main_text="true", **rows)).text
+    assert "<bdi>main_text</bdi>" in both
+    assert TITLES[1] in both
+    never = local.get("/setup/preview", params=form(local, main_text="false")).text
+    assert "<bdi>main_text</bdi>" not in never
+
+
+def test_pages_are_fetched_with_the_politeness_of_the_form(local: Browser, site: Site) -> None:
+    begin(local)
+    local.post("/setup/pages", form(local, more="items", **ALL))
+    sent = site.definitions[-1]
+    assert (sent["delay_seconds"], sent["concurrency"], sent["robots"]) == (2.5, 1, True)
+    assert sent["headers"] == {"User-Agent": "shop-bot (me@example.org)"}
+    wrong = form(local, more="items", **ALL | {"delay_seconds": "soon"})
+    assert local.post("/setup/pages", wrong).status_code == 422, "not faster than wanted"
+
+
 def put(db: Db, path: Path | None, values: dict[str, Any], **more: Any) -> None:
     import json
 
@@ -402,6 +540,53 @@ def test_the_json_api_does_the_same(local: Browser, stored: tuple[Db, str]) -> N
     assert local.request("PUT", path, json=edit, headers=csrf).status_code == 409
     hidden = {"definition": new | {"proxy": "http://evil.example"}, "digest": digest}
     assert local.request("PUT", path, json=hidden, headers=csrf).status_code == 422
+
+
+def test_the_json_api_fetches_samples_and_returns_values(local: Browser) -> None:
+    begin(local)
+    csrf = {"Origin": local.origin, "X-CSRF-Token": local.token("/setup")}
+
+    def send(name: str, definition: dict[str, Any]) -> httpx.Response:
+        body = {"definition": definition}
+        return local.request("POST", f"/api/v1/setup/{name}", json=body, headers=csrf)
+
+    shop = {
+        "name": "shop", "start_urls": [HOME], "item_pages": ["/product/"],
+        "list_pages": ["/category/"], "category": {"by": "text", "value": "Tea"},
+        "fields": [{"name": "price", "selector": ".price", "type": "price"}],
+    }  # fmt: skip
+    before = send("values", shop).json()
+    assert len(before["samples"]) == 3, "the pages that were fetched for proposals"
+    fetched = send("pages", shop).json()
+    assert len(fetched["pages"]) == 4
+    assert list(fetched["problems"].values()) == ["the server responded with status 404"]
+    found = send("values", shop).json()
+    assert found["samples"] == fetched["pages"]
+    assert found["values"] == [
+        {"name": "price", "values": ["1.5 €", "2.5 €", "3.5 €", "4.5 €"], "problem": None}
+    ]
+    assert found["categories"][0]["category"] == "Tea"
+    wrong = send("values", {"robots": 3})
+    assert wrong.status_code == 422
+    schema = local.get("/api/openapi.json").json()
+    response = schema["paths"]["/api/v1/setup/values"]["post"]["responses"]["200"]
+    assert "SampleValues" in str(response)
+
+
+def test_keys_that_an_edit_does_not_give_stay(local: Browser, stored: tuple[Db, str]) -> None:
+    values = {
+        "name": "shop", "start_urls": [HOME], "item_pages": "x", "delay_seconds": 3,
+        "category": "Tea", "robots": False, "headers": {"User-Agent": "mine"},
+    }  # fmt: skip
+    put(stored[0], None, values)
+    path = "/api/v1/setup/sites/shop"
+    stored_site = local.get(path).json()
+    assert stored_site["definition"]["category"] == {"by": "text", "value": "Tea"}
+    edit = {"name": "shop", "start_urls": [HOME], "item_pages": ["y"], "robots": None}
+    sent = {"definition": edit, "digest": stored_site["digest"]}
+    assert local.request("PUT", path, json=sent).status_code == 200
+    kept = {key: value for key, value in values.items() if key != "robots"}
+    assert definition(stored[1]) == kept | {"item_pages": "y"}
 
 
 def test_pages_are_bounded(local: Browser, site: Site) -> None:

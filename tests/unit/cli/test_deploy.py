@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from crawler.cli import web
 from crawler.config import PREFIX, UNPREFIXED, Config
 from crawler.errors import ConfigError
 from crawler.ops import schedule as options
@@ -57,11 +58,17 @@ def seconds(text: str) -> int:
     return int(text[:-1]) * SECONDS[text[-1]]
 
 
-def words_of(command: str | list[str]) -> list[str]:
-    """Return the words of a command as Compose expands them when no variable is set."""
+def words_of(command: str | list[str], **variables: str) -> list[str]:
+    """Return the words of a command as Compose expands them with these variables."""
     if isinstance(command, list):
         return command
-    return shlex.split(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", command))
+
+    def value(match: re.Match[str]) -> str:
+        name, or_empty, default = match.groups()
+        given = variables.get(name)
+        return default if given is None or (or_empty and not given) else given
+
+    return shlex.split(re.sub(r"\$\{(\w+)(:?)-([^}]*)\}", value, command))
 
 
 def parsed_options(words: list[str]) -> options.Order:
@@ -132,6 +139,9 @@ def test_one_service_plans_and_any_number_works(compose: Part) -> None:
     assert (planner.replan_hours, planner.prunes) == (24, True)
     assert (worker.replan_hours, worker.prunes) == (0, False)
     assert planner.names == worker.names == ["wrappers/"]
+    for name in ("planner", "worker"):
+        everything = words_of(compose["services"][name]["command"], WRAPPERS="")
+        assert parsed_options(everything).names == []
     assert planner.seconds is worker.seconds is None
 
 
@@ -153,6 +163,18 @@ def test_services_are_told_of_the_servers(compose: Part, name: str) -> None:
     written = [place.split(":")[0] for place in service["tmpfs"]]
     written += [volume.split(":")[1] for volume in service["volumes"] if not volume.endswith(":ro")]
     assert env["FRESHET_DATA_DIR"] in written, "other folders are read-only"
+
+
+def test_the_web_app_serves_the_published_port(compose: Part) -> None:
+    service = compose["services"]["web"]
+    words = words_of(service["command"], WEB_OPTIONS="--public-url https://a.example")
+    assert words[0] == "web"
+    parser = argparse.ArgumentParser()
+    web.add_options(parser)
+    opts = parser.parse_args(words[1:])
+    assert (opts.host, opts.public_url) == ("0.0.0.0", "https://a.example")
+    assert service["ports"] == [f"127.0.0.1:{opts.port}:{opts.port}"]
+    assert f"http://127.0.0.1:{opts.port}/health" in service["healthcheck"]["test"][-1]
 
 
 def test_every_service_is_bounded_and_published_to_nobody(compose: Part) -> None:
@@ -235,6 +257,7 @@ def test_the_unit_of_the_web_app_is_as_strict(tmp_path: Path) -> None:
     assert "@" not in text.replace("SystemCallFilter=@system-service", "")
     (run,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
     assert shlex.split(run.partition(" -m scrapy ")[2]) == ["web"]
+    assert "KillMode=process" in text.splitlines(), "crawls that users started go on"
     limits = {"ProtectSystem", "NoNewPrivileges", "RestrictAddressFamilies", "SystemCallFilter"}
     common = {line for line in unit(config, []).splitlines() if line.split("=")[0] in limits}
     assert len(common) == len(limits)

@@ -1,0 +1,233 @@
+"""Users and API tokens in the web app."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from crawler.errors import ConfigError
+from crawler.storage.accounts import tokens, users
+from crawler.storage.accounts.schemas import Scope
+from crawler.storage.store import opened
+from crawler.web import passwords
+from tests.integration.harness import Db
+from tests.integration.web.browser import OPEN, PASSWORD, Browser, Browsers, browsers_of, put_user
+
+pytestmark = pytest.mark.mongo
+NEW = "another long password"
+
+
+def send(browser: Browser, path: str, **fields: str) -> httpx.Response:
+    """Send a form of the users' pages with the password of the editor."""
+    form = {"password": PASSWORD, "csrf": browser.token("/users")} | fields
+    return browser.post(f"/users{path}", form)
+
+
+def add_token(browsers: Browsers, user: str, *scopes: Scope) -> tuple[str, str]:
+    """Add a token; return its secret and its id."""
+
+    async def work() -> tuple[str, str]:
+        async with opened(browsers.app.state.database.config) as db:
+            now = datetime.now(UTC)
+            secret, token = await tokens.add(db, user, "<b>backup</b>", scopes, now)
+            return secret, token.id
+
+    return asyncio.run(work())
+
+
+def test_an_editor_adds_a_user_who_can_sign_in(
+    anna: Browser, browsers: Browsers, database: Db
+) -> None:
+    assert send(anna, "", name=" Ben ", role="viewer", new_password=NEW).status_code == 303
+    assert database.users.find_one({"_id": "ben"})["role"] == "viewer"
+    ben = browsers()
+    assert ben.sign_in("ben", NEW).status_code == 303
+    assert ben.get("/users").status_code == 403
+    page = anna.get("/users").text
+    assert 'href="/users/ben"' in page
+    entry = database.audit.find_one({"action": "POST /users"})
+    assert (entry["user"], entry["detail"], entry["status"]) == ("anna", "ben, viewer", 303)
+    assert NEW not in str(list(database.audit.find()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"name": "a b"}, "invalid user name"),
+        ({"name": "local"}, "invalid user name"),
+        ({"name": "vic"}, "user exists"),
+        ({"name": "ben", "new_password": "short"}, "the password has 5 characters"),
+        ({"name": "ben", "password": "wrong"}, "This is not your current password"),
+        ({"name": "ben", "password": ""}, "This is not your current password"),
+        ({"name": "ben", "role": "admin"}, "Input should be"),
+    ],
+)
+def test_a_wrong_form_adds_nobody(
+    anna: Browser, database: Db, fields: dict[str, str], problem: str
+) -> None:
+    page = send(anna, "", **{"role": "viewer", "new_password": NEW} | fields)
+    assert page.status_code == 422
+    assert problem in page.text.replace("&#39;", "'")
+    assert f'value="{fields["name"]}"' in page.text
+    assert NEW not in page.text
+    assert database.users.count_documents({}) == 2
+
+
+def test_a_new_role_counts_from_the_next_request(anna: Browser, vic: Browser) -> None:
+    assert vic.get("/users").status_code == 403
+    assert send(anna, "/vic/role", role="editor").status_code == 303
+    assert vic.get("/users").status_code == 200
+    assert send(vic, "/vic/role", role="viewer").status_code == 303
+    assert vic.get("/users").status_code == 403
+
+
+def test_a_new_password_ends_the_sessions_of_the_user(
+    anna: Browser, vic: Browser, browsers: Browsers, database: Db
+) -> None:
+    short = send(anna, "/vic/password", new_password="short")
+    assert short.status_code == 422
+    assert vic.get("/").status_code == 200
+    assert send(anna, "/vic/password", new_password=NEW).status_code == 303
+    assert vic.get("/").status_code == 303
+    assert browsers().sign_in("vic").status_code == 401
+    assert browsers().sign_in("vic", NEW).status_code == 303
+    assert anna.get("/").status_code == 200
+    assert database.audit.find_one({"action": "POST /users/vic/password", "status": 303})
+
+
+def test_a_removed_user_is_signed_out_and_has_no_tokens(
+    anna: Browser, vic: Browser, browsers: Browsers, database: Db
+) -> None:
+    secret, _ = add_token(browsers, "vic", Scope.READ)
+    bearer = {"Authorization": f"Bearer {secret}"}
+    assert browsers().get("/api/v1/me", headers=bearer).status_code == 200
+    assert send(anna, "/vic/remove", password="wrong").status_code == 422
+    assert vic.get("/").status_code == 200
+    assert send(anna, "/vic/remove").status_code == 303
+    assert vic.get("/").status_code == 303
+    assert browsers().get("/api/v1/me", headers=bearer).status_code == 401
+    assert database.sessions.count_documents({"user": "vic"}) == 0
+    assert database.audit.find_one({"action": "POST /users/vic/remove", "detail": "vic"})
+    assert send(anna, "/vic/remove").status_code == 404
+    assert anna.get("/users/vic").status_code == 404
+
+
+def test_the_last_editor_stays_one(anna: Browser, database: Db) -> None:
+    for path, fields in (("/anna/remove", {}), ("/anna/role", {"role": "viewer"})):
+        page = send(anna, path, **fields)
+        assert page.status_code == 422
+        assert "anna is the only editor" in page.text
+    assert database.users.find_one({"_id": "anna"})["role"] == "editor"
+    put_user(database, "ben")
+    assert send(anna, "/anna/remove").status_code == 303
+    assert anna.get("/").status_code == 303, "the own session has ended"
+
+
+def test_two_editors_cannot_remove_each_other(browsers: Browsers, database: Db) -> None:
+    put_user(database, "ben")
+    config = browsers.app.state.database.config
+
+    async def remove(name: str) -> bool:
+        try:
+            async with opened(config) as db, users.leaving_an_editor(db, name):
+                await asyncio.sleep(0.05)
+                await users.remove(db, name)
+        except ConfigError:
+            return False
+        return True
+
+    async def both() -> list[bool]:
+        return await asyncio.gather(remove("anna"), remove("ben"))
+
+    assert sorted(browsers.loop.run_until_complete(both())) == [False, True]
+    assert database.users.count_documents({"role": "editor"}) == 1
+
+
+def test_attempts_to_guess_the_password_of_an_editor_are_limited(
+    anna: Browser, database: Db
+) -> None:
+    for _ in range(passwords.MAX_FAILURES):
+        assert send(anna, "/vic/remove", password="guess").status_code == 422
+    page = send(anna, "/vic/remove")
+    assert page.status_code == 422
+    assert "Too many attempts" in page.text
+    assert database.users.find_one({"_id": "vic"})
+
+
+def test_the_first_user_is_an_editor_and_ends_the_free_access(local: Browser, database: Db) -> None:
+    assert 'href="/users"' in local.get("/account").text
+    viewer = send(local, "", name="anna", role="viewer", new_password=NEW)
+    assert viewer.status_code == 422
+    assert "The first user must be an editor" in viewer.text
+    assert database.users.count_documents({}) == 0
+    assert send(local, "", name="anna", role="editor", new_password=NEW).status_code == 303
+    assert local.get("/users").status_code == 303
+    assert local.sign_in("anna", NEW).status_code == 303
+    assert local.get("/users").status_code == 200
+    assert database.audit.find_one({"action": "POST /users", "user": "local"})
+
+
+def test_tokens_are_listed_without_secrets_and_revoked(
+    anna: Browser, vic: Browser, browsers: Browsers, database: Db
+) -> None:
+    secret, token_id = add_token(browsers, "vic", Scope.READ)
+    page = anna.get("/users").text
+    assert token_id in page
+    assert "&lt;b&gt;backup" in page
+    assert secret not in page
+    assert token_id in anna.get("/users/vic").text
+    form = {"token": token_id, "csrf": anna.token("/account")}
+    assert anna.post("/account/tokens/revoke", form).status_code == 422, "not the own token"
+    assert anna.post("/users/tokens/revoke", form).status_code == 303
+    bearer = {"Authorization": f"Bearer {secret}"}
+    assert browsers().get("/api/v1/me", headers=bearer).status_code == 401
+    entry = database.audit.find_one({"action": "POST /users/tokens/revoke"})
+    assert entry["detail"] == f"{token_id} of vic, <b>backup</b>"
+    _, own = add_token(browsers, "vic", Scope.READ)
+    assert own in vic.get("/account").text
+    mine = {"token": own, "csrf": vic.token("/account")}
+    assert vic.post("/users/tokens/revoke", mine).status_code == 403
+    assert vic.post("/account/tokens/revoke", mine).status_code == 303
+    assert database.api_tokens.count_documents({}) == 0
+
+
+def test_programs_list_users_and_revoke_tokens_but_do_not_change_users(
+    browsers: Browsers, database: Db
+) -> None:
+    secret, token_id = add_token(browsers, "anna", Scope.READ, Scope.WRITE)
+    bearer = {"Authorization": f"Bearer {secret}"}
+    program = browsers()
+    found = program.get("/api/v1/users", headers=bearer).json()["users"]
+    assert [(row["name"], row["role"]) for row in found] == [("anna", "editor"), ("vic", "viewer")]
+    assert "password_hash" not in found[0]
+    (row,) = program.get("/api/v1/tokens", headers=bearer).json()["tokens"]
+    assert (row["id"], row["scopes"]) == (token_id, ["read", "write"])
+    refused = program.request("POST", "/users/vic/remove", headers=bearer)
+    assert refused.status_code == 403
+    assert "Tokens are for" in refused.text
+    _, other = add_token(browsers, "vic", Scope.READ)
+    done = program.request("DELETE", f"/api/v1/tokens/{other}", headers=bearer)
+    assert done.json()["user"] == "vic"
+    missing = program.request("DELETE", f"/api/v1/tokens/{other}", headers=bearer)
+    assert missing.status_code == 422
+    assert database.users.count_documents({}) == 2
+
+
+def test_a_reading_token_revokes_nothing(browsers: Browsers, database: Db) -> None:
+    secret, token_id = add_token(browsers, "anna", Scope.READ)
+    bearer = {"Authorization": f"Bearer {secret}"}
+    answer = browsers().request("DELETE", f"/api/v1/tokens/{token_id}", headers=bearer)
+    assert answer.status_code == 403
+    assert database.api_tokens.count_documents({}) == 1
+
+
+def test_an_open_app_without_users_adds_nobody(stored: tuple[Db, str]) -> None:
+    with browsers_of(stored[1], OPEN) as make:
+        browser = make()
+        form = {"name": "eve", "role": "editor", "new_password": NEW, "csrf": browser.token()}
+        answer = browser.post("/users", form)
+        assert answer.headers["location"].startswith("/sign-in")
+    assert stored[0].users.count_documents({}) == 0

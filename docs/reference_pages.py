@@ -24,8 +24,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.utils.misc import walk_modules_iter
 from scrapy.utils.project import get_project_settings
 
-from crawler.cli.base import ActionsCommand, FreshetCommand
-from crawler.cli.json_schemas import schema_of
+from crawler.cli.base import ActionsCommand, FreshetCommand, schema_of
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field

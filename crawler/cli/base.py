@@ -1,4 +1,4 @@
-"""Base classes of Freshet's commands: usage, errors, JSON, and commands with actions."""
+"""Base classes of Freshet's commands: usage, errors, JSON with its schemas, and actions."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from crawler.utils.process import collect_again
 from crawler.utils.terminal import as_json, complain, guard_logs, print_line
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from crawler.storage.client import Database
 
 T = TypeVar("T")
@@ -109,7 +111,7 @@ class FreshetCommand(ScrapyCommand):
         """Import and return the types of the documents that `--json` prints.
 
         A type is a TypedDict or a list of TypedDicts. Each field is described by the docstring
-        below it. `crawler.cli.json_schemas` has the schemas of these types.
+        below it. `schema_of` returns the schemas of these types.
         """
 
 
@@ -262,3 +264,26 @@ def no_targets(spider: str, stored: list[str]) -> ConfigError:
     """Return the error for a spider without targets. stored: the spiders with targets."""
     names = ", ".join(stored) or "none. Run scrapy crawl first"
     return ConfigError(f"no targets of {spider!r}. Spiders with targets: {names}")
+
+
+def adapter_of(json_type: Any) -> TypeAdapter[Any]:
+    """Return the validator of a list of documents, which rejects unknown fields.
+
+    A list, because pydantic does not accept a configuration for a TypedDict itself.
+
+    json_type: from `FreshetCommand.json_types`
+    """
+    from pydantic import ConfigDict, TypeAdapter
+
+    strict = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    return TypeAdapter(list[json_type], config=strict)
+
+
+def schema_of(json_type: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a document, with the definitions of the documents in it."""
+    schema = adapter_of(json_type).json_schema()
+    document: dict[str, Any] = schema["items"]
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    if (reference := document.get("$ref")) is not None:
+        document = definitions.pop(reference.rpartition("/")[2])
+    return document | ({"$defs": definitions} if definitions else {})

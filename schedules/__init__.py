@@ -8,6 +8,6 @@ them, and `cost` and `placement` choose hours of the week. `feeds` does the same
 policies.
 
 Nothing here imports Freshet, Scrapy or the database. Loops over targets are compiled with Numba
-(see `compiled`). `intervals`, `progress` and `curve` import neither NumPy nor Numba, because
-crawls and the web app import them.
+(see `compiled`). `intervals` and `progress` import neither NumPy nor Numba, because every crawl
+imports them.
 """

@@ -17,7 +17,7 @@ from crawler.planning.budget_curve import (
     usual_budget,
     verdict_of,
 )
-from crawler.planning.job_orders import POLICY_NAMES
+from crawler.planning.jobs import POLICY_NAMES
 from crawler.planning.options import OBJECTIVES
 from schedules.terms import POLICIES
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler.planning.budget_curve import place_of, value_at
 from schedules.allocation.demand import demand, price_grid, sampled_by_site
 from schedules.allocation.plan import Plan, plan
-from schedules.curve import place_of, value_at
 from schedules.estimation.estimate import estimate
 from schedules.history import Histories
 from schedules.population import Population

@@ -140,7 +140,12 @@ def forecast(curve: BudgetCurve, budget: float) -> BudgetForecast:
         )
     place = place_of(points, budget)
     sites = [_site(site, place) for site in curve["sites"]]
-    sites.sort(key=lambda site: (-abs(_more(site)), site["site"]))
+    sites.sort(
+        key=lambda site: (
+            -abs(site["planned"]["requests_per_day"] - site["current"]["requests_per_day"]),
+            site["site"],
+        )
+    )
     price = curve["price"][min(place.before + 1, len(points) - 1)]
     return {
         "budget_per_day": budget,
@@ -193,11 +198,6 @@ def _site(site: SiteCurve, place: Place) -> SiteForecast:
         "planned": planned,
         "verdict": verdict_of(site["current"], planned),
     }
-
-
-def _more(site: SiteForecast) -> float:
-    """Return how many more requests a day a site gets."""
-    return site["planned"]["requests_per_day"] - site["current"]["requests_per_day"]
 
 
 def verdict_of(current: Standing, planned: Standing) -> Verdict:

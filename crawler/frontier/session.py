@@ -21,9 +21,9 @@ from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
 from crawler.frontier.base import IN_DOUBT, Frontier
-from crawler.frontier.budget import Allowance, HostLimits
 from crawler.frontier.lifecycle import Ending, Left, counts_of, prepare, whole
 from crawler.frontier.local import LocalFrontier
+from crawler.frontier.run_limits import Allowance, HostLimits
 from crawler.frontier.run_warnings import RunWarnings, of_run
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit

@@ -25,7 +25,7 @@ from crawler.storage.due import DueTargets, VisitShare
 from crawler.storage.outages import MongoRetry, in_batches
 from crawler.utils.text import count
 from crawler.utils.time import Clock
-from schedules.dispatch.dispatch import Capacity, dispatch, equal_ratio, least, room
+from schedules.dispatch import Capacity, dispatch, equal_ratio, least, room
 from schedules.history import Floats
 
 if TYPE_CHECKING:

@@ -34,9 +34,8 @@ from crawler.ops.metrics import of_processes
 from crawler.reports.metrics import of_database
 from crawler.storage.validators import VALIDATORS
 from crawler.utils.prometheus import Described
-from spiders.cells import CellsArguments
 from spiders.feeds import FeedsArguments
-from spiders.site import SiteArguments
+from spiders.site import CellsArguments, SiteArguments
 from spiders.wrapper import Arguments
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ lease them from a queue in Redis: `worker` keeps the leases, `redis_queue` and `
 queue, `politeness` limits the request rate per host, `serializer` validates requests from Redis,
 and `scheduler` sends the requests of spiders through the queue. Both backends use `run_limits`,
 which orders the targets and ends a run at its limit, outside visiting hours, or when a cap of the
-plan is reached. `lifecycle` prepares a run and sums it up; `run_warnings` creates the warnings that
-are logged at its end.
+plan is reached. `lifecycle` prepares a run, sums it up, and creates the warnings that are logged at
+its end.
 
 A frontier never fetches, parses or stores a page, and does not decide when to revisit it: the plan
 does.

@@ -24,8 +24,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.utils.misc import walk_modules_iter
 from scrapy.utils.project import get_project_settings
 
-from crawler.cli.base import ActionsCommand, FreshetCommand
-from crawler.cli.json_schemas import schema_of
+from crawler.cli.base import ActionsCommand, FreshetCommand, schema_of
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field
@@ -35,9 +34,8 @@ from crawler.ops.metrics import of_processes
 from crawler.reports.metrics import of_database
 from crawler.storage.validators import VALIDATORS
 from crawler.utils.prometheus import Described
-from spiders.cells import CellsArguments
 from spiders.feeds import FeedsArguments
-from spiders.site import SiteArguments
+from spiders.site import CellsArguments, SiteArguments
 from spiders.wrapper import Arguments
 
 if TYPE_CHECKING:

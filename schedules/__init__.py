@@ -4,10 +4,10 @@ The package works on arrays only. `history` holds what visits observed, `populat
 targets, `terms` the budget and the caps of a plan, and `schedule` and `calendar` its result.
 `estimation` estimates how often and when targets change, `allocation` divides the budget among
 them, and `cost` and `placement` choose hours of the week. `feeds` does the same for feeds.
-`dispatch` decides which due targets go first under overload, and `evaluation` simulates and scores
-policies.
+`dispatch` decides which due targets go first under overload, `freshness` estimates how fresh copies
+are now, and `evaluation` simulates and scores policies.
 
 Nothing here imports Freshet, Scrapy or the database. Loops over targets are compiled with Numba
-(see `compiled`). `intervals`, `progress` and `curve` import neither NumPy nor Numba, because
-crawls and the web app import them.
+(see `compiled`). `intervals` and `progress` import neither NumPy nor Numba, because every crawl
+imports them.
 """

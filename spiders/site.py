@@ -1,12 +1,14 @@
-"""Crawl a site that is defined in a TOML file or by arguments, without a Python file.
+"""Crawl a site or a list of cells that is defined in a TOML file or by arguments.
 
 scrapy crawl site -a wrapper=shop.toml
 scrapy crawl site -a name=shop -a start_urls=https://… -a list_pages=REGEX -a item_pages=REGEX
+scrapy crawl cells -a file=cells.toml
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +20,9 @@ from scrapy import Spider
 from scrapy.settings import BaseSettings
 from scrapy.spiderloader import SpiderLoader
 
-from crawler.config import Config
+from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError, WrapperError
-from crawler.extract.list_wrappers import any_wrapper
+from crawler.extract.list_wrappers import CellsWrapper, any_wrapper
 from crawler.extract.site_definition import Wrapper, read_toml
 from crawler.extract.stored_definition import Definition
 from crawler.utils.text import is_spider_name
@@ -37,6 +39,7 @@ REQUIRED = ("name", "start_urls", "item_pages")
 KEYS = (
     *REQUIRED, "list_pages", "not_list_pages", "not_item_pages", "category", "follow_item_links",
 )  # fmt: skip
+DEFAULT_CELLS = PROJECT / "cells.toml"
 
 
 class Loader(SpiderLoader):
@@ -227,3 +230,40 @@ class SiteSpider(WrapperSpider):
     def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
         """Create the definition of a site, or of a list of cells."""
         return any_wrapper(values, source)
+
+
+class CellsArguments(Arguments):
+    """Arguments of the cells spider (`-a`)."""
+
+    file: Path | None = Field(None, description="TOML file with cells; unset: cells.toml")
+
+
+class CellsSpider(WrapperSpider):
+    """Fetches due cells of sites and databases.
+
+    Without `file`, it reads cells.toml in the project folder, or the class attributes if a subclass
+    defines `cells`.
+    """
+
+    name = "cells"
+    arguments_model: ClassVar[type[Arguments]] = CellsArguments
+
+    @classmethod
+    def read_wrapper(cls, arguments: Arguments) -> Wrapper:
+        """Return the definition in the file, or of the class; raises WrapperError."""
+        path = arguments.file if isinstance(arguments, CellsArguments) else None
+        if path is None and "cells" not in vars(cls):
+            path = DEFAULT_CELLS
+        if path is not None:
+            return cls.defined(read_toml(path), path)
+        values = {
+            key: value
+            for key in CellsWrapper.model_fields
+            if (value := getattr(cls, key, None)) is not None
+        }
+        return CellsWrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
+
+    @classmethod
+    def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
+        """Create the definition of a list of cells."""
+        return CellsWrapper.of(values, source)

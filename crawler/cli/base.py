@@ -1,4 +1,4 @@
-"""Base classes of Freshet's commands: usage, errors, JSON, and commands with actions."""
+"""Base classes of commands: usage, errors, JSON with its schemas, actions, and single pages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
+from scrapy import Request, Spider
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
+from scrapy.settings import BaseSettings
+from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.conf import arglist_to_dict
+from scrapy.utils.datatypes import SequenceExclude
+from scrapy.utils.spider import DefaultSpider, spidercls_for_request
+from w3lib.url import is_url
 
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
@@ -20,6 +27,9 @@ from crawler.utils.process import collect_again
 from crawler.utils.terminal import as_json, complain, guard_logs, print_line
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from twisted.python.failure import Failure
+
     from crawler.storage.client import Database
 
 T = TypeVar("T")
@@ -28,6 +38,8 @@ JsonTypes = Mapping[str, Any]
 # Placeholder for the help of all actions. It is replaced only when the help is printed, because
 # that imports the modules of all actions.
 ACTIONS_HELP = "actions:"
+ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
+INVALID_ARGUMENT = "invalid -a value. Use -a NAME=VALUE"
 
 
 class Help(ScrapyHelpFormatter):
@@ -109,7 +121,7 @@ class FreshetCommand(ScrapyCommand):
         """Import and return the types of the documents that `--json` prints.
 
         A type is a TypedDict or a list of TypedDicts. Each field is described by the docstring
-        below it. `crawler.cli.json_schemas` has the schemas of these types.
+        below it. `schema_of` returns the schemas of these types.
         """
 
 
@@ -262,3 +274,132 @@ def no_targets(spider: str, stored: list[str]) -> ConfigError:
     """Return the error for a spider without targets. stored: the spiders with targets."""
     names = ", ".join(stored) or "none. Run scrapy crawl first"
     return ConfigError(f"no targets of {spider!r}. Spiders with targets: {names}")
+
+
+def adapter_of(json_type: Any) -> TypeAdapter[Any]:
+    """Return the validator of a list of documents, which rejects unknown fields.
+
+    A list, because pydantic does not accept a configuration for a TypedDict itself.
+
+    json_type: from `FreshetCommand.json_types`
+    """
+    from pydantic import ConfigDict, TypeAdapter
+
+    strict = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    return TypeAdapter(list[json_type], config=strict)
+
+
+def schema_of(json_type: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a document, with the definitions of the documents in it."""
+    schema = adapter_of(json_type).json_schema()
+    document: dict[str, Any] = schema["items"]
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    if (reference := document.get("$ref")) is not None:
+        document = definitions.pop(reference.rpartition("/")[2])
+    return document | ({"$defs": definitions} if definitions else {})
+
+
+class Inspection(ScrapyCommand):
+    """Base class of Scrapy's commands for single pages: `shell`, `fetch`, `view` and `parse`.
+
+    They fetch a page as a spider would, but start no crawl run and leave the database unchanged.
+    URLs that the user types may lead to private addresses, which are refused during a crawl.
+
+    Invalid arguments and failed requests are one-line errors with exit code 1.
+    """
+
+    @property
+    def name(self) -> str:
+        """Return the command's name."""
+        return type(self).__module__.rpartition(".")[2]
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add Scrapy's options, and `-a` for spider arguments if Scrapy has not added it."""
+        super().add_options(parser)
+        if "-a" not in parser._option_string_actions:
+            parser.add_argument(
+                "-a",
+                dest="spargs",
+                action="append",
+                default=[],
+                metavar="NAME=VALUE",
+                help="set spider argument (may be repeated)",
+            )
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Check the spider and its arguments before the crawler starts."""
+        from spiders.wrapper import INSPECTS, WrapperSpider
+
+        super().process_options(args, opts)
+        assert self.settings is not None
+        self.settings.set(INSPECTS, True, priority="cmdline")
+        if not isinstance(opts.spargs, dict):
+            try:
+                opts.spargs = arglist_to_dict(opts.spargs)
+            except ValueError:
+                raise UsageError(INVALID_ARGUMENT, print_help=False) from None
+        try:
+            kind = self.spider_class(args, opts)
+            if issubclass(kind, WrapperSpider):
+                kind.read_wrapper(kind.read_arguments(opts.spargs))
+        except FreshetError as error:
+            complain(self.name, error)
+            sys.exit(1)
+
+    def spider_class(self, args: list[str], opts: argparse.Namespace) -> type[Spider]:
+        """Return the spider that `--spider` names, else the only one that handles the URL.
+
+        If no spider or several handle the URL, it returns Scrapy's default spider. Raises
+        ConfigError for an unknown name or an invalid URL.
+        """
+        assert self.settings is not None
+        if opts.spider:
+            return spider_named(self.settings, opts.spider)
+        if not args or not is_url(args[0]):
+            return DefaultSpider
+        try:
+            request = Request(args[0])
+        except ValueError as error:
+            raise ConfigError(f"{args[0]}: not a valid URL: {error}") from None
+        return spidercls_for_request(get_spider_loader(self.settings), request, DefaultSpider)
+
+    def typed_request(self, spider: Spider, url: str, *, redirect: bool = True) -> Request:
+        """Return the request for a URL that the user typed.
+
+        It has the headers and cookies of the site definition. Responses of any status are accepted.
+
+        redirect: follow redirects
+        """
+        from crawler.fetch.guard import TYPED
+        from crawler.items import Kind, Target
+        from spiders.wrapper import WrapperSpider
+
+        if isinstance(spider, WrapperSpider):
+            request = spider.request(Target(spider.name, url, Kind.ITEM))
+            request = request.replace(callback=None)
+        else:
+            request = Request(url, dont_filter=True)
+        request.meta[TYPED] = url
+        request.meta["handle_httpstatus_list"] = ALL_BUT_REDIRECTS
+        request.meta["handle_httpstatus_all"] = not redirect
+        request.errback = self.failed
+        return request
+
+    def failed(self, failure: Failure) -> None:
+        """Print why the request failed, and set exit code 1."""
+        from spiders.wrapper import failure_text
+
+        request: Request = failure.request  # type: ignore[attr-defined]
+        complain(self.name, f"{request.url}: {failure_text(failure)}")
+        self.exitcode = 1
+
+
+def spider_named(settings: BaseSettings, name: str) -> type[Spider]:
+    """Return the spider class of a name; raises ConfigError with the available names."""
+    loader: Any = get_spider_loader(settings)
+    try:
+        kind: type[Spider] = loader.load(name)
+    except KeyError:
+        names = ", ".join(sorted(loader.list()))
+        raise ConfigError(f"spider not found: {name!r}. Available: {names}") from None
+    return kind

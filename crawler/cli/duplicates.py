@@ -1,8 +1,4 @@
-"""Actions of `scrapy duplicates`: list, kept and rebuild.
-
-`duplicates_check` and `duplicates_explain` have the other actions. They share the functions that
-print posts.
-"""
+"""Actions of `scrapy duplicates`: list, explain, kept and rebuild; `duplicates_check` has check."""
 
 from __future__ import annotations
 
@@ -18,7 +14,9 @@ from bson import ObjectId
 from bson.errors import InvalidId
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 from typing_extensions import TypedDict
 
 from crawler.cli.base import confirm, print_json, with_database
@@ -26,6 +24,15 @@ from crawler.cli.types import positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
+from crawler.reports.comparison import (
+    GAP,
+    LEFT,
+    RIGHT,
+    SAME,
+    Comparison,
+    DiffRow,
+    compare_posts,
+)
 from crawler.storage import leases, search
 from crawler.storage.client import Database
 from crawler.storage.dedup import check_index, queries, rebuild
@@ -35,7 +42,7 @@ from crawler.storage.dedup.queries import Cluster, ClusterMember, ClusterRow, Ov
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.outages import storage_errors
 from crawler.storage.store import opened
-from crawler.utils.terminal import complain, print_line, printable, shortened, stdout
+from crawler.utils.terminal import SafeConsole, complain, print_line, printable, shortened, stdout
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 
@@ -47,6 +54,10 @@ DEFAULT_CLUSTERS, DEFAULT_COPIES = 20, 200
 OFF = "off"
 BUSY = "another scrapy duplicates rebuild is running"
 UNFINISHED = "crawls cannot run until scrapy duplicates rebuild has finished"
+INDENT = 3
+MAX_DIFF_ROWS = 200
+SIDE_STYLES = {LEFT: ("red", ""), RIGHT: ("", "green")}
+SPAN_STYLES = ("bold red", "bold green")
 
 
 class RebuildReport(TypedDict):
@@ -314,3 +325,85 @@ async def _compare_all(
     progress(f"{count(posts, 'post')} compared; storing their clusters")
     await rebuild.settle(db, registry)
     return posts, compared
+
+
+def show_comparison(console: Console, comparison: Comparison) -> None:
+    """Print both posts, their similarity, the verdict, and their texts side by side."""
+    for name, post in (("A", comparison["a"]), ("B", comparison["b"])):
+        heading = f"{name}  {title_of(post['title']) or '(no title)'}"
+        console.print(heading, style="bold", soft_wrap=True)
+        place = printable(post["url"] or post["id"])
+        console.print(" " * INDENT + place, style="cyan", soft_wrap=True)
+        facts = [
+            f"{post['created']:%Y-%m-%d %H:%M}",
+            f"{count(post['characters'], 'character')}, {count(post['words'], 'word')}",
+            f"shingles of {' and '.join(post['shingles'])}" if post["shingles"] else "",
+            f"bands {' and '.join(post['bandings'])}" if post["bandings"] else "",
+            f"{post['boilerplate']:.0%} boilerplate" if post["boilerplate"] else "",
+        ]
+        console.print(Padding("; ".join(filter(None, facts)), (0, 0, 0, INDENT)))
+    console.print()
+    exact, estimated = (
+        [f"{value:.3f} ({name})" for name, value in similarities.items()]
+        for similarities in (comparison["exact"], comparison["datasketch"])
+    )
+    for line in (
+        f"shared bands  {comparison['shared_bands']} of {comparison['of_bands']}",
+        f"similarity    {comparison['similarity']:.3f} estimated by {comparison['scheme']}, "
+        f"threshold {comparison['threshold']:.3g}",
+        f"exact         {', '.join(exact) or 'no shingles'}",
+        f"datasketch    {', '.join(estimated) or 'no shingles'}",
+    ):
+        console.print(line, soft_wrap=True)
+    console.print(printable(comparison["verdict"]), style="bold", soft_wrap=True)
+    console.print()
+    _show_diff(console, comparison["diff"])
+    if comparison["is_long"]:
+        console.print("long texts: only their beginnings are shown side by side", style="dim")
+
+
+def _show_diff(console: Console, rows: list[DiffRow]) -> None:
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(ratio=1, overflow="fold")
+    table.add_column(width=1)
+    table.add_column(ratio=1, overflow="fold")
+    for row in rows[:MAX_DIFF_ROWS]:
+        mark = row["mark"]
+        if mark == GAP:
+            same = Text(f"… {count(row['left_out'], 'equal sentence')}", style="dim")
+            table.add_row(same, "", "")
+            continue
+        sides = []
+        both = ((row["left"], row["left_spans"]), (row["right"], row["right_spans"]))
+        for place, (sentence, spans) in enumerate(both):
+            style = SIDE_STYLES.get(mark, ("", ""))[place]
+            text = Text(sentence, style="dim" if mark == SAME else style)
+            for start, stop in spans:
+                text.stylize(SPAN_STYLES[place], start, stop)
+            sides.append(text)
+        table.add_row(sides[0], mark, sides[1])
+    console.print(table)
+    if (more := len(rows) - MAX_DIFF_ROWS) > 0:
+        console.print(f"and {count(more, 'more row')}. --json shows all")
+
+
+def explain_options(parser: argparse.ArgumentParser) -> None:
+    """Add the two posts and `--spider`."""
+    for name, which in (("A", "first"), ("B", "second")):
+        parser.add_argument(
+            f"url_{name.lower()}", metavar=f"URL_{name}", help=f"URL or id of the {which} post"
+        )
+    parser.add_argument(
+        "--spider", metavar="NAME", help="spider of the posts, if several have the same URL"
+    )
+
+
+def run_explain(config: Config, opts: argparse.Namespace) -> int:
+    """Print the comparison and the verdict."""
+    urls = opts.url_a, opts.url_b
+    comparison = with_database(config, lambda db: compare_posts(db, config, urls, opts.spider))
+    if opts.json:
+        print_json(comparison)
+    else:
+        show_comparison(SafeConsole(), comparison)
+    return 0

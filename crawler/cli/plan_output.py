@@ -16,8 +16,8 @@ from crawler.planning.replan_report import ReplanReport
 from crawler.planning.report import PlanOverview
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import DAY, HOUR, NOT_KNOWN, listed, span
+from schedules.calendar import DAYS
 from schedules.history import DAY_HOURS, Floats
-from schedules.windows import DAYS
 
 BUDGET_SOURCES = {
     "goal": "required by the goal",

@@ -114,7 +114,7 @@ async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) 
     # FastAPI is slow to import, and --help does not need it.
     from crawler.web.app import create_app
     from crawler.web.serving import listen, serve_until_signal, url_of
-    from spiders.page_fetch import fetch_pages, spider_names
+    from spiders.probe import fetch_pages, spider_names
 
     if not options.is_private:
         await _require_users(config, options)

@@ -19,8 +19,8 @@ from pydantic import Field as Key
 from crawler.extract.fields import Field
 from crawler.utils.regex import compiled
 from crawler.utils.urls import BLANKS, canonical, host_of, is_http
+from schedules.calendar import open_hours
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
-from schedules.windows import open_hours
 
 
 def checked_pattern(value: str) -> str:

@@ -46,8 +46,8 @@ from crawler.items import OF_CAPS, Kind, Target
 from crawler.utils.regex import Pattern, PatternMatch, compiled
 from crawler.utils.text import SPIDER_NAME, storable_name
 from crawler.utils.urls import TRACKING_PARAMETERS, canonical, host_of, within
+from schedules.calendar import Week, open_hours
 from schedules.history import DAY_HOURS
-from schedules.windows import Week, open_hours
 
 # Keys of stored items with a fixed meaning; a field must not have such a name.
 RESERVED = frozenset({"url", "outcome", "categories", "at", "duplicate_of", "similarity"})

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 from crawler.frontier.base import IN_DOUBT, Frontier, Tally
-from crawler.frontier.dispatch import Admission, chosen
+from crawler.frontier.run_limits import Admission, chosen
 from crawler.items import Target
 from crawler.storage import targets
 

@@ -21,10 +21,17 @@ from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
 from crawler.frontier.base import IN_DOUBT, Frontier
-from crawler.frontier.budget import Allowance, HostLimits
-from crawler.frontier.lifecycle import Ending, Left, counts_of, prepare, whole
+from crawler.frontier.lifecycle import (
+    Ending,
+    Left,
+    RunWarnings,
+    counts_of,
+    prepare,
+    warnings_of,
+    whole,
+)
 from crawler.frontier.local import LocalFrontier
-from crawler.frontier.run_warnings import RunWarnings, of_run
+from crawler.frontier.run_limits import Allowance, HostLimits
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import cells, plans, runs, sampling_phases, targets
@@ -432,7 +439,7 @@ class Session:
         self.targets_at_end = self.counts["targets"]
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None
-        self.warnings = await of_run(
+        self.warnings = await warnings_of(
             self.db, self.wrapper, self.counts, self.links, self.traps.targets
         )
         for line in self.warnings.lines:

@@ -16,8 +16,8 @@ from scrapy import Request
 
 from crawler.errors import FreshetError, StorageError
 from crawler.frontier.base import IN_DOUBT, Counts, Frontier, Tally
-from crawler.frontier.dispatch import Admission, chosen
 from crawler.frontier.lifecycle import whole
+from crawler.frontier.run_limits import Admission, chosen
 from crawler.frontier.worker import Worker, own_name
 from crawler.items import CELL, Target
 from crawler.storage import recovery, runs, targets

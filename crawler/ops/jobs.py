@@ -19,8 +19,7 @@ from crawler.extract.stored_definition import Definition
 from crawler.storage import sites, targets
 from crawler.storage.client import Database
 from crawler.storage.store import opened
-from spiders.cells import CellsSpider
-from spiders.site import spider_of
+from spiders.site import CellsSpider, spider_of
 from spiders.wrapper import WrapperSpider
 
 # Name of the spider that runs site definition files.

@@ -6,14 +6,15 @@ because the web app evaluates the curve while a slider moves.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
 from crawler.utils.text import amount, rounded_up
-from schedules.curve import Place, place_of, value_at
 
 # A site wins or loses if its freshness changes by at least this much, or, at the same freshness,
 # its age by this share.
@@ -139,7 +140,12 @@ def forecast(curve: BudgetCurve, budget: float) -> BudgetForecast:
         )
     place = place_of(points, budget)
     sites = [_site(site, place) for site in curve["sites"]]
-    sites.sort(key=lambda site: (-abs(_more(site)), site["site"]))
+    sites.sort(
+        key=lambda site: (
+            -abs(site["planned"]["requests_per_day"] - site["current"]["requests_per_day"]),
+            site["site"],
+        )
+    )
     price = curve["price"][min(place.before + 1, len(points) - 1)]
     return {
         "budget_per_day": budget,
@@ -194,11 +200,6 @@ def _site(site: SiteCurve, place: Place) -> SiteForecast:
     }
 
 
-def _more(site: SiteForecast) -> float:
-    """Return how many more requests a day a site gets."""
-    return site["planned"]["requests_per_day"] - site["current"]["requests_per_day"]
-
-
 def verdict_of(current: Standing, planned: Standing) -> Verdict:
     """Return whether copies get fresher or, at the same freshness, younger."""
     fresher = planned["freshness"] - current["freshness"]
@@ -210,3 +211,33 @@ def verdict_of(current: Standing, planned: Standing) -> Verdict:
     if abs(after - before) < MIN_AGE_SHARE * max(before, after):
         return "same"
     return "wins" if after < before else "loses"
+
+
+class Place(NamedTuple):
+    """Hold a place between two points of a curve.
+
+    before: number of the point before the place, or of the last but one
+    share: distance from that point as a share of the distance to the next one, 0 to 1
+    """
+
+    before: int
+    share: float
+
+
+def place_of(points: Sequence[float], x: float) -> Place:
+    """Return the place of x among ascending points; the first or last one if x is outside."""
+    if len(points) < 2:
+        return Place(0, 0.0)
+    before = min(max(bisect_right(points, x) - 1, 0), len(points) - 2)
+    length = points[before + 1] - points[before]
+    share = (x - points[before]) / length if length > 0 else 1.0
+    return Place(before, min(max(share, 0.0), 1.0))
+
+
+def value_at(values: Sequence[float], place: Place) -> float:
+    """Return the value at a place, linear between the two points. values: one for each point."""
+    here = values[place.before]
+    if not place.share:
+        return here
+    there = values[place.before + 1]
+    return here + (there - here) * place.share

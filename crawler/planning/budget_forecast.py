@@ -10,7 +10,6 @@ import numpy as np
 
 from crawler.config import Config
 from crawler.planning.budget_curve import BudgetCurve, SiteCurve, Standing
-from crawler.planning.budget_moves import BudgetPreview, Move, SiteMoves
 from crawler.planning.options import (
     BALANCED,
     OBJECTIVES,
@@ -22,7 +21,7 @@ from crawler.planning.options import (
 )
 from crawler.planning.population import Gathered
 from crawler.planning.replan import Replan, Say, effect_of, gathered_of, hours_of, replan_parts
-from crawler.planning.replan_report import ReplanReport
+from crawler.planning.replan_report import BudgetPreview, Move, ReplanReport, SiteMoves
 from crawler.storage import plans, targets
 from crawler.storage.client import Database
 from crawler.utils.time import Clock

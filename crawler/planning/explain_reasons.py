@@ -18,10 +18,10 @@ from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
 from crawler.utils.text import HOUR, amount, count, period, span
 from schedules.allocation import policies
+from schedules.calendar import DAYS, day_names, describe
 from schedules.history import DAY_HOURS
 from schedules.intervals import AFTER_CHANGE, AFTER_NONE
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
-from schedules.windows import DAYS, day_names, describe
 
 Words = list[list[str]]
 

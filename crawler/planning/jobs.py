@@ -1,9 +1,11 @@
-"""Run one planning job in this process: `python -m crawler.planning.jobs`.
+"""Order a planning job, and run it: `python -m crawler.planning.jobs`.
 
 The web app starts a subprocess for each job, so that compiled loops do not slow it down and their
 memory is returned. The first line of standard input is the order as JSON. Each line of standard
 output is JSON: `progress` with a text, and at the end `result`, or `error` with `busy`. When
 standard input ends, the app has gone, and the process exits.
+
+The web app imports this module for its orders, so NumPy and Numba are imported only to run a job.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel
 
 from crawler.config import Config
 from crawler.errors import Busy, FreshetError
-from crawler.planning.job_orders import APPLY, CURVE, PREVIEW, SIMULATE, JobOrder
 from crawler.storage import leases
 from crawler.storage.store import opened
 
@@ -29,6 +32,34 @@ CHANGED = "the plan has changed since the dry run. Make the dry run again."
 NICENESS = 5
 
 Say = Callable[[str], None]
+Kind = Literal["curve", "preview", "apply", "simulate"]
+CURVE: Kind = "curve"
+PREVIEW: Kind = "preview"
+APPLY: Kind = "apply"
+SIMULATE: Kind = "simulate"
+# The policies for pages, as `options.POLICIES`.
+Policy = Literal[
+    "optimal", "groups", "groups6", "uniform", "sqrt", "freshness", "harmonic", "age", "adaptive"
+]
+POLICY_NAMES: tuple[Policy, ...] = get_args(Policy)
+
+
+class JobOrder(BaseModel):
+    """The order of a job.
+
+    config:    settings of the app
+    budget:    requests a day; None for curves, and in simulations for the current budget
+    objective: None: the objective in the settings
+    policies:  of a simulation; empty: the default
+    plans:     to apply: ids of the plans in effect at the dry run
+    """
+
+    kind: Kind
+    config: dict[str, Any]
+    budget: float | None = None
+    objective: str | None = None
+    policies: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
 
 
 def main() -> int:
@@ -38,17 +69,15 @@ def main() -> int:
     threading.Thread(target=_exit_with_the_app, daemon=True).start()
     os.nice(NICENESS)
     try:
-        _send({"result": _run(config, order)})
+        if order.kind == SIMULATE:
+            result = simulated(config, order, _say)
+        else:
+            result = asyncio.run(_planned(config, order))
+        _send({"result": result})
     except FreshetError as error:
         _send({"error": str(error), "busy": isinstance(error, Busy)})
         return 1
     return 0
-
-
-def _run(config: Config, order: JobOrder) -> Any:
-    if order.kind == SIMULATE:
-        return simulated(config, order, _say)
-    return asyncio.run(_planned(config, order))
 
 
 async def _planned(config: Config, order: JobOrder) -> Any:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from crawler.errors import ConfigError
 from crawler.utils.files import atomic_replace
 from crawler.utils.text import NOT_KNOWN
+from schedules.calendar import DAYS
 from schedules.history import DAY_HOURS, Floats
-from schedules.windows import DAYS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

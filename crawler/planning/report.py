@@ -15,9 +15,9 @@ from crawler.storage import plans, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
+from schedules.calendar import DAYS
 from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS
-from schedules.windows import DAYS
 
 # Maximum number of distinct hours with a table column each.
 MAX_COLUMNS = 8

@@ -20,7 +20,7 @@ from crawler.extract.site_definition import read_toml
 from crawler.planning.plots import GREY, LINE_STYLES, side_by_side
 from crawler.planning.simulation import Outcome, Simulation, chosen_policies, finite, table, text
 from crawler.utils.text import amount, count
-from schedules.dispatch.dispatch import FLOOR_SHARE, POLICIES, equal_ratio, jain
+from schedules.dispatch import FLOOR_SHARE, POLICIES, equal_ratio, jain
 from schedules.evaluation.overload import HOUR_SECONDS, Cells, Course, Played, play
 from schedules.history import Floats, Ints
 

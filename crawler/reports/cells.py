@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from crawler.storage.client import Document
-from schedules.dispatch.dispatch import expected_ratio, load_of
+from schedules.dispatch import expected_ratio, load_of
 
 DAY_SECONDS = 86_400.0
 PLANNED = "planned"

@@ -13,7 +13,7 @@ import numpy as np
 from crawler.storage import stats
 from crawler.storage.client import Database
 from crawler.storage.stats import Sample
-from schedules.dispatch.freshness import Rates, age_hours, freshness
+from schedules.freshness import Rates, age_hours, freshness
 from schedules.history import Flags, Floats
 from schedules.schedule import WEEK_DAYS
 

@@ -19,7 +19,7 @@ from crawler.storage.histories import NameColumn, NumberColumn, TextColumn, Text
 from crawler.storage.plans import IN_EFFECT
 from crawler.storage.runs import held_hosts
 from crawler.storage.targets import watched
-from schedules.dispatch.dispatch import Waiting
+from schedules.dispatch import Waiting
 from schedules.schedule import WEEK_HOURS
 
 BATCH = 10_000

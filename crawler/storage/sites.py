@@ -20,7 +20,7 @@ from crawler.errors import ConfigError
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import MAX_CHARACTERS, Definition
 from crawler.storage.client import Database, Document
-from schedules.windows import Week, open_hours
+from schedules.calendar import Week, open_hours
 
 logger = logging.getLogger(__name__)
 

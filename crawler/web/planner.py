@@ -27,8 +27,8 @@ import crawler
 from crawler.config import Config
 from crawler.errors import Busy
 from crawler.planning.budget_curve import BudgetCurve
-from crawler.planning.budget_moves import BudgetPreview
-from crawler.planning.job_orders import APPLY, CURVE, PREVIEW, SIMULATE, JobOrder, Kind
+from crawler.planning.jobs import APPLY, CURVE, PREVIEW, SIMULATE, JobOrder, Kind
+from crawler.planning.replan_report import BudgetPreview
 from crawler.utils.process import end_tasks
 
 logger = logging.getLogger(__name__)

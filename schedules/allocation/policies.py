@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.allocation.outlook import Draft, outlook
+from schedules.calendar import day_names
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate
 from schedules.history import DAY_HOURS, Flags, Floats, Histories
@@ -28,7 +29,6 @@ from schedules.schedule import (
     chosen_of,
 )
 from schedules.terms import GROUPED, RULE, Terms, least_visits, visits_per_week
-from schedules.windows import day_names
 
 Codes = NDArray[np.uint8]
 

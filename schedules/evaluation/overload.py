@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules.dispatch.dispatch import (
+from schedules.dispatch import (
     Capacity,
     Due,
     dispatch,

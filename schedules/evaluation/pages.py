@@ -11,7 +11,7 @@ import numpy as np
 
 from schedules.allocation.plan import Terms, plan
 from schedules.calendar import next_visits
-from schedules.dispatch.dispatch import Capacity, Waiting, dispatch, room
+from schedules.dispatch import Capacity, Waiting, dispatch, room
 from schedules.evaluation.world import (
     Span,
     World,

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.planning.budget_curve import BudgetCurve, forecast
-from crawler.planning.job_orders import CURVE, JobOrder
+from crawler.planning.jobs import CURVE, JobOrder
 from crawler.storage.embedded import EmbeddedServer
 from tests.bench.planned import NOW, insert
 

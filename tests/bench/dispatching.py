@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from schedules.dispatch.dispatch import POLICIES, Capacity, Waiting, dispatch
+from schedules.dispatch import POLICIES, Capacity, Waiting, dispatch
 
 TARGETS, HOSTS, ROUNDS = 1_000_000, 20_000, 3
 MAX_SECONDS, MAX_MB = 2.0, 1000

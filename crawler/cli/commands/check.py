@@ -14,7 +14,7 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
-from crawler.cli.inspection import spider_named
+from crawler.cli.base import spider_named
 from crawler.errors import FreshetError
 from crawler.utils.terminal import complain, print_line
 

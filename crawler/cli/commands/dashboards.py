@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes
+from typing_extensions import TypedDict
+
+from crawler.cli.base import (
+    Action,
+    ActionsCommand,
+    Functions,
+    JsonTypes,
+    print_json,
+    with_database,
+)
+from crawler.config import Config
+from crawler.utils.terminal import complain, print_line
+from crawler.utils.time import Clock
+
+
+class BuildReport(TypedDict):
+    """Result of a build."""
+
+    pages: dict[str, str]
+    """Result by page: `written`, `unchanged`, `failed` or `removed`."""
+    out: str
+    """Output folder."""
 
 
 class Command(ActionsCommand):
@@ -24,13 +46,34 @@ class Command(ActionsCommand):
         return "Build dashboards made of cells"
 
     def functions(self, action: str) -> Functions:
-        """Import and return the functions of an action."""
-        from crawler.cli import dashboards
+        """Return the functions of an action."""
+        from crawler.web.dashboards.sources import add_places
 
-        return dashboards.build_options, dashboards.run_build
+        return add_places, run_build
 
     def json_types(self) -> JsonTypes:
         """Return the type of the result."""
-        from crawler.cli.dashboards import BuildReport
-
         return {"scrapy dashboards build TEMPLATES --json": BuildReport}
+
+
+def run_build(config: Config, opts: argparse.Namespace) -> int:
+    """Build the dashboards once; return 1 if one of them failed. Raises FreshetError."""
+    # Jinja is slow to import, and --help does not need it.
+    from crawler.storage import cells
+    from crawler.web.dashboards import sources
+    from crawler.web.dashboards.build import build
+    from crawler.web.dashboards.render import Cells
+
+    folders = sources.places(opts.templates, sources.output_folder(config, opts.out))
+    templates = sources.find(folders.templates)
+    rows = with_database(config, cells.read)
+    now = Clock(config.clock_offset_hours).now()
+    done = build(Cells(rows, now), templates, folders.out)
+    for problem in done.problems.values():
+        complain("dashboards", problem)
+    if opts.json:
+        report: BuildReport = {"pages": done.pages, "out": str(folders.out)}
+        print_json(report)
+    else:
+        print_line(f"{done} -> {folders.out}")
+    return 1 if done.problems else 0

@@ -42,10 +42,6 @@ class Command(ActionsCommand):
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""
-        if action == "explain":
-            from crawler.cli import duplicates_explain
-
-            return duplicates_explain.add_options, duplicates_explain.run
         if action == "check":
             from crawler.cli import duplicates_check
 
@@ -54,6 +50,7 @@ class Command(ActionsCommand):
 
         functions: Mapping[str, Functions] = {
             "list": (duplicates.list_options, duplicates.run_list),
+            "explain": (duplicates.explain_options, duplicates.run_explain),
             "kept": (duplicates.kept_options, duplicates.run_kept),
             "rebuild": (duplicates.rebuild_options, duplicates.run_rebuild),
         }

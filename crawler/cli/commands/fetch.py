@@ -14,7 +14,7 @@ from scrapy.commands import fetch
 from scrapy.exceptions import UsageError
 from w3lib.url import is_url
 
-from crawler.cli.inspection import Inspection
+from crawler.cli.base import Inspection
 
 
 class Command(Inspection, fetch.Command):

@@ -16,7 +16,7 @@ from scrapy.exceptions import ScrapyDeprecationWarning, UsageError
 from scrapy.utils.spider import DefaultSpider
 from w3lib.url import is_url
 
-from crawler.cli.inspection import Inspection
+from crawler.cli.base import Inspection
 from crawler.errors import ConfigError
 from crawler.utils.terminal import complain
 

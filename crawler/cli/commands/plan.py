@@ -149,8 +149,8 @@ async def _draw(db: Database, config: Config, report: PlanOverview, path: Path) 
 
     from crawler.planning import plots
     from crawler.planning.replan import changes_by_hour, gathered_of
+    from schedules.calendar import DAYS
     from schedules.estimation.estimate import estimate
-    from schedules.windows import DAYS
 
     spiders, totals = report["spiders"], report["totals"]
     now = Clock(config.clock_offset_hours).now()

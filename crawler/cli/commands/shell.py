@@ -14,7 +14,7 @@ from scrapy.shell import Shell
 from scrapy.utils.url import guess_scheme
 from w3lib.url import any_to_uri
 
-from crawler.cli.inspection import Inspection
+from crawler.cli.base import Inspection
 
 
 class Command(Inspection, shell.Command):

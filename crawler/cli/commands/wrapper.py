@@ -59,7 +59,7 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Load the definition, fetch the URLs, and print the extracted data and problems."""
-        from crawler.frontier.run_warnings import never_found
+        from crawler.frontier.lifecycle import never_found
 
         if args[0] != "check":
             raise UsageError(f"unknown action {args[0]!r}. Available: check", print_help=False)

@@ -19,7 +19,7 @@ from crawler.planning.budget_curve import (
     sample_points,
     usual_budget,
 )
-from crawler.planning.job_orders import APPLY, POLICY_NAMES, PREVIEW, SIMULATE, Kind, Policy
+from crawler.planning.jobs import APPLY, POLICY_NAMES, PREVIEW, SIMULATE, Kind, Policy
 from crawler.utils.text import rounded_up
 from crawler.utils.time import per_day
 from crawler.web.auth import EditorDep, UserDep

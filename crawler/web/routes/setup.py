@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import HTMLResponse, Response
 
 from crawler.errors import Busy, ConfigError, FreshetError, first_problem
-from crawler.extract.definition_toml import edited_toml, toml_of
 from crawler.extract.fields import FieldType
 from crawler.extract.site_definition import PAGE_VALUES
 from crawler.reports import site_setup
@@ -26,7 +25,7 @@ from crawler.reports.site_setup import (
     Matches,
 )
 from crawler.storage import definitions
-from crawler.storage.definitions import Editable
+from crawler.storage.definitions import Editable, edited_toml, toml_of
 from crawler.storage.store import Store
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep

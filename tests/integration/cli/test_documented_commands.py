@@ -52,7 +52,7 @@ NOT_RUN = (
 SETTINGS = """
 from crawler.settings import *
 
-SPIDER_MODULES = ["sites", "spiders.site", "spiders.feeds", "spiders.cells"]
+SPIDER_MODULES = ["sites", "spiders.site", "spiders.feeds", "spiders.site"]
 AUTOTHROTTLE_ENABLED = False
 """
 # Search terms used in the documentation.

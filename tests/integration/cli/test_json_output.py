@@ -17,8 +17,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.utils.misc import walk_modules_iter
 from scrapy.utils.project import get_project_settings
 
-from crawler.cli.base import ActionsCommand, FreshetCommand
-from crawler.cli.json_schemas import adapter_of, schema_of
+from crawler.cli.base import ActionsCommand, FreshetCommand, adapter_of, schema_of
 from crawler.storage.accounts import tokens, users
 from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.client import Database

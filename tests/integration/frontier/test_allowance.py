@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crawler.extract.site_definition import Wrapper
-from crawler.frontier.budget import Allowance
+from crawler.frontier.run_limits import Allowance
 from crawler.storage.client import Database
 from crawler.storage.outages import MongoRetry
 from crawler.utils.time import Clock

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schedules.dispatch.dispatch import POLICIES
+from schedules.dispatch import POLICIES
 from tests.integration.harness import Freshet
 from tests.integration.inside import run
 

@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from crawler.config import Config
-from crawler.extract.definition_toml import edited_toml, toml_of
 from crawler.extract.site_definition import Wrapper
 from crawler.storage import sites
+from crawler.storage.definitions import edited_toml, toml_of
 from crawler.storage.store import opened
 from crawler.web.options import WebOptions
 from crawler.web.site_pages import SitePages
-from spiders.page_fetch import fetch_pages
+from spiders.probe import fetch_pages
 from tests.integration.harness import Db
 from tests.integration.web.browser import NOW, Browser, browsers_of
 from tests.site.running import RunningFolder

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import gamma
 
-from schedules.dispatch.freshness import Rates, age_hours, freshness
+from schedules.freshness import Rates, age_hours, freshness
 from schedules.history import Floats
 
 shapes = st.floats(1, 50)

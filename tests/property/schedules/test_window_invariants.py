@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from schedules.windows import describe, open_hours
+from schedules.calendar import describe, open_hours
 
 HOURS = arrays(bool, 168)
 WHOLE_DAYS = arrays(bool, 7).map(lambda days: np.repeat(days, 24))

@@ -14,7 +14,7 @@ from crawler.dedup.scheme import NAMES
 from crawler.errors import ConfigError
 from crawler.planning.options import OBJECTIVES
 from crawler.storage.embedded import default_cache_gb
-from schedules.dispatch.dispatch import POLICIES as DISPATCH_POLICIES
+from schedules.dispatch import POLICIES as DISPATCH_POLICIES
 from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 from schedules.terms import POLICIES

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler.frontier.budget import HostLimits
+from crawler.frontier.run_limits import HostLimits
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from crawler.frontier.run_warnings import never_found, no_match, nothing
+from crawler.frontier.lifecycle import never_found, no_items, no_match
 from crawler.items import LinkCounts
 from tests.unit.pages import SITE, wrapper
 
@@ -42,10 +42,10 @@ def test_a_page_without_any_link() -> None:
 
 def test_why_a_run_found_nothing() -> None:
     failed = {"visits": 3, "error": 2.0, "gone": 1}
-    assert nothing(failed) == "no items found: 3 pages fetched, none read (2 failed, 1 gone)"
+    assert no_items(failed) == "no items found: 3 pages fetched, none read (2 failed, 1 gone)"
     items = {"visits": 41, "error": 40, "new": 1, "item pages": 40}
-    assert nothing(items) == "no items found: 40 item pages fetched, none read (40 failed)"
-    assert nothing({"visits": 1, "new": 1}) == "no items found on 1 page"
+    assert no_items(items) == "no items found: 40 item pages fetched, none read (40 failed)"
+    assert no_items({"visits": 1, "new": 1}) == "no items found on 1 page"
 
 
 def test_a_field_is_named_with_its_selector() -> None:

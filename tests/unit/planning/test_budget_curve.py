@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crawler.errors import ConfigError
 from crawler.planning.budget_curve import (
@@ -13,11 +15,13 @@ from crawler.planning.budget_curve import (
     Objective,
     Standing,
     forecast,
+    place_of,
     sample_points,
     usual_budget,
+    value_at,
     verdict_of,
 )
-from crawler.planning.job_orders import POLICY_NAMES
+from crawler.planning.jobs import POLICY_NAMES
 from crawler.planning.options import OBJECTIVES
 from schedules.terms import POLICIES
 
@@ -97,3 +101,14 @@ def test_verdicts(
 def test_names_are_those_of_the_planner() -> None:
     assert get_args(Objective) == tuple(OBJECTIVES)
     assert POLICY_NAMES == POLICIES
+
+
+@given(
+    st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20, unique=True).map(sorted),
+    st.floats(0, 2e6),
+)
+def test_a_place_is_between_its_neighbors(points: list[float], x: float) -> None:
+    place = place_of(points, x)
+    assert 0 <= place.share <= 1
+    inside = min(max(x, points[0]), points[-1])
+    assert value_at(points, place) == pytest.approx(inside, rel=1e-9)

@@ -1,4 +1,4 @@
-"""The demand of sites at a grid of prices, and places between the points of a curve."""
+"""The demand of sites at a grid of prices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schedules.allocation.demand import demand, price_grid, sampled_by_site
 from schedules.allocation.plan import Plan, plan
-from schedules.curve import place_of, value_at
 from schedules.estimation.estimate import estimate
 from schedules.history import Histories
 from schedules.population import Population
@@ -109,14 +106,3 @@ def test_the_order_of_targets_does_not_change_the_sample() -> None:
     rows, _ = sampled_by_site(key, site, 500, 10)
     again, _ = sampled_by_site(key[order], site[order], 500, 10)
     assert set(key[rows].tolist()) == set(key[order][again].tolist())
-
-
-@given(
-    st.lists(st.floats(0.1, 1e6), min_size=1, max_size=20, unique=True).map(sorted),
-    st.floats(0, 2e6),
-)
-def test_a_place_is_between_its_neighbors(points: list[float], x: float) -> None:
-    place = place_of(points, x)
-    assert 0 <= place.share <= 1
-    inside = min(max(x, points[0]), points[-1])
-    assert value_at(points, place) == pytest.approx(inside, rel=1e-9)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.config import Config
-from schedules.dispatch.dispatch import POLICIES, Capacity, Due, dispatch, least, room
+from schedules.dispatch import POLICIES, Capacity, Due, dispatch, least, room
 
 HOUR = 3600.0
 

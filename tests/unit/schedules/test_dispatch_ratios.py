@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules.dispatch.dispatch import equal_ratio, expected_ratio, gain_of_visit, jain, load_of
+from schedules.dispatch import equal_ratio, expected_ratio, gain_of_visit, jain, load_of
 
 positive = st.floats(0.01, 1000)
 cells = st.lists(st.tuples(positive, positive), min_size=1, max_size=20)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schedules.dispatch.dispatch import FLOOR_SHARE, POLICIES, equal_ratio
+from schedules.dispatch import FLOOR_SHARE, POLICIES, equal_ratio
 from schedules.evaluation.overload import Cells, Course, Played, play
 from schedules.history import Times
 

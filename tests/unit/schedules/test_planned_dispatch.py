@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schedules.dispatch.dispatch import Waiting
+from schedules.dispatch import Waiting
 
 NAN = np.nan
 

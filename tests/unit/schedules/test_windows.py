@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedules.windows import DAYS, describe, open_hours
+from schedules.calendar import DAYS, describe, open_hours
 
 
 def written(windows: list[str], blackout: tuple[str, ...] = ()) -> str:

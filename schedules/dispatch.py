@@ -1,4 +1,9 @@
-"""Decide which due targets go first, and which have to wait, when capacity is short."""
+"""Decide which due targets go first, and which have to wait, when capacity is short.
+
+Targets are ordered by the expected refresh ratio of Ha et al. (2002, equations 2 to 6), by the
+baselines of that paper, or by value with a minimum for each target. Dispatch never changes the
+times of a plan.
+"""
 
 from __future__ import annotations
 

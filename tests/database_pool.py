@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,8 @@ class DatabasePool:
         self._base = uri.rpartition("/")[0]
         self._client: pymongo.MongoClient[Row] = pymongo.MongoClient(uri)
         self._free: deque[str] = deque()
-        self._prepared: Row = {}
+        self._prepared: dict[str, Row] = {}
+        self._meta: list[Row] = []
 
     def close(self) -> None:
         """Close the connection."""
@@ -77,26 +78,57 @@ class DatabasePool:
     def _create(self) -> str:
         name = f"t{uuid.uuid4().hex}"
         on(f"{self._base}/{name}", prepare)
-        self._prepared = self._prepared or _structure(self._client[name])
+        if not self._prepared:
+            self._prepared = self._structure(name)
+            self._meta = list(self._client[name].meta.find())
         return name
 
     def _reset(self, db: Db) -> bool:
-        """Delete all documents; return false if the database cannot be as a prepared one."""
-        if _structure(db) != self._prepared:
+        """Empty a database; return false if it cannot be as a prepared one."""
+        structure = self._structure(db.name)
+        if structure.pop("system.profile", None):
+            db.command("profile", 0)
+            db.drop_collection("system.profile")
+        for name in structure.keys() & self._prepared.keys():
+            indexes = structure[name]["indexes"]
+            for index in indexes.keys() - self._prepared[name]["indexes"].keys():
+                db[name].drop_index(index)
+                del indexes[index]
+        if structure != self._prepared:
             return False
-        names = self._prepared.keys() - {"meta", "views"}
-        if sum(db[name].estimated_document_count() for name in names) > MAX_DOCUMENTS:
+        counts = _counts(db, self._prepared)
+        if sum(counts.values()) > MAX_DOCUMENTS:
             return False
-        for name in names:
-            db[name].delete_many({})
+        for name, count in counts.items():
+            if count:
+                db[name].delete_many({})
+        db.meta.insert_many(self._meta)
         return True
 
+    def _structure(self, name: str) -> dict[str, Row]:
+        """Return the type, options and indexes of each collection and view."""
+        pipeline = [
+            {"$listCatalog": {}},
+            {"$match": {"db": name}},
+            {"$project": {"name": 1, "type": 1, "md.options": 1, "md.indexes.spec": 1}},
+        ]
+        structure = {}
+        for entry in self._client.admin.aggregate(pipeline):
+            described = entry.get("md", {})
+            options = described.get("options", {})
+            options.pop("uuid", None)
+            specs = [index["spec"] for index in described.get("indexes", ())]
+            structure[entry["name"]] = {
+                "type": entry["type"],
+                "options": options,
+                "indexes": {spec["name"]: spec for spec in specs},
+            }
+        return structure
 
-def _structure(db: Db) -> Row:
-    """Return the options and indexes of all collections, and the data version."""
-    structure: Row = {"views": list(db.list_collections(filter={"type": "view"}))}
-    structure |= {
-        collection["name"]: (collection["options"], db[collection["name"]].index_information())
-        for collection in db.list_collections(filter={"type": "collection"})
-    }
-    return structure | {"meta": list(db.meta.find())}
+
+def _counts(db: Db, names: Iterable[str]) -> dict[str, int]:
+    """Count the documents of all collections in one command."""
+    count = [{"$collStats": {"count": {}}}]
+    parts = [{"$unionWith": {"coll": name, "pipeline": count}} for name in names]
+    rows = db.aggregate([{"$documents": []}, *parts])
+    return {row["ns"].partition(".")[2]: row["count"] for row in rows}

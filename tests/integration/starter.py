@@ -74,6 +74,7 @@ ENDING = Ending()
 
 def load() -> None:
     """Import the modules that most processes need, without starting threads before the fork."""
+    gc.disable()  # nearly all objects of the imports stay
     for name in [*BY_NAME, *modules(*OUR_PACKAGES)]:
         importlib.import_module(name)
     for name in modules(*PACKAGES):
@@ -85,6 +86,7 @@ def load() -> None:
     njit(lambda: None)()  # the first use loads the larger half of numba
     assert "twisted.internet.reactor" not in sys.modules, "processes would share a reactor"
     gc.freeze()  # else garbage collection in the forked processes would copy all of this memory
+    gc.enable()
 
 
 def modules(*packages: str) -> Iterator[str]:

@@ -299,7 +299,7 @@ async def unmute(request: Request, user: OwnDep, store: StoreDep) -> Response:
     form = await Form.read(request)
     await readers.update(store.db, user.name, lambda reader: reader.unmute(form["pattern"]))
     request.state.audit = f"unmuted {form['pattern']}"
-    return redirect_to(request, path_to(request, "changes.settings"))
+    return redirect_to(request, form["back"] or path_to(request, "changes.settings"))
 
 
 class Since(BaseModel):

@@ -25,7 +25,7 @@ from crawler.storage.client import Document
 from crawler.web import target_charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
-from crawler.web.pages import not_found, page, path_to
+from crawler.web.pages import not_found, page, path_to, redirect_to
 from crawler.web.sandboxes import Subprocesses
 
 router = APIRouter()
@@ -256,9 +256,10 @@ async def mute(request: Request, store: StoreDep, found: TargetDep, now: NowDep)
 
 @router.post("/targets/{target_id}/unmute", name="targets.unmute")
 async def unmute(request: Request, store: StoreDep, found: TargetDep, now: NowDep) -> Response:
-    """Let the target be visited again."""
+    """Let the target be visited again; return to the list with the button, if it has one."""
     await target_settings.unmute(store.db, found["_id"], now)
-    return _done(request, found, "unmute")
+    form = await Form.read(request)
+    return redirect_to(request, form["back"]) if form["back"] else _done(request, found, "unmute")
 
 
 @router.post("/targets/{target_id}/limits", name="targets.limits")

@@ -323,9 +323,9 @@ def _redirect(request: Request, route: str, target_id: str, **query: str) -> Res
 
 
 async def _recheck(store: StoreDep, found: Document, now: datetime) -> None:
-    if not await target_settings.make_due(store.db, found["_id"], now):
-        reason = "it is muted. Unmute it" if "muted_at" in found else "its cell is not defined"
+    if reason := target.refusal_to_recheck(found):
         raise HTTPException(409, f"This target cannot be visited: {reason}")
+    await target_settings.make_due(store.db, found["_id"], now)
 
 
 # JSON

@@ -200,17 +200,20 @@ def past(fetched: Fetched, collected: Collected) -> History:
     new = [post for _, post in collected.new]
     if before is None:
         return first_past(new, at)
-    if at <= before.until:
+    if at < before.until or (at == before.until and not new):
         return before
+    # A fetch within the minute of the last one, such as after a push, may find posts, too.
+    after = min(before.until, at - 1)
     records = []
     for post in new:
         dated = _minutes(post.published) if post.published else 0
         # 0 for an implausible date.
-        records.append((before.until, at, dated if before.until <= dated <= at else 0))
+        records.append((after, at, dated if after <= dated <= at else 0))
     oldest = _oldest(new)
-    by = min(at, max(before.until, _minutes(oldest))) if oldest else at
-    gone = [(before.until, by, 0)] * round(collected.missed_posts)
-    return before.extended(at, gone + sorted(records, key=lambda record: record[2]))
+    by = min(at, max(after, _minutes(oldest))) if oldest else at
+    gone = [(after, by, 0)] * round(collected.missed_posts)
+    records = gone + sorted(records, key=lambda record: record[2])
+    return before.from_before(at).extended(at, records)
 
 
 def first_past(posts: Iterable[Post], at: int) -> History:

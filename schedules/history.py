@@ -9,7 +9,7 @@ the next visit that saw the page.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -75,12 +75,23 @@ class History:
     def seen(self, at: int, *, changed: bool, said: int = 0) -> History:
         """Return the history after one more observation.
 
-        An observation that is not later than the previous one is ignored.
+        Changes found within one minute count as one. An observation before the last one is ignored.
         """
-        if at <= self.until:
+        if at > self.until:
+            return self.extended(at, [(self.until, at, said)] if changed else [])
+        if at < self.until or not changed or self._last_change == at:
             return self
-        records = [(self.until, at, said)] if changed else []
-        return self.extended(at, records)
+        return self.from_before(at).extended(at, [(at - 1, at, said)])
+
+    def from_before(self, at: int) -> History:
+        """Return the history with an observed period that starts before the minute `at`."""
+        return replace(self, since=min(self.since, at - 1))
+
+    @property
+    def _last_change(self) -> int | None:
+        """Return the time of the observation that found the last change."""
+        last = np.frombuffer(self.changes[-CHANGE.itemsize :], CHANGE)
+        return int(last["by"][0]) if len(last) else None
 
     def extended(self, until: int, records: Sequence[tuple[int, int, int]]) -> History:
         """Return the history extended to a later observation.

@@ -28,7 +28,7 @@ class ObservedHistory(TypedDict):
     observations: int
     """Number of visits that saw the page."""
     changes: int
-    """Number of changes found, at most the newest 512."""
+    """Number of changes found, at most the newest 512. Those within one minute count as one."""
     last_change: LastChange | None
     """The last change; null before the first."""
     dates_believed: bool

@@ -14,7 +14,7 @@ from crawler.planning.replan_report import DailyTotals
 from crawler.storage import plans, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
-from crawler.utils.text import is_known
+from crawler.utils.text import is_known, moment
 from schedules.calendar import DAYS
 from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS
@@ -254,11 +254,14 @@ def columns(week: Floats) -> tuple[list[str], Floats]:
 
 
 async def current_plans(db: Database, spiders: list[str], now: datetime) -> PlanOverview:
-    """Return an overview of the current plans of some spiders. Raises ConfigError without any."""
+    """Return an overview of the current plans of some spiders.
+
+    Raises ConfigError if there are none, or if all of them begin after `now`.
+    """
     latest = [await plans.latest(db, name, now) for name in spiders]
     documents = list({str(plan["_id"]): plan for plan in latest if plan is not None}.values())
     if not documents:
-        raise ConfigError("no plan yet. Run scrapy replan first")
+        raise await _no_plan(db, spiders, now)
     rows = await plans.groups(db, spiders)
     even = await plans.even(db, spiders)
     week = requests(await plans.slots(db, spiders), even)
@@ -286,6 +289,17 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
         "pages": await _planned_targets(db, spiders) if count <= MAX_LISTED else None,
         "calendar": None,
     }
+
+
+async def _no_plan(db: Database, spiders: list[str], now: datetime) -> ConfigError:
+    """Return the error for spiders without a current plan."""
+    later = await plans.earliest_after(db, spiders, now)
+    if later is None:
+        return ConfigError("no plan yet. Run scrapy replan first")
+    return ConfigError(
+        f"no current plan: scrapy replan ran with a clock that was ahead, so its plan begins at "
+        f"{moment(later['at'], now)}. Run scrapy replan again to plan from now on"
+    )
 
 
 def _summary_of(plan: Document) -> PlanSummary:

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from crawler.storage.client import Document
@@ -26,6 +27,8 @@ MAX_KEPT = 4000
 # Edits with fewer words resemble too many others: they fold only if they are identical.
 MIN_WORDS = 20
 MIN_SIMILARITY = 0.8
+# Earlier edits that one edit is compared with.
+MAX_CANDIDATES = 50
 # Characters of a field that are compared word by word for display, in about 50 ms.
 MAX_COMPARED = 100_000
 # Pairs of words that the comparison of a page may compare.
@@ -141,7 +144,7 @@ def similar_edits(differences: Sequence[Difference | None]) -> list[int]:
             continue
         bands = sketch.bands.tolist()
         candidates = dict.fromkeys(owner for band in bands for owner in owners.get(band, ()))
-        for owner in candidates:
+        for owner in islice(candidates, MAX_CANDIDATES):
             if (
                 differences[owner].fields == each.fields  # type: ignore[union-attr]
                 and sketch.similarity(sketches[owner]) >= MIN_SIMILARITY

@@ -1,8 +1,9 @@
 """The inbox of the web app: pages that changed since a reader last looked, newest first.
 
-A page of the inbox begins at an event of the change log and reads a bounded number of events from
-there. A web page is listed at its newest event, with its net difference over all unread events.
-Entries with the same edit are folded into one, within a page of the inbox.
+The unread events are read in windows of bounded size, newest first. A web page is listed at its
+newest event, with its net difference over all unread events. All entries of a window with the same
+edit, or nearly the same, are folded into one. A page of the inbox is a part of a window: each page
+reads the window again, so nothing is kept between requests.
 """
 
 from __future__ import annotations
@@ -10,84 +11,32 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
-from typing_extensions import TypedDict
+from bson import ObjectId
 
-from crawler.items import Outcome
-from crawler.reports.changes import posts_summary, summary_of
-from crawler.reports.differences import Difference, difference_of, similar_edits
-from crawler.storage import change_events, visits
+from crawler.reports.differences import similar_edits
+from crawler.reports.inbox_entries import ChangedPage, Entry, changed_page, entry_of
+from crawler.reports.net_changes import (
+    ChangeKind,
+    FoldKey,
+    NetChange,
+    contents_of,
+    net_changes,
+)
+from crawler.storage import change_events
 from crawler.storage.accounts.readers import Reader
-from crawler.storage.change_events import FIRST_ID, NEVER_SEEN, PageState
+from crawler.storage.change_events import FIRST_ID
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key
 from crawler.utils.regex import Pattern, compiled
 
-# Events that one page of the inbox reads, and those whose pages it compares.
-MAX_EVENTS, MAX_COMPARED = 2000, 300
+# A window ends after so many events, compared pages, or bytes of compared contents.
+MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 1000, 150_000_000
 BATCH = 100
 MAX_COUNTED = 10_000
-# Characters.
-MAX_TITLE, MAX_WORDS = 200, 600
-# Pages of an entry that are listed.
-MAX_LISTED = 20
-ChangeKind = Literal["new", "changed", "gone", "back"]
 KINDS: tuple[ChangeKind, ...] = ("new", "changed", "gone", "back")
-SAME_CONTENT = "the same content as before"
-
-
-FoldKey = tuple[object, ...]
-
-
-class ChangedPage(TypedDict):
-    """A page of an entry."""
-
-    event: str
-    """Id of the newest visit that found a change."""
-    url: str
-    """URL of the page, or `cell:NAME`."""
-    at: datetime
-    """Time of that visit."""
-
-
-class Entry(TypedDict):
-    """A net change of a page since the reader last looked, or the same edit of many pages."""
-
-    id: str
-    """Id of the newest visit that found the change."""
-    at: datetime
-    """Time of that visit."""
-    kind: ChangeKind
-    """`new`, `changed`, `gone`, or `back` after it was gone."""
-    site: str
-    """Name of the site."""
-    url: str
-    """URL of the page, or `cell:NAME`; of several pages, the one that changed last."""
-    title: str
-    """Title of the page; empty if it has none."""
-    summary: str
-    """What changed, in one line; empty if it is not known."""
-    fields: list[str]
-    """Names of the fields that differ; empty if the contents are not stored."""
-    removed: str
-    """Words that were removed; long texts are cut."""
-    added: str
-    """Words that were added; long texts are cut."""
-    size: int
-    """Characters of the words that were removed and added."""
-    visits: int
-    """Number of unread visits that found changes of the page, at most 50."""
-    categories: list[str]
-    """Categories of the page."""
-    page_count: int
-    """Number of pages with this edit."""
-    pages: list[ChangedPage]
-    """Pages with this edit, the last changed first, at most 20."""
-    events: list[str]
-    """For each page with this edit, the id of the newest visit that found a change."""
 
 
 # An id that stays the same, and the entry.
@@ -120,60 +69,38 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """The place at which a page of the inbox begins.
+
+    window: key (time, `_id`) of the last event before the window; None: none
+    shown:  key of the last entry of the window that was shown; None: none
+    """
+
+    window: Key | None = None
+    shown: Key | None = None
+
+
+FIRST = Position()
+
+
+@dataclass(frozen=True, slots=True)
 class InboxPage:
     """A page of the inbox.
 
     until:  events up to this time are considered, on all pages of the list
-    start:  time of the newest event that the page has read; None: it has read none
-    end:    time of the last one; None: the page has read all older ones
-    last:   key after which the next page begins; None: no more events
-    muted:  number of events that were hidden by patterns
+    start:  time of the newest event of the window; None: there is none
+    end:    all unread, selected events after this time and up to `start` are in `entries`, or in
+            entries of pages before; None: no events are left
+    next:   where the next page begins; None: no more events
+    muted:  number of events of the window that were hidden by patterns
     """
 
     entries: list[Entry]
     until: datetime
     start: datetime | None
     end: datetime | None
-    last: Key | None
+    next: Position | None
     muted: int
-
-
-@dataclass(slots=True)
-class _Net:
-    """A page with its unread events, newest first.
-
-    before:  page before the oldest of them
-    content: contents before and after; None if not stored
-    """
-
-    events: list[Document]
-    before: PageState = NEVER_SEEN
-    kind: ChangeKind = "changed"
-    contents: tuple[Document | None, Document | None] = (None, None)
-    difference: Difference | None = None
-    categories: list[str] = field(default_factory=list)
-
-    @property
-    def event(self) -> Document:
-        """Return the newest event."""
-        return self.events[0]
-
-    @property
-    def is_same(self) -> bool:
-        """Return whether the content is that of before."""
-        return bool(
-            self.before.content_hash and self.before.content_hash == self.event.get("content_hash")
-        )
-
-    @property
-    def fold_key(self) -> FoldKey:
-        """Return a key that is equal for the same edit of different pages."""
-        site = self.event["spider"]
-        if self.kind == "gone":
-            return site, "gone", self.event.get("reason"), self.event.get("status")
-        if self.kind == "changed" and self.difference and self.difference.digest:
-            return site, self.difference.digest
-        return site, self.event["target"]
 
 
 async def read_inbox(
@@ -182,17 +109,51 @@ async def read_inbox(
     filters: Filters,
     limit: int,
     until: datetime,
-    after: Key | None = None,
+    position: Position = FIRST,
 ) -> InboxPage:
     """Return a page of the unread changes of a reader, newest first.
 
-    until: as on the first page   after: key of the page before
+    until: as on the first page
     """
-    scan = _Scan(db, reader, filters, limit, until)
-    last = await scan.read(after)
-    groups = await asyncio.to_thread(_fold_similar, list(scan.groups.values()))
-    entries = [await entry_of(db, group) for group in groups]
-    return InboxPage(entries, until, scan.start, last[0] if last else None, last, scan.muted)
+    scan = _Scan(db, reader, filters, until)
+    last = await scan.read(position.window)
+    groups = [each for each in await scan.folded() if _is_after(position.shown, each)]
+    shown, hidden = groups[:limit], groups[limit:]
+    if hidden:
+        following, end = Position(position.window, _key_of(shown[-1])), hidden[0][0].event["at"]
+    else:
+        following, end = Position(last), last[0] if last else None
+    entries = await _entries_of(db, shown)
+    is_last = not hidden and last is None
+    return InboxPage(entries, until, scan.start, end, None if is_last else following, scan.muted)
+
+
+def _key_of(group: Sequence[NetChange]) -> Key:
+    return group[0].event["at"], group[0].event["_id"]
+
+
+def _is_after(shown: Key | None, group: Sequence[NetChange]) -> bool:
+    return shown is None or _key_of(group) < shown
+
+
+async def pages_of_entry(
+    db: Database,
+    reader: Reader,
+    filters: Filters,
+    until: datetime,
+    position: Position,
+    event: ObjectId,
+) -> list[ChangedPage]:
+    """Return all pages with the edit of an event, the last changed first; empty without any.
+
+    until, position: of the page of the inbox that has the entry
+    """
+    scan = _Scan(db, reader, filters, until)
+    await scan.read(position.window)
+    for group in await scan.folded():
+        if any(net.event["_id"] == event for net in group):
+            return [changed_page(net) for net in group]
+    return []
 
 
 async def read_feed(db: Database, reader: Reader, limit: int, until: datetime) -> list[FeedEntry]:
@@ -201,16 +162,16 @@ async def read_feed(db: Database, reader: Reader, limit: int, until: datetime) -
     The same edits of one day (UTC) are one entry, whose id stays the same as pages are added.
     """
     everything = Reader(reader.name, mutes=reader.mutes)
-    scan = _Scan(db, everything, Filters(), limit, until, joins_visits=False)
+    scan = _Scan(db, everything, Filters(), until, max_entries=limit)
     await scan.read(None)
-    return [
-        (_lasting_id(key, group), await entry_of(db, group)) for key, group in scan.groups.items()
-    ]
+    entries = await _entries_of(db, list(scan.groups.values()))
+    ids = [_lasting_id(key, group) for key, group in scan.groups.items()]
+    return list(zip(ids, entries, strict=True))
 
 
-def _lasting_id(key: FoldKey, group: Sequence[_Net]) -> str:
+def _lasting_id(key: FoldKey, group: Sequence[NetChange]) -> str:
     """Return an id that stays the same if more pages get the same edit."""
-    if is_single(group[0]):
+    if group[0].is_single:
         return str(group[0].event["_id"])
     return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
 
@@ -225,11 +186,13 @@ async def count_unread(db: Database, reader: Reader, site: str = "") -> int:
 
 
 class _Scan:
-    """Collects the entries of one page of the inbox.
+    """Collects the entries of a window.
 
-    groups: changes with the same edit, the newest first, by fold key
-    start:  time of the newest event that was read
-    muted:  number of events that patterns hide
+    max_entries: stop before one more entry, and keep each visit and each day on its own; None: for
+                 the inbox
+    groups:      changes with the same edit, the newest first, by fold key
+    start:       time of the newest event that was read
+    muted:       number of events that patterns hide
     """
 
     def __init__(
@@ -237,27 +200,25 @@ class _Scan:
         db: Database,
         reader: Reader,
         filters: Filters,
-        limit: int,
         until: datetime,
         *,
-        joins_visits: bool = True,
+        max_entries: int | None = None,
     ) -> None:
         self._db = db
         self._reader = reader
         self._filters = filters
-        self._limit = limit
         self._until = until
-        self._joins_visits = joins_visits
+        self._max_entries = max_entries
         self._mutes = [compiled(pattern) for pattern in reader.mutes]
-        self.groups: dict[FoldKey, list[_Net]] = {}
+        self.groups: dict[FoldKey, list[NetChange]] = {}
         self.start: datetime | None = None
         self.muted = 0
 
     async def read(self, after: Key | None) -> Key | None:
-        """Read events until enough entries are found; return the key of the last one, or None."""
+        """Read the window after an event; return the key of its last event, or None at the end."""
         reader, last = self._reader, after
-        read = compared = 0
-        while read < MAX_EVENTS and compared < MAX_COMPARED:
+        n_events = n_compared = n_bytes = 0
+        while n_events < MAX_EVENTS and n_compared <= MAX_COMPARED - BATCH and n_bytes < MAX_BYTES:
             rows = await change_events.newest(
                 self._db, reader, self._until, BATCH, last, self._filters.site or None
             )
@@ -273,11 +234,11 @@ class _Scan:
             if batch and self.start is None:
                 self.start = batch[0]["at"]
             wanted = [row for row in batch if self._wants(row)]
-            nets = await net_changes(
-                self._db, reader, wanted, self._until, joins_visits=self._joins_visits
+            compared = await net_changes(
+                self._db, reader, wanted, self._until, joins_visits=self._max_entries is None
             )
             for row in batch:
-                net = nets.get(row["_id"])
+                net = compared.changes.get(row["_id"])
                 if net is not None and self._selects(net) and not self._add(net):
                     return last
                 last = row["at"], row["_id"]
@@ -286,9 +247,14 @@ class _Scan:
                 last = skipped_to[0], FIRST_ID
             elif rows.last is None:
                 return None
-            read += len(batch) + 1
-            compared += len(wanted)
+            n_events += len(batch) + 1
+            n_compared += len(wanted)
+            n_bytes += compared.n_bytes
         return last
+
+    async def folded(self) -> list[list[NetChange]]:
+        """Return the changes with the same or nearly the same edit, the newest first."""
+        return await asyncio.to_thread(_fold_similar, list(self.groups.values()))
 
     def _wants(self, row: Document) -> bool:
         """Return whether an event is unread and selected, as far as its row shows."""
@@ -302,28 +268,23 @@ class _Scan:
             return False
         return True
 
-    def _selects(self, net: _Net) -> bool:
+    def _selects(self, net: NetChange) -> bool:
         filters = self._filters
-        fields = net.difference.fields if net.difference else tuple(net.contents[1] or ())
         return (
             (not filters.kind or net.kind == filters.kind)
             and (not filters.category or filters.category in net.categories)
-            and (not filters.field or filters.field in fields)
-            and size_of(net) >= filters.min_size
+            and (not filters.field or filters.field in net.fields)
+            and net.size >= filters.min_size
         )
 
-    def _add(self, net: _Net) -> bool:
-        """Add a change to its entry; return False if it needs one more than the limit."""
+    def _add(self, net: NetChange) -> bool:
+        """Add a change to its entry; return False if it needs one more than the maximum."""
         key = net.fold_key
-        if not self._joins_visits:
-            key = (*key, f"{net.event['at']:%Y-%m-%d}", is_single(net) and net.event["_id"])
-        group = self.groups.get(key)
-        if group is None:
-            if len(self.groups) >= self._limit:
+        if self._max_entries is not None:
+            key = (*key, f"{net.event['at']:%Y-%m-%d}", net.is_single and net.event["_id"])
+            if key not in self.groups and len(self.groups) >= self._max_entries:
                 return False
-            self.groups[key] = [net]
-        else:
-            group.append(net)
+        self.groups.setdefault(key, []).append(net)
         return True
 
 
@@ -332,156 +293,19 @@ def matches(patterns: Sequence[Pattern], url: str) -> bool:
     return any(pattern.search(url) is not None for pattern in patterns)
 
 
-def is_single(net: _Net) -> bool:
-    """Return whether a change cannot be folded with those of other pages."""
-    return bool(net.fold_key[-1] == net.event["target"])
-
-
-def size_of(net: _Net) -> int:
-    """Return the characters that a change removed and added."""
-    if net.difference is not None:
-        return net.difference.size
-    return sum(row.get("diff_size") or 0 for row in net.events)
-
-
-async def net_changes(
-    db: Database,
-    reader: Reader,
-    rows: Sequence[Document],
-    until: datetime,
-    *,
-    joins_visits: bool = True,
-) -> dict[object, _Net]:
-    """Return the net changes of the events that are the newest of their pages, by event.
-
-    joins_visits: join the unread events of a page; else each event is a change
-    """
-    if not rows:
-        return {}
-    if not joins_visits:
-        return await _compare(db, {row["_id"]: _Net([row]) for row in rows})
-    ids = [row["_id"] for row in rows]
-    of_pages = await change_events.of_pages(db, ids, reader.read_until, until)
-    nets: dict[object, _Net] = {}
-    for row in rows:
-        events = of_pages.get(row["_id"], [])
-        if events and events[0]["_id"] == row["_id"]:
-            nets[row["_id"]] = _Net(_unread(reader, events))
-    return await _compare(db, nets)
-
-
-def _unread(reader: Reader, events: Sequence[Document]) -> list[Document]:
-    """Return the events after the newest one that is read, at least the first."""
-    unread = list(events[:1])
-    for row in events[1:]:
-        if reader.has_read(row["spider"], row["target"], row["at"]):
-            break
-        unread.append(row)
-    return unread
-
-
-async def _compare(db: Database, nets: dict[object, _Net]) -> dict[object, _Net]:
-    """Add states, contents, differences and categories to changes."""
-    states, categories = await asyncio.gather(
-        change_events.before(db, [net.events[-1]["_id"] for net in nets.values()]),
-        change_events.categories(db, [_key(net.event) for net in nets.values()]),
-    )
-    for net in nets.values():
-        net.before = states.get(net.events[-1]["_id"], NEVER_SEEN)
-        net.categories = [str(each) for each in categories.get(_key(net.event), ())]
-        net.kind = _kind_of(net)
-    wanted = dict.fromkeys(key for net in nets.values() for key in version_keys(net))
-    stored = await change_events.contents(db, list(wanted))
-    await asyncio.to_thread(_add_differences, list(nets.values()), stored)
-    return nets
-
-
-def _key(event: Document) -> str:
-    return f"{event['spider']} {event['target']}"
-
-
-def version_keys(net: _Net) -> list[str]:
-    """Return the `_id`s of the versions before and after a change."""
-    hashes = (net.before.content_hash, net.event.get("content_hash"))
-    return [f"{_key(net.event)} {each}" for each in hashes if each]
-
-
-def _add_differences(nets: Sequence[_Net], stored: dict[str, Document]) -> None:
-    for net in nets:
-        key = _key(net.event)
-        before = stored.get(f"{key} {net.before.content_hash}")
-        after = stored.get(f"{key} {net.event.get('content_hash')}")
-        net.contents = before, after
-        if before is not None and after is not None and net.kind != "gone":
-            net.difference = difference_of(before, after)
-
-
-def _kind_of(net: _Net) -> ChangeKind:
-    if net.event["outcome"] == Outcome.GONE:
-        return "gone"
-    if net.events[-1]["outcome"] == Outcome.NEW:
-        return "new"
-    was_gone = any(row["outcome"] == Outcome.GONE for row in net.events)
-    if net.before.is_gone or (was_gone and net.is_same):
-        return "back"
-    return "changed"
-
-
-def _fold_similar(groups: list[list[_Net]]) -> list[list[_Net]]:
-    """Join entries of one site whose edits are nearly the same."""
+def _fold_similar(groups: list[list[NetChange]]) -> list[list[NetChange]]:
+    """Join entries of one site whose edits are nearly the same, each with its newest first."""
     firsts = [group[0].difference if group[0].kind == "changed" else None for group in groups]
-    joined: dict[int, list[_Net]] = {}
+    joined: dict[int, list[NetChange]] = {}
     for number, owner in enumerate(similar_edits(firsts)):
         same_site = groups[owner][0].event["spider"] == groups[number][0].event["spider"]
         joined.setdefault(owner if same_site else number, []).extend(groups[number])
-    return list(joined.values())
+    return [
+        sorted(group, key=lambda net: (net.event["at"], net.event["_id"]), reverse=True)
+        for group in joined.values()
+    ]
 
 
-async def entry_of(db: Database, group: Sequence[_Net]) -> Entry:
-    """Return the entry of changes with the same edit, the newest first."""
-    net = group[0]
-    event = net.event
-    after = net.contents[1] or {}
-    difference = net.difference
-    return {
-        "id": str(event["_id"]),
-        "at": event["at"],
-        "kind": net.kind,
-        "site": event["spider"],
-        "url": event["target"],
-        "title": str(after.get("title") or "")[:MAX_TITLE],
-        "summary": await _summary(db, net),
-        "fields": list(difference.fields) if difference else [],
-        "removed": difference.removed[:MAX_WORDS] if difference else "",
-        "added": difference.added[:MAX_WORDS] if difference else "",
-        "size": size_of(net),
-        "visits": len(net.events),
-        "categories": net.categories,
-        "page_count": len(group),
-        "pages": [
-            {"event": str(each.event["_id"]), "url": each.event["target"], "at": each.event["at"]}
-            for each in group[:MAX_LISTED]
-        ],
-        "events": [str(each.event["_id"]) for each in group],
-    }
-
-
-async def _summary(db: Database, net: _Net) -> str:
-    event = net.event
-    if net.kind == "gone":
-        return str(event.get("reason") or f"status {event.get('status')}")
-    if any("posts_new" in row for row in net.events):
-        titles = await visits.titles(db, event)
-        new, edited = (
-            sum(row.get(name) or 0 for row in net.events) for name in ("posts_new", "posts_edited")
-        )
-        return posts_summary(new, edited, titles)
-    before, after = net.contents
-    if net.kind == "new":
-        return summary_of(None, after, size_of(net))
-    if net.is_same:
-        return SAME_CONTENT
-    if before is None:
-        # Without the earlier content, the later one would look like a new page.
-        return summary_of(None, None, size_of(net))
-    return summary_of(before, after, size_of(net))
+async def _entries_of(db: Database, groups: Sequence[Sequence[NetChange]]) -> list[Entry]:
+    contents = await contents_of(db, [group[0] for group in groups])
+    return [await entry_of(db, group, pair) for group, pair in zip(groups, contents, strict=True)]

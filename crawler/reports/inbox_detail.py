@@ -11,7 +11,8 @@ from bson import ObjectId
 from typing_extensions import TypedDict
 
 from crawler.reports.differences import WORD_PAIRS, parts_of, text_of
-from crawler.reports.inbox import Entry, entry_of, net_changes
+from crawler.reports.inbox_entries import Entry, entry_of
+from crawler.reports.net_changes import contents_of, net_changes
 from crawler.storage import change_events
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document
@@ -72,18 +73,19 @@ async def page_change(db: Database, reader: Reader, event: ObjectId) -> PageChan
         return None
     (row,) = rows
     is_read = reader.has_read(row["spider"], row["target"], row["at"])
-    nets = await net_changes(db, reader, rows, row["at"], joins_visits=not is_read)
-    net = (
-        nets.get(event)
-        or (await net_changes(db, reader, rows, row["at"], joins_visits=False))[event]
-    )
-    before, after = net.contents
+    joined = await net_changes(db, reader, rows, row["at"], joins_visits=not is_read)
+    net = joined.changes.get(event)
+    if net is None:
+        alone = await net_changes(db, reader, rows, row["at"], joins_visits=False)
+        net = alone.changes[event]
+    (contents,) = await contents_of(db, [net])
+    before, after = contents
     first, second = before or {}, after or {}
     if net.kind == "gone":
         first, second = {}, {}
     fields = await asyncio.to_thread(_field_changes, first, second)
     return {
-        "entry": await entry_of(db, [net]),
+        "entry": await entry_of(db, [net], contents),
         "fields": fields,
         "is_stored": after is not None and (before is not None or net.kind == "new"),
         "visits": [{"at": each["at"], "outcome": _outcome(each)} for each in net.events],

@@ -107,11 +107,10 @@ async def read_target(db: Database, target: str) -> Document | None:
 
 def report_of(target: Document) -> TargetReport:
     """Return the report of a stored target."""
-    limits = target.get("limits") or {}
     return {
         "id": target_id(target["_id"]),
         "state": state_of(target),
-        "limits": {"min_hours": limits.get("min_hours"), "max_hours": limits.get("max_hours")},
+        "limits": limits_of(target),
         "may_have_limits": _may_have_limits(target),
         "visits": target.get("requested", 0),
         "missed_visits": target.get("missed_visits", 0),
@@ -119,6 +118,21 @@ def report_of(target: Document) -> TargetReport:
         "feed": target.get("post"),
         "plan": plans.plan_of(target),
     }
+
+
+def limits_of(target: Document) -> IntervalLimits:
+    """Return the limits of the interval that were set for a stored target."""
+    limits = target.get("limits") or {}
+    return {"min_hours": limits.get("min_hours"), "max_hours": limits.get("max_hours")}
+
+
+def refusal_to_recheck(target: Document) -> str | None:
+    """Return why a stored target cannot be made due, and what to do; None if it can."""
+    if "muted_at" in target:
+        return "it is muted. Unmute it first"
+    if "retired" in target:
+        return "its cell is not defined. Define the cell again, or forget it"
+    return None
 
 
 def _may_have_limits(target: Document) -> bool:

@@ -28,7 +28,7 @@ OLDEST_FIRST = (("at", 1), ("_id", 1))
 MAX_JOINED = 50
 # Uncompressed bytes. Larger contents are not compared in the inbox.
 MAX_CONTENT_BYTES = 400_000
-# Bytes of all contents that one request reads.
+# Bytes of all contents that are read together.
 MAX_BYTES = 40_000_000
 FIELDS: Document = {
     "spider": 1, "target": 1, "at": 1, "outcome": 1, "diff_size": 1, "content_hash": 1,
@@ -188,8 +188,8 @@ def _state_of(rows: Sequence[Document]) -> PageState:
     return PageState(rows[0].get("content_hash"), rows[0]["outcome"] == Outcome.GONE)
 
 
-async def contents(db: Database, keys: Sequence[str]) -> dict[str, Document]:
-    """Return stored contents by the `_id` of their versions.
+async def contents(db: Database, keys: Sequence[str]) -> tuple[dict[str, Document], int]:
+    """Return stored contents by the `_id` of their versions, and their uncompressed bytes.
 
     Contents larger than MAX_CONTENT_BYTES are left out, and all after MAX_BYTES in total.
     """
@@ -197,12 +197,13 @@ async def contents(db: Database, keys: Sequence[str]) -> dict[str, Document]:
     wanted, total = [], 0
     for key in keys:
         size = sizes.get(key, MAX_CONTENT_BYTES + 1)
-        total += size if size <= MAX_CONTENT_BYTES else 0
-        if size <= MAX_CONTENT_BYTES and total <= MAX_BYTES:
+        if size <= MAX_CONTENT_BYTES and total + size <= MAX_BYTES:
             wanted.append(key)
+            total += size
     query: Document = {"_id": {"$in": wanted}}
     rows = db.versions.find(query, {"content": 1})
-    return {row["_id"]: row["content"] async for row in rows if row.get("content") is not None}
+    found = {row["_id"]: row["content"] async for row in rows if row.get("content") is not None}
+    return found, total
 
 
 async def _sizes(db: Database, keys: Sequence[str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from typing import Any
 from bson import ObjectId
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo import DESCENDING
+from pymongo import ASCENDING, DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 from typing_extensions import TypedDict
@@ -199,6 +199,12 @@ async def latest(db: Database, spider: str, now: datetime) -> Document | None:
     """
     query: Document = {"spiders": spider, "state": IN_EFFECT, "at": {"$lte": now}}
     return await db.plans.find_one(query, sort=[("at", DESCENDING)])
+
+
+async def earliest_after(db: Database, spiders: Sequence[str], now: datetime) -> Document | None:
+    """Return the first active plan of some spiders from the future; None without one."""
+    query: Document = {"spiders": {"$in": list(spiders)}, "state": IN_EFFECT, "at": {"$gt": now}}
+    return await db.plans.find_one(query, sort=[("at", ASCENDING)])
 
 
 async def _undo(db: Database, plan: Document) -> None:

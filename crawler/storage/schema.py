@@ -59,6 +59,7 @@ INDEXES: dict[str, list[IndexModel]] = {
             partialFilterExpression={"consecutive_errors": {"$gt": 0}},
         ),
         _index("gone", "spider", "url", partialFilterExpression={"gone": True}),
+        _index("spider", "url", partialFilterExpression={"muted_at": _EXISTS}),
     ],
     "visits": [
         _index("target", "at"),

@@ -17,7 +17,7 @@ from crawler.items import Kind
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, Order, later, read_page
 from crawler.storage.target_queries import FIELDS, TargetState, state_of
-from crawler.storage.targets import ALIVE
+from crawler.storage.targets import ALIVE, MUTED
 from crawler.utils.time import NEVER
 from crawler.utils.urls import like
 
@@ -38,6 +38,7 @@ class TargetStatus(StrEnum):
     OVERDUE = "overdue"
     ERROR = "error"
     GONE = "gone"
+    MUTED = "muted"
 
 
 class Sorting(StrEnum):
@@ -121,8 +122,8 @@ def _query_of(spider: str, wanted: TargetFilter, now: datetime) -> tuple[Documen
     elif status is TargetStatus.ERROR:
         order = [("consecutive_errors", DESCENDING), ("url", DESCENDING)]
         indexed["consecutive_errors"] = {"$gt": 0}
-    elif status is TargetStatus.GONE:
-        indexed["gone"] = True
+    elif status in (TargetStatus.GONE, TargetStatus.MUTED):
+        indexed |= MUTED if status is TargetStatus.MUTED else {"gone": True}
     elif wanted.category is not None:
         indexed["categories"] = wanted.category
     elif wanted.kind is not None:

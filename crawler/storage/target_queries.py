@@ -18,7 +18,7 @@ from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.storage import targets
 from crawler.storage.client import Database, Document
-from crawler.storage.targets import ALIVE, DEAD_LINK
+from crawler.storage.targets import ALIVE, DEAD_LINK, MUTED
 from crawler.utils.urls import bare, canonical, host_of, is_http, like, variants
 
 TARGETS = ("targets",)
@@ -112,6 +112,7 @@ class State(StrEnum):
     ERRORS = "errors"
     DUE = "due"
     GONE = "gone"
+    MUTED = "muted"
 
 
 def chosen(
@@ -141,7 +142,8 @@ def chosen(
     if state is State.ERRORS:
         by_errors = [(name, DESCENDING) for name in ("spider", "consecutive_errors", "url")]
         return query | {"consecutive_errors": {"$gt": 0}}, by_errors
-    return query | {"gone": True}, [("spider", ASCENDING), ("url", ASCENDING)]
+    selected: Document = MUTED if state is State.MUTED else {"gone": True}
+    return query | selected, [("spider", ASCENDING), ("url", ASCENDING)]
 
 
 async def listed(

@@ -11,7 +11,7 @@ from typing import Any
 
 from crawler.storage import runs
 from crawler.storage.client import Database, Document
-from crawler.storage.targets import HOUR_MILLISECONDS
+from crawler.storage.targets import HOUR_MILLISECONDS, MUTED
 from crawler.utils.time import NEVER
 
 # Targets that a search shows.
@@ -55,7 +55,7 @@ async def unmute(db: Database, key: str, now: datetime) -> bool:
 
     Retired cells and dead letters still wait.
     """
-    muted: Document = {"_id": key, "muted_at": {"$exists": True}}
+    muted: Document = {"_id": key} | MUTED
     is_visited: Document = {
         "$and": [
             {"$eq": [{"$type": f"${name}"}, "missing"]} for name in ("retired", "dead_lettered_at")

@@ -45,6 +45,7 @@ DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 ONCE: Document = {"post": {"$exists": True}}
 # Dead letters wait for the user (crawler/storage/runs.py), and so do muted targets
 # (crawler/storage/target_settings.py).
+MUTED: Document = {"muted_at": {"$exists": True}}
 ALIVE: Document = {"dead_lettered_at": {"$exists": False}, "muted_at": {"$exists": False}}
 HOUR_MILLISECONDS = 3_600_000
 # Number of URLs to test a pattern with.

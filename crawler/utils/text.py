@@ -156,9 +156,10 @@ def often(per_week: float) -> str:
     """Format a number of visits per week (> 0): `3 visits a week`, `a visit every 2 weeks`."""
     if per_week >= 14:
         return f"{round(per_week / 7, 1):g} visits a day"
-    if per_week >= 1:
-        return "a visit a week" if per_week == 1 else f"{round(per_week, 1):g} visits a week"
-    return f"a visit every {round(1 / per_week, 1):g} weeks"
+    visits, weeks = f"{round(per_week, 1):g}", f"{round(1 / per_week, 1):g}"
+    if "1" in (visits, weeks):
+        return "a visit a week"
+    return f"{visits} visits a week" if per_week > 1 else f"a visit every {weeks} weeks"
 
 
 # Spaces are not allowed: the `_id` of a target is the name, a space and the URL.

@@ -1,173 +1,74 @@
-"""`scrapy targets`: count targets by kind, category and outcome, or list them."""
+"""`scrapy targets`: count or list targets, and change how single targets are visited."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import ClassVar
 
-from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
-from crawler.cli.types import positive_int, url_part
-from crawler.utils.terminal import print_line, printable, stdout
-from crawler.utils.text import count, megabytes
-from crawler.utils.time import Clock
-
-if TYPE_CHECKING:
-    from crawler.storage.target_queries import TargetCounts, TargetState
-
-# The values of `crawler.storage.target_queries.State`.
-STATES_LISTED = {
-    "errors": "whose last visit failed",
-    "due": "that are due",
-    "gone": "that are gone",
-}
-STATES = ("targets", "due", "unlisted", "gone", "dead_links", "aliases", "errors")
-DEFAULT_LIMIT = 50
+from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes
 
 
-class Command(FreshetCommand):
-    """Count or list targets."""
+class Command(ActionsCommand):
+    """Count or list targets; recheck, mute and limit single targets."""
 
-    arguments = ("[NAME]",)
+    actions: ClassVar[Mapping[str, Action]] = {
+        "list": Action(
+            "Count targets by kind, category, outcome and state, or list them",
+            "scrapy targets books --json",
+        ),
+        "recheck": Action(
+            "Make targets due, so that the next run visits them",
+            "scrapy targets recheck https://shop.example/item/1",
+        ),
+        "mute": Action(
+            "Stop the visits of targets until you unmute them",
+            "scrapy targets mute https://shop.example/item/1",
+        ),
+        "unmute": Action(
+            "Make muted targets due", "scrapy targets unmute https://shop.example/item/1"
+        ),
+        "limits": Action(
+            "Show or set the minimum and maximum interval between two visits of targets",
+            "scrapy targets limits https://shop.example/item/1 --min 6h --max 2d",
+        ),
+    }
+    default_action = "list"
     example = "scrapy targets books --json"
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""
-        return "Count targets by kind, category, outcome and state, or list them"
+        return "Count or list targets; recheck, mute and limit the visits of single targets"
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add options that list targets instead of counting them."""
-        super().add_options(parser)
-        parser.add_argument(
-            "--urls", action="store_true", help="list targets instead of counting them"
-        )
-        states = parser.add_mutually_exclusive_group()
-        for state, description in STATES_LISTED.items():
-            states.add_argument(
-                f"--{state}", dest="state", action="store_const", const=state,
-                help=f"list targets {description}",
-            )  # fmt: skip
-        parser.add_argument(
-            "--match", metavar="PART", type=url_part,
-            help="list targets whose URL contains PART; * matches any characters",
-        )  # fmt: skip
-        parser.add_argument(
-            "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
-            help=f"maximum number of targets to list (default: {DEFAULT_LIMIT})",
-        )  # fmt: skip
-        parser.add_argument(
-            "--skip", metavar="N", type=positive_int, default=0,
-            help="number of targets to skip at the beginning of the list (default: 0)",
-        )  # fmt: skip
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Run an action; a first argument that is not an action is the spider to list."""
+        if args and args[0] not in self.actions:
+            args = ["list", *args]
+        super().run(args, opts)
 
-    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print the counts, or the list."""
-        spider = args[0] if args else None
-        if opts.urls or opts.state or opts.match:
-            rows, total = asyncio.run(self._list(spider, opts))
-            if opts.json:
-                print_json(rows)
-            else:
-                self._show_list(rows, total, opts)
-            return
-        counts = asyncio.run(self._count(spider))
-        if opts.json:
-            print_json(counts)
-        else:
-            self._show_counts(counts)
+    def functions(self, action: str) -> Functions:
+        """Import and return the functions of an action."""
+        from crawler.cli import target_actions, targets_list
+
+        functions: Mapping[str, Functions] = {
+            "list": (targets_list.add_options, targets_list.run),
+            "recheck": (target_actions.add_options, target_actions.run_recheck),
+            "mute": (target_actions.add_options, target_actions.run_mute),
+            "unmute": (target_actions.add_options, target_actions.run_unmute),
+            "limits": (target_actions.limits_options, target_actions.run_limits),
+        }
+        return functions[action]
 
     def json_types(self) -> JsonTypes:
-        """Return the types of the counts and of the list."""
+        """Return the types of counts, of lists, and of single targets."""
+        from crawler.reports.target import TargetReport
         from crawler.storage.target_queries import TargetCounts, TargetState
 
         return {
             "scrapy targets --json": TargetCounts,
             "scrapy targets --urls --json": list[TargetState],
+            "scrapy targets recheck URL --json": list[TargetReport],
+            "scrapy targets mute URL --json": list[TargetReport],
+            "scrapy targets unmute URL --json": list[TargetReport],
+            "scrapy targets limits URL --json": list[TargetReport],
         }
-
-    async def _count(self, spider: str | None) -> TargetCounts:
-        from crawler.storage import target_queries, targets
-        from crawler.storage.store import opened
-
-        config = self.config
-        async with opened(config) as db:
-            now = Clock(config.clock_offset_hours).now()
-            counts = await target_queries.summary(db, spider, now)
-            if spider and not counts["targets"]:
-                raise no_targets(spider, await targets.spiders(db))
-            return counts
-
-    async def _list(
-        self, spider: str | None, opts: argparse.Namespace
-    ) -> tuple[list[TargetState], int]:
-        """Return the targets to print, and the number of all matching targets."""
-        from crawler.storage import target_queries, targets
-        from crawler.storage.store import opened
-
-        config = self.config
-        state = None if opts.state is None else target_queries.State(opts.state)
-        async with opened(config) as db:
-            now = Clock(config.clock_offset_hours).now()
-            spiders = await targets.spiders(db)
-            if spider is not None and spider not in spiders:
-                raise no_targets(spider, spiders)
-            query, order = target_queries.chosen(spider, state, opts.match, now, spiders)
-            rows = await target_queries.listed(db, query, order, opts.skip, opts.limit)
-            return rows, await target_queries.count(db, query)
-
-    def _show_list(self, rows: list[TargetState], total: int, opts: argparse.Namespace) -> None:
-        for row in rows:
-            # `URL  item of shop, error 3 times in a row: status 500, next visit 2026-01-31 10:00`
-            parts = [f"{row['kind']} of {row['spider']}", _state(row)]
-            is_visited = row["dead_lettered_at"] is None and row["muted_at"] is None
-            if is_visited and not row["alias_of"]:
-                parts.append(f"next visit {row['next_visit']:%Y-%m-%d %H:%M}")
-            print_line(f"{printable(row['url'])}  {printable(', '.join(parts))}")
-        if rows:
-            summary = f"{len(rows):,} of {count(total, 'target')}, times in UTC"
-            if (more := total - opts.skip - len(rows)) > 0:
-                summary += f". {more:,} more with --limit N or --skip {opts.skip + len(rows)}"
-        else:
-            summary = f"no targets {STATES_LISTED[opts.state]}" if opts.state else "no targets"
-            if opts.match:
-                summary += f" {'and' if opts.state else 'that'} match {opts.match!r}"
-            summary += f" after the first {opts.skip:,}" if opts.skip and total else ""
-        print_line(summary)
-
-    def _show_counts(self, counts: TargetCounts) -> None:
-        from rich.columns import Columns
-        from rich.table import Table
-
-        console = stdout()
-        numbers: dict[str, Any] = {**counts}
-        states = [f"{numbers[name]:,} {name.replace('_', ' ')}" for name in STATES if numbers[name]]
-        states += [f"{megabytes(counts['kept_bytes'])} of versions"] if states else []
-        console.print(", ".join(states) or "no targets")
-        tables = []
-        for title in ("kinds", "outcomes", "categories", "spiders"):
-            if not numbers[title]:
-                continue
-            table = Table(title, "targets")
-            table.columns[1].justify = "right"
-            for name, n in numbers[title].items():
-                table.add_row(name, f"{n:,}")
-            tables.append(table)
-        console.print(Columns(tables))
-
-
-def _state(row: TargetState) -> str:
-    """Return the outcome of the target's last visit, or why it is not visited."""
-    if row["alias_of"]:
-        return f"alias of {row['alias_of']}"
-    if row["dead_lettered_at"] is not None:
-        return "dead-lettered (scrapy deadletters list)"
-    if row["muted_at"] is not None:
-        return "muted"
-    if row["visited_at"] is None:
-        return "never visited"
-    outcome = str(row["outcome"])
-    if (errors := row["consecutive_errors"]) > 1:
-        outcome += f" {errors} times in a row"
-    if row["reason"]:
-        outcome += f": {row['reason']}"
-    return f"{outcome} at {row['visited_at']:%Y-%m-%d %H:%M}"

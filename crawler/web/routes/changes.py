@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from bson import ObjectId
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
@@ -17,14 +17,12 @@ from crawler.reports import inbox_marks
 from crawler.reports.inbox import (
     KINDS,
     MAX_COUNTED,
-    Entry,
-    Filters,
     InboxPage,
     count_unread,
     read_feed,
-    read_inbox,
 )
 from crawler.reports.inbox_detail import PageChange, page_change
+from crawler.reports.inbox_entries import ChangedPage, Entry
 from crawler.storage import targets
 from crawler.storage.accounts import readers, users
 from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader
@@ -32,7 +30,8 @@ from crawler.storage.accounts.schemas import MAX_MUTES, Scope
 from crawler.storage.store import Store
 from crawler.web.atom import MEDIA_TYPE, atom_feed
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
-from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
+from crawler.web.change_lists import FiltersDep, SinceQuery, read_list, read_pages, reader_of
+from crawler.web.dependencies import NowDep, PlaceDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to
 
@@ -57,39 +56,6 @@ def _own(user: UserDep) -> User:
 OwnDep = Annotated[User, Depends(_own)]
 
 
-def _filters(
-    site: Annotated[str, Query(max_length=200, description="name of the site")] = "",
-    category: Annotated[str, Query(max_length=500, description="category of the page")] = "",
-    field: Annotated[str, Query(max_length=200, description="name of a field that differs")] = "",
-    kind: Annotated[
-        Literal["", "new", "changed", "gone", "back"], Query(description="kind of the net change")
-    ] = "",
-    q: Annotated[str, Query(max_length=500, description="part of the URL, in any case")] = "",
-    size: Annotated[
-        int | Literal[""], Query(description="minimum number of characters that differ")
-    ] = "",
-) -> Filters:
-    return Filters(site, category.strip(), field.strip(), kind, q.strip(), max(0, size or 0))
-
-
-FiltersDep = Annotated[Filters, Depends(_filters)]
-
-
-async def _read(
-    store: Store, reader: Reader, filters: Filters, place: Place, now: datetime
-) -> tuple[InboxPage, str | None]:
-    """Return a page of the inbox and the cursor of the next one."""
-    until, after = now, None
-    if place.after is not None:
-        match place.after:
-            case (datetime() as until, datetime() as at, ObjectId() as event):
-                after = at, event
-            case _:
-                raise HTTPException(422, "cursor: not a cursor of this list")
-    found = await read_inbox(store.db, reader, filters, place.limit, until, after)
-    return found, cursor_of((until, *found.last)) if found.last else None
-
-
 @router.get("", name="changes.index")
 async def index(
     request: Request, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
@@ -97,13 +63,13 @@ async def index(
 ) -> Response:  # fmt: skip
     """Show the unread changes."""
     reader = await readers.load(store.db, user.name)
-    found, after = await _read(store, reader, filters, place, now)
+    found, after = await read_list(store, reader, filters, place, now)
     return page(
         request, "changes/index.html", fragment="changes", inbox=found, next=after, place=place,
         filters=filters, reader=reader, marked=marked, kinds=KINDS,
         sites=await targets.spiders(store.db), most=MAX_COUNTED,
         unread=await count_unread(store.db, reader, filters.site),
-        here=_query(request), fields=_names(found, "fields"),
+        here=_query(request), query=_list_query(request), fields=_names(found, "fields"),
         categories=_names(found, "categories"),
     )  # fmt: skip
 
@@ -115,8 +81,7 @@ def _names(found: InboxPage, key: Literal["fields", "categories"]) -> list[str]:
 
 def _query(request: Request) -> str:
     """Return the path of this list, to come back to it after a mark."""
-    url = request.url.remove_query_params("marked")
-    return url.path + (f"?{url.query}" if url.query else "")
+    return request.url.path + _list_query(request)
 
 
 class ChangePage(BaseModel):
@@ -124,20 +89,96 @@ class ChangePage(BaseModel):
 
     entries: list[Entry]
     muted: int = Field(description="number of changes hidden by patterns among those searched")
+    until: datetime = Field(
+        description="changes up to this time are listed, on all pages of the list. Send it to "
+        "`read-all` to mark everything as read that the list has, but nothing newer"
+    )
     next: str | None = Field(
         description="cursor of the next page; null at the end. A page may be empty and have a next "
-        "page, because one page searches at most 2,000 changes"
+        "page, because one page searches at most 5,000 changes"
     )
 
 
 @api.get("", name="changes.api")
 async def changes(
-    user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep, filters: FiltersDep
-) -> ChangePage:
-    """Return the unread changes, newest first."""
+    user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep, filters: FiltersDep,
+    since: SinceQuery = None,
+) -> ChangePage:  # fmt: skip
+    """Return the unread changes, or those since a time, newest first."""
+    reader = await reader_of(store, user, since)
+    found, after = await read_list(store, reader, filters, place, now)
+    return ChangePage(entries=found.entries, muted=found.muted, until=found.until, next=after)
+
+
+class Unread(BaseModel):
+    """How far a reader has read the changes."""
+
+    since: datetime | None = Field(
+        description="time until which all changes are read; null: no such time. Later ones may be "
+        "read one by one"
+    )
+    changes: int = Field(
+        description="number of later changes, also read and muted ones, at most 10,000"
+    )
+
+
+async def _unread(store: Store, reader: Reader, site: str = "") -> Unread:
+    return Unread(since=reader.read_until, changes=await count_unread(store.db, reader, site))
+
+
+@api.get("/unread", name="changes.api_unread")
+async def api_unread(
+    user: UserDep, store: StoreDep,
+    site: Annotated[str, Query(max_length=200, description="name of the site")] = "",
+) -> Unread:  # fmt: skip
+    """Return since when changes are unread, and their number."""
+    return await _unread(store, await readers.load(store.db, user.name), site)
+
+
+class UnreadSince(BaseModel):
+    """The time since which changes are unread."""
+
+    since: AwareDatetime | None = Field(
+        description="changes after this time become unread, all others read; null: all unread"
+    )
+
+
+@api.put("/unread", name="changes.api_since")
+@for_viewers
+async def api_begin_at(body: UnreadSince, user: OwnDep, store: StoreDep) -> Unread:
+    """Mark all changes since a time as unread, and all others as read."""
+    await inbox_marks.begin_at(store.db, user.name, body.since)
+    return await _unread(store, await readers.load(store.db, user.name))
+
+
+@router.get("/of/{event}/pages", name="changes.pages")
+async def pages_with_edit(
+    request: Request, event: EventId, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
+    filters: FiltersDep,
+) -> Response:  # fmt: skip
+    """Show all pages of an entry."""
     reader = await readers.load(store.db, user.name)
-    found, after = await _read(store, reader, filters, place, now)
-    return ChangePage(entries=found.entries, muted=found.muted, next=after)
+    found = await read_pages(store, reader, filters, place, now, ObjectId(event))
+    return page(
+        request, "changes/pages.html", pages=found,
+        here=path_to(request, "changes.index") + _list_query(request),
+    )  # fmt: skip
+
+
+def _list_query(request: Request) -> str:
+    """Return the filters and the cursor of this request, as the end of a path."""
+    query = request.url.remove_query_params("marked").query
+    return f"?{query}" if query else ""
+
+
+@api.get("/{event}/pages", name="changes.api_pages")
+async def api_pages(
+    event: EventId, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
+    filters: FiltersDep, since: SinceQuery = None,
+) -> list[ChangedPage]:  # fmt: skip
+    """Return all pages of an entry, given the parameters of the list that has it."""
+    reader = await reader_of(store, user, since)
+    return await read_pages(store, reader, filters, place, now, ObjectId(event))
 
 
 @router.get("/of/{event}", name="changes.page")
@@ -262,18 +303,25 @@ async def api_read_all(body: ReadAll, user: OwnDep, store: StoreDep, now: NowDep
 async def settings(
     request: Request, user: UserDep, store: StoreDep,
     url: Annotated[str, Query(max_length=MAX_SUGGESTED)] = "",
+    pages: Annotated[int, Query(ge=1)] = 1,
 ) -> Response:  # fmt: skip
-    """Show mutes, the feed, and since when changes are unread. url: to mute, as a suggestion."""
-    pattern = "^" + re.escape(url).replace(r"\-", "-") + ("$" if len(url) < MAX_SUGGESTED else "")
+    """Show mutes, the feed, and since when changes are unread.
+
+    url:   to mute, as a suggestion
+    pages: number of pages of the entry; with more than one, their URLs begin with `url`
+    """
+    is_whole = pages == 1 and len(url) < MAX_SUGGESTED
+    pattern = "^" + re.escape(url).replace(r"\-", "-") + ("$" if is_whole else "")
     form = Form.of({"pattern": pattern if url else ""})
-    return await _settings_page(request, user, store, form)
+    return await _settings_page(request, user, store, form, pages=pages)
 
 
 async def _settings_page(
-    request: Request, user: User, store: Store, form: Form, status: int = 200, address: str = ""
+    request: Request, user: User, store: Store, form: Form, status: int = 200, **shown: Any
 ) -> Response:
+    values = {"address": "", "pages": 1} | shown
     return page(
-        request, "changes/settings.html", status=status, form=form, address=address,
+        request, "changes/settings.html", status=status, form=form, **values,
         reader=await readers.load(store.db, user.name), max_mutes=MAX_MUTES,
     )  # fmt: skip
 
@@ -299,7 +347,7 @@ async def unmute(request: Request, user: OwnDep, store: StoreDep) -> Response:
     form = await Form.read(request)
     await readers.update(store.db, user.name, lambda reader: reader.unmute(form["pattern"]))
     request.state.audit = f"unmuted {form['pattern']}"
-    return redirect_to(request, path_to(request, "changes.settings"))
+    return redirect_to(request, form["back"] or path_to(request, "changes.settings"))
 
 
 class Since(BaseModel):

@@ -15,6 +15,7 @@ from crawler.reports import sites as reports
 from crawler.reports.site_visits import SiteVisit, VisitFilter, site_visits
 from crawler.reports.sites import SiteMarks
 from crawler.storage import sites
+from crawler.storage.accounts import readers
 from crawler.storage.site_targets import Sorting, TargetFilter, TargetStatus, page_of_targets
 from crawler.storage.sites import Site
 from crawler.storage.store import Store
@@ -133,11 +134,14 @@ async def _site_page(
     """Show a site. form: rejected form for the tags; None without one."""
     found = await page_of_targets(store.db, site.name, wanted, now, place.limit, place.after)
     details = await site_views.details(request.app, store, now, site)
+    hidden: tuple[str, ...] = ()
+    if wanted.status is TargetStatus.MUTED:
+        hidden = (await readers.load(store.db, request.state.user.name)).mutes
     return page(
         request, "sites/index.html", fragment="targets", status=422 if form else 200,
         site=site, details=details, row=details["site"], targets=found, wanted=wanted, place=place,
         next=cursor_of(found.last), form=form or Form(), charts=charts,
-        crawl=request.app.state.crawls.of(site.name),
+        crawl=request.app.state.crawls.of(site.name), hidden=hidden,
         kinds=list(Kind), statuses=list(TargetStatus), sortings=list(Sorting),
     )  # fmt: skip
 

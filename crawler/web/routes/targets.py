@@ -25,7 +25,7 @@ from crawler.storage.client import Document
 from crawler.web import target_charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
-from crawler.web.pages import not_found, page, path_to
+from crawler.web.pages import not_found, page, path_to, redirect_to
 from crawler.web.sandboxes import Subprocesses
 
 router = APIRouter()
@@ -256,9 +256,10 @@ async def mute(request: Request, store: StoreDep, found: TargetDep, now: NowDep)
 
 @router.post("/targets/{target_id}/unmute", name="targets.unmute")
 async def unmute(request: Request, store: StoreDep, found: TargetDep, now: NowDep) -> Response:
-    """Let the target be visited again."""
+    """Let the target be visited again; return to the list with the button, if it has one."""
     await target_settings.unmute(store.db, found["_id"], now)
-    return _done(request, found, "unmute")
+    form = await Form.read(request)
+    return redirect_to(request, form["back"]) if form["back"] else _done(request, found, "unmute")
 
 
 @router.post("/targets/{target_id}/limits", name="targets.limits")
@@ -322,9 +323,9 @@ def _redirect(request: Request, route: str, target_id: str, **query: str) -> Res
 
 
 async def _recheck(store: StoreDep, found: Document, now: datetime) -> None:
-    if not await target_settings.make_due(store.db, found["_id"], now):
-        reason = "it is muted. Unmute it" if "muted_at" in found else "its cell is not defined"
+    if reason := target.refusal_to_recheck(found):
         raise HTTPException(409, f"This target cannot be visited: {reason}")
+    await target_settings.make_due(store.db, found["_id"], now)
 
 
 # JSON

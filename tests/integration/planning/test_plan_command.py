@@ -95,6 +95,20 @@ def test_mistakes_are_one_line(args: str, complaint: str, stored: Stored, freshe
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy plan: {complaint}")
 
 
+def test_a_plan_of_a_clock_that_was_ahead_begins_later(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, [page(f"{SHOP}/1")])
+    assert run(freshet, "replan", "--policy", "groups", hours=clock() + 72).code == 0
+    done = run(freshet, "plan", hours=clock())
+    begins = stored[0].plans.find_one()["at"]
+    assert (done.code, done.out, done.complaint) == (1, "", (
+        "scrapy plan: no current plan: scrapy replan ran with a clock that was ahead, so its plan "
+        f"begins at {begins:%Y-%m-%d %H:%M} UTC (in 3 days). Run scrapy replan again to plan from "
+        "now on"
+    ))  # fmt: skip
+    scrapy(freshet, "replan", "--policy", "groups")
+    assert plan_of(freshet)["targets"] == 1
+
+
 def visit(url: str, at: datetime, **own: Any) -> Row:
     usual = {
         "_id": ObjectId(), "spider": "shop", "target": f"{SHOP}/{url}", "at": at,

@@ -15,6 +15,7 @@ import pytest
 from bson import ObjectId
 
 from crawler.config import Config
+from crawler.reports import inbox
 from crawler.reports.differences import difference_of, parts_of, similar_edits
 from crawler.reports.inbox import Filters, read_inbox
 from crawler.storage import change_events
@@ -185,10 +186,100 @@ def test_identical_edits_of_many_pages_are_one_entry(local: Browser, log: Log) -
     assert (other["page_count"], other["added"]) == (1, "2027")
     assert (folded["page_count"], len(folded["events"]), len(folded["pages"])) == (29, 29, 20)
     page = local.get("/changes").text
-    assert "The same edit on 29 pages" in page
-    assert "and 9 more" in page
+    assert "The same edit, or nearly, on 29 pages" in page
+    assert "Show all 29 pages" in page
     send(local, "/changes/read", entry=",".join(folded["events"]), one=folded["id"])
     assert [entry["id"] for entry in entries(local)] == [other["id"]]
+
+
+def put_edits(log: Log, count: int) -> None:
+    """Change the footer of some pages, and between two of them each time another page."""
+    for number in range(count):
+        log.visit(hours(0), f"https://a.example/item/{number}", item(f"page {number}", foot="2025"))
+        log.visit(hours(0), f"https://a.example/other/{number}", item(f"other {number}"))
+    for number in range(count):
+        at = hours(1 + number)
+        content = item(f"page {number}", foot="2026")
+        log.visit(at, f"https://a.example/item/{number}", content)
+        content = item(f"other {number}", price=str(number))
+        log.visit(at - timedelta(minutes=1), f"https://a.example/other/{number}", content)
+
+
+def whole_list(browser: Browser, query: str) -> list[list[dict[str, Any]]]:
+    """Return the entries of all pages of a list."""
+    pages, cursor = [], ""
+    while True:
+        answer = browser.get(f"/api/v1/changes{query}{cursor}").json()
+        pages.append(answer["entries"])
+        if answer["next"] is None:
+            return pages
+        cursor = f"&cursor={answer['next']}"
+
+
+@pytest.mark.mongo
+def test_an_edit_is_folded_beyond_the_page_of_the_list(local: Browser, log: Log) -> None:
+    put_edits(log, 40)
+    look(local, 0.5)
+    pages = whole_list(local, "?limit=5")
+    assert [len(page) for page in pages] == [5] * 8 + [1]
+    folded, *others = [entry for page in pages for entry in page]
+    assert (folded["page_count"], len(folded["events"]), len(folded["pages"])) == (40, 40, 20)
+    assert folded["common_url"] == "https://a.example/item/"
+    assert [entry["page_count"] for entry in others] == [1] * 40
+    assert len({entry["url"] for entry in others}) == 40
+
+    listed = local.get("/changes?limit=5").text
+    assert f'href="/changes/of/{folded["id"]}/pages?limit=5"' in listed
+    shown = local.get(f"/changes/of/{folded['id']}/pages?limit=5").text
+    assert shown.count("<tr>") == 1 + 40
+    got = local.get(f"/api/v1/changes/{folded['id']}/pages").json()
+    assert [each["event"] for each in got] == folded["events"]
+    assert local.get(f"/api/v1/changes/{ObjectId()}/pages").status_code == 404
+
+    assert "?url=https%3A%2F%2Fa.example%2Fitem%2F&amp;pages=40" in listed
+    settings = local.get("/changes/settings?url=https://a.example/item/&pages=40").text
+    assert r'value="^https://a\.example/item/"' in settings
+    assert "matches all 40 pages" in settings
+
+    send(local, "/changes/read", entry=",".join(folded["events"]), one=folded["id"])
+    left = [entry for page in whole_list(local, "?limit=5") for entry in page]
+    assert left == others
+
+
+@pytest.mark.mongo
+def test_all_shown_are_marked_with_the_pages_folded_into_them(local: Browser, log: Log) -> None:
+    put_edits(log, 8)
+    look(local, 0.5)
+    before = [entry["url"] for page in whole_list(local, "?limit=3") for entry in page]
+    local.post("/changes/read", shown_form(local, "?limit=3"))
+    assert [entry["url"] for entry in entries(local)] == before[3:]
+
+
+@pytest.mark.mongo
+def test_a_long_list_is_folded_in_windows_of_bounded_size(
+    local: Browser, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "BATCH", 5)
+    monkeypatch.setattr(inbox, "MAX_COMPARED", 20)
+    put_edits(log, 40)
+    look(local, 0.5)
+    pages = whole_list(local, "?limit=4")
+    found = [entry for page in pages for entry in page]
+    urls = [each["url"] for entry in found for each in entry["pages"]]
+    assert len(urls) == len(set(urls)) == 80
+    assert [entry["page_count"] for entry in found if entry["page_count"] > 1] == [10, 10, 10, 10]
+    assert [len(page) for page in pages] == [4, 4, 3] * 4
+
+
+@pytest.mark.mongo
+def test_large_contents_end_a_window(
+    local: Browser, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "BATCH", 5)
+    monkeypatch.setattr(inbox, "MAX_BYTES", 1)
+    put_edits(log, 10)
+    look(local, 0.5)
+    assert [len(page) for page in whole_list(local, "?limit=50")] == [3, 4, 3, 4]
 
 
 @pytest.mark.mongo
@@ -201,6 +292,8 @@ def test_nearly_identical_long_edits_are_one_entry(local: Browser, log: Log) -> 
     for number in range(3):
         content = item("page", notice=f"{notice} number{number}")
         log.visit(hours(1 + number), f"https://a.example/{number}", content)
+    (first,) = local.get("/api/v1/changes?limit=1").json()["entries"]
+    assert first["page_count"] == 3, "the other pages are beyond this one"
     different = " ".join(f"else{n}" for n in range(60))
     log.visit(hours(9), "https://a.example/other", item("other", notice=different))
     assert [entry["page_count"] for entry in entries(local)] == [1, 3]
@@ -269,7 +362,7 @@ def test_shown_changes_are_marked_as_a_range_and_the_time_moves_on(
     assert answer.headers["location"] == "/changes?limit=5&marked=5"
     assert [entry["url"][18:] for entry in entries(local, "?limit=3")] == ["14", "13", "12"]
     reader = database.readers.find_one({"_id": "local"})
-    assert (len(reader["ranges"]), len(reader["pages"])) == (1, 1)
+    assert (len(reader["ranges"]), len(reader["pages"])) == (1, 0)
     log.visit(hours(30), "https://a.example/19", item("page 19 again"))
     newest, *_ = entries(local, "?limit=3")
     assert (newest["kind"], newest["visits"]) == ("changed", 1)
@@ -381,6 +474,50 @@ def test_a_change_that_is_stored_late_stays_unread(local: Browser, log: Log) -> 
     assert entries(local) == []
     log.visit(now - timedelta(seconds=5), "https://a.example/slow", item("slow"))
     assert [entry["title"] for entry in entries(local)] == ["slow"]
+
+
+@pytest.mark.mongo
+def test_programs_read_what_changed_since_they_last_looked(local: Browser, log: Log) -> None:
+    headers = {"X-CSRF-Token": local.token("/changes/settings")}
+    for number in range(3):
+        log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+    assert local.get("/api/v1/changes/unread").json() == {"since": None, "changes": 3}
+    listed = local.get("/api/v1/changes").json()
+    body = {"until": listed["until"]}
+    late = datetime.now(UTC)
+    assert local.request(
+        "POST", "/api/v1/changes/read-all", json=body, headers=headers
+    ).status_code == 204  # fmt: skip
+    log.visit(late + timedelta(hours=1), "https://a.example/late", item("late"))
+    assert [entry["title"] for entry in read_later(local)] == ["late"]
+    seen = local.get("/api/v1/changes/unread").json()
+    assert (seen["since"] is None, seen["changes"]) == (False, 1)
+    assert local.get("/api/v1/changes/unread?site=none").json()["changes"] == 0
+
+    since = quote((hours(0.5)).isoformat())
+    again = entries(local, f"?since={since}")
+    assert [entry["title"] for entry in again] == ["page 2", "page 1"]
+    assert local.get("/api/v1/changes?since=2026-01-01T00:00:00").status_code == 422
+    got = local.get(f"/api/v1/changes/{again[0]['id']}/pages?since={since}").json()
+    assert [each["url"] for each in got] == ["https://a.example/2"]
+
+    put = local.request(
+        "PUT", "/api/v1/changes/unread", json={"since": hours(1.5).isoformat()}, headers=headers
+    )
+    assert put.json() == {"since": "2026-03-02T01:30:00Z", "changes": 2}
+    assert [entry["title"] for entry in entries(local)] == ["page 2"]
+    bad = local.request("PUT", "/api/v1/changes/unread", json={"since": "x"}, headers=headers)
+    assert bad.status_code == 422
+
+
+def read_later(browser: Browser) -> list[dict[str, Any]]:
+    """Return the unread changes as they are listed in two hours."""
+    config = browser.app.state.database.config
+    browser.app.state.database.config = config.model_copy(update={"clock_offset_hours": 2.0})
+    try:
+        return entries(browser)
+    finally:
+        browser.app.state.database.config = config
 
 
 @pytest.mark.mongo

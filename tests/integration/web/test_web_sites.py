@@ -159,6 +159,34 @@ def test_targets_are_filtered_sorted_and_paged(local: Browser, database: Db) -> 
 
 
 @pytest.mark.mongo
+def test_muted_targets_and_patterns_are_listed_and_undone(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "http://a/1")
+    put_target(database, "shop", "http://a/2", muted_at=NOW, next_visit=NEVER)
+    put_target(database, "shop", "http://a/3", gone=True, next_visit=NEVER)
+    put_target(database, "shop2", "http://a/4", muted_at=NOW, next_visit=NEVER)
+    muted = "/sites/shop?state=muted"
+    found = local.get(f"/api/v1{muted.replace('?', '/targets?')}").json()["targets"]
+    assert [row["url"] for row in found] == ["http://a/2"]
+    assert "No pattern hides changes" in local.get(muted).text
+    post(local, "/changes/mute", pattern="/calendar/")
+    page = local.get(muted).text
+    assert (page.count("Unmute"), "/calendar/" in page) == (1, True)
+    assert "/calendar/" not in local.get("/sites/shop").text
+    done = post(local, "/changes/unmute", pattern="/calendar/", back=muted)
+    assert (done.status_code, done.headers["location"]) == (303, muted)
+    action = re.search(r'action="(/targets/[^"]*/unmute)"', page)
+    assert action
+    done = post(local, action[1], back=muted)
+    assert (done.status_code, done.headers["location"]) == (303, muted)
+    page = local.get(muted).text
+    assert "No targets match" in page
+    assert "No pattern hides changes" in page
+    stranger = post(local, action[1], back="https://evil.example/")
+    assert stranger.headers["location"] == "/"
+    assert "muted_at" not in database.targets.find_one({"url": "http://a/2"})  # type: ignore[operator]
+
+
+@pytest.mark.mongo
 def test_a_search_stops_at_its_limit_and_goes_on(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +210,7 @@ def test_lists_follow_indexes(database: Db) -> None:
     for number in range(300):
         put_target(
             database, "shop", f"http://a/{number:03}", next_visit=NOW - HOUR, categories=["c"],
-            consecutive_errors=1, gone=number % 2 == 0,
+            consecutive_errors=1, gone=number % 2 == 0, muted_at=NOW,
         )  # fmt: skip
     for wanted in (
         TargetFilter(), TargetFilter(category="c"), TargetFilter(kind=site_targets.Kind.ITEM),

@@ -154,6 +154,17 @@ def test_the_dates_of_a_first_document_are_a_past() -> None:
     ]  # fmt: skip
 
 
+def test_posts_found_within_a_minute_of_the_last_fetch_are_in_the_past() -> None:
+    seen = seen_until(NOW, NOW - HOUR)
+    pushed = fetched(entry("b", NOW), seen=seen, at=NOW + timedelta(seconds=40))
+    history = past(pushed, collect(pushed, Monitor(), {}))
+    at = minutes(NOW)
+    assert (history.since, history.until) == (seen.since, at)
+    assert records(history)[1:] == [(at - 1, at, at)]
+    again = fetched(entry("b", NOW), seen=seen, at=NOW + timedelta(seconds=50))
+    assert past(again, collect(again, Monitor(), stored(again, "b"))) == seen
+
+
 @pytest.mark.parametrize("dates", [(NOW - HOUR, None), (None, None), ()])
 def test_without_dates_the_past_begins_with_the_first_look(dates: Dates) -> None:
     page = fetched(*(entry(str(i), date) for i, date in enumerate(dates)))

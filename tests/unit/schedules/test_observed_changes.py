@@ -21,6 +21,17 @@ def test_a_look_that_finds_a_change_knows_the_look_before() -> None:
     assert changes_of(past) == [(160, 220, 190)]
 
 
+def test_changes_within_a_minute_of_the_last_look_are_one_change() -> None:
+    first = History.begin(100).seen(100, changed=True)
+    assert (first.since, first.until, changes_of(first)) == (99, 100, [(99, 100, 0)])
+    assert first.seen(100, changed=True) == first
+    later = History.begin(100).seen(160, changed=False)
+    assert later.seen(160, changed=False) == later
+    later = later.seen(160, changed=True, said=160)
+    assert (later.since, later.until, changes_of(later)) == (100, 160, [(159, 160, 160)])
+    assert changes_of(later.seen(161, changed=True)) == [(159, 160, 160), (160, 161, 0)]
+
+
 @pytest.mark.parametrize("at", [0, 99, 100])
 def test_a_look_that_is_not_later_tells_nothing(at: int) -> None:
     past = History.begin(40).seen(100, changed=True)

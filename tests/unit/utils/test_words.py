@@ -36,7 +36,8 @@ def test_ages_in_minutes_hours_and_days(seconds: float, words: str) -> None:
     ("per_week", "words"),
     [
         (1 / 24, "a visit every 24 weeks"), (0.25, "a visit every 4 weeks"),
-        (1, "a visit a week"), (3, "3 visits a week"),
+        (1, "a visit a week"), (0.98, "a visit a week"), (1.04, "a visit a week"),
+        (3, "3 visits a week"),
         (28, "4 visits a day"), (2016, "288 visits a day"),
     ],
 )  # fmt: skip

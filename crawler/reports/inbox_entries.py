@@ -1,0 +1,131 @@
+"""Entries of the inbox: a net change of a page, or the same edit of many pages, as it is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from typing_extensions import TypedDict
+
+from crawler.reports.changes import posts_summary, summary_of
+from crawler.reports.net_changes import ChangeKind, Contents, NetChange
+from crawler.storage import visits
+from crawler.storage.client import Database
+
+# Characters.
+MAX_TITLE, MAX_WORDS = 200, 600
+# Pages of an entry that are listed.
+MAX_LISTED = 20
+SAME_CONTENT = "the same content as before"
+
+
+class ChangedPage(TypedDict):
+    """A page of an entry."""
+
+    event: str
+    """Id of the newest visit that found a change."""
+    url: str
+    """URL of the page, or `cell:NAME`."""
+    at: datetime
+    """Time of that visit."""
+
+
+class Entry(TypedDict):
+    """A net change of a page since the reader last looked, or the same edit of many pages."""
+
+    id: str
+    """Id of the newest visit that found the change."""
+    at: datetime
+    """Time of that visit."""
+    kind: ChangeKind
+    """`new`, `changed`, `gone`, or `back` after it was gone."""
+    site: str
+    """Name of the site."""
+    url: str
+    """URL of the page, or `cell:NAME`; of several pages, the one that changed last."""
+    title: str
+    """Title of the page; empty if it has none."""
+    summary: str
+    """What changed, in one line; empty if it is not known."""
+    fields: list[str]
+    """Names of the fields that differ; empty if the contents are not stored."""
+    removed: str
+    """Words that were removed; long texts are cut."""
+    added: str
+    """Words that were added; long texts are cut."""
+    size: int
+    """Characters of the words that were removed and added."""
+    visits: int
+    """Number of unread visits that found changes of the page, at most 50."""
+    categories: list[str]
+    """Categories of the page."""
+    page_count: int
+    """Number of pages with this edit or nearly the same one, at most 1,000."""
+    common_url: str
+    """The beginning that the URLs of all these pages share; of one page, its URL."""
+    pages: list[ChangedPage]
+    """Pages with this edit, the last changed first, at most 20."""
+    events: list[str]
+    """For each page with this edit, the id of the newest visit that found a change."""
+
+
+async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents) -> Entry:
+    """Return the entry of changes with the same edit, the newest first.
+
+    contents: of the newest
+    """
+    net = group[0]
+    event = net.event
+    after = contents[1] or {}
+    difference = net.difference
+    return {
+        "id": str(event["_id"]),
+        "at": event["at"],
+        "kind": net.kind,
+        "site": event["spider"],
+        "url": event["target"],
+        "title": str(after.get("title") or "")[:MAX_TITLE],
+        "summary": await _summary(db, net, contents),
+        "fields": list(difference.fields) if difference else [],
+        "removed": difference.removed[:MAX_WORDS] if difference else "",
+        "added": difference.added[:MAX_WORDS] if difference else "",
+        "size": net.size,
+        "visits": len(net.events),
+        "categories": net.categories,
+        "page_count": len(group),
+        "common_url": _common_beginning([each.event["target"] for each in group]),
+        "pages": [changed_page(each) for each in group[:MAX_LISTED]],
+        "events": [str(each.event["_id"]) for each in group],
+    }
+
+
+def changed_page(net: NetChange) -> ChangedPage:
+    """Return a page as entries list it."""
+    return {"event": str(net.event["_id"]), "url": net.event["target"], "at": net.event["at"]}
+
+
+def _common_beginning(urls: Sequence[str]) -> str:
+    first, last = min(urls), max(urls)
+    length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
+    return first[:length]
+
+
+async def _summary(db: Database, net: NetChange, contents: Contents) -> str:
+    event = net.event
+    if net.kind == "gone":
+        return str(event.get("reason") or f"status {event.get('status')}")
+    if any("posts_new" in row for row in net.events):
+        titles = await visits.titles(db, event)
+        new, edited = (
+            sum(row.get(name) or 0 for row in net.events) for name in ("posts_new", "posts_edited")
+        )
+        return posts_summary(new, edited, titles)
+    before, after = contents
+    if net.kind == "new":
+        return summary_of(None, after, net.size)
+    if net.is_same:
+        return SAME_CONTENT
+    if before is None:
+        # Without the earlier content, the later one would look like a new page.
+        return summary_of(None, None, net.size)
+    return summary_of(before, after, net.size)

@@ -38,7 +38,7 @@ from crawler.planning.simulation import (
 )
 from crawler.planning.traces import iso, read_trace, whole_seconds
 from crawler.utils import time as units
-from crawler.utils.text import amount
+from crawler.utils.text import amount, count
 from schedules.allocation.plan import BudgetTooSmall, Terms, least_per_day
 from schedules.evaluation.pages import daily, simulate
 from schedules.evaluation.score import Figures, Totals, score
@@ -263,8 +263,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
         """Return a one-line description of the scenario."""
         totals = self.outcomes[0].figures
         return (
-            f"{totals.pages:,} pages of {totals.sources:,} sources, {totals.changes:,} changes, "
-            f"{self.days()}"
+            f"{count(totals.pages, 'page')} of {count(totals.sources, 'source')}, "
+            f"{count(totals.changes, 'change')}, {self.days()}"
         )
 
     def tables(self) -> Iterator[Table | str]:

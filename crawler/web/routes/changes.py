@@ -319,7 +319,7 @@ async def settings(
 async def _settings_page(
     request: Request, user: User, store: Store, form: Form, status: int = 200, **shown: Any
 ) -> Response:
-    values: dict[str, Any] = {"address": "", "pages": 1} | shown
+    values: dict[str, Any] = {"address": "", "pages": 1, **shown}
     return page(
         request, "changes/settings.html", status=status, form=form, **values,
         reader=await readers.load(store.db, user.name), max_mutes=MAX_MUTES,

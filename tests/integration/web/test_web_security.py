@@ -62,6 +62,7 @@ OF_VIEWERS = {
 } | {
     ("POST", "/api/v1/changes/read"), ("POST", "/api/v1/changes/read-all"),
     ("POST", "/api/v1/changes/mutes"), ("DELETE", "/api/v1/changes/mutes"),
+    ("PUT", "/api/v1/changes/unread"),
     ("POST", "/api/v1/changes/feed"), ("DELETE", "/api/v1/changes/feed"),
     ("POST", "/feeds/read"), ("POST", "/feeds/read-all"),
     ("POST", "/api/v1/feeds/read"), ("POST", "/api/v1/feeds/read-all"),

@@ -46,7 +46,7 @@ from crawler.extract.response import (
 )
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
-from crawler.fetch.middlewares import Ended, NotAsked
+from crawler.fetch.downloader import Ended, NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells

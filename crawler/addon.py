@@ -29,10 +29,10 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.fetch.credentials.FewCookiesMiddleware": 700,
         # Closer to the network than Scrapy's retries (550) and redirects (600), so that retried
         # and redirected requests are counted and delayed like any other request.
-        "crawler.fetch.middlewares.ConditionalGetMiddleware": 650,
+        "crawler.fetch.downloader.ConditionalGetMiddleware": 650,
         # Before Scrapy's proxy middleware (750), which moves the password from the URL to a header.
-        "crawler.fetch.middlewares.WrapperProxyMiddleware": 740,
-        "crawler.fetch.middlewares.PolitenessMiddleware": 950,
+        "crawler.fetch.downloader.WrapperProxyMiddleware": 740,
+        "crawler.fetch.downloader.PolitenessMiddleware": 950,
     },
     "EXTENSIONS": {
         "scrapy.extensions.throttle.AutoThrottle": None,

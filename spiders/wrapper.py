@@ -46,7 +46,7 @@ from crawler.extract.response import (
 )
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
-from crawler.fetch.middlewares import Ended, NotAsked
+from crawler.fetch.downloader import Ended, NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
@@ -117,7 +117,7 @@ class WrapperSpider(Spider):
         """
         settings.set("CONCURRENT_ITEMS", 1, priority="addon")
         if Config.of(settings).redis_url is not None and not settings.getbool(INSPECTS):
-            settings.set("SCHEDULER", "crawler.frontier.scheduler.Scheduler", priority="addon")
+            settings.set("SCHEDULER", "crawler.frontier.redis_queue.Scheduler", priority="addon")
         super().update_settings(settings)
 
     @classmethod

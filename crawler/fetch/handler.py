@@ -55,8 +55,8 @@ from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 from crawler.config import Config
 from crawler.errors import Misbehaves, OffLimits, QueryFailed
 from crawler.fetch.body_limits import LargeBodies, SpooledBody
+from crawler.fetch.downloader import NotAsked
 from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
-from crawler.fetch.middlewares import NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Target
 

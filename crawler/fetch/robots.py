@@ -21,8 +21,8 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
 from crawler.errors import OffLimits
+from crawler.fetch.downloader import NotAsked
 from crawler.fetch.guard import ON_BEHALF_OF, Guard
-from crawler.fetch.middlewares import NotAsked
 
 logger = logging.getLogger(__name__)
 # Key in the meta of a request for robots.txt: bytes received so far.

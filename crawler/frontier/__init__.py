@@ -4,11 +4,10 @@
 counts visits and sums them up at the end. It gets its targets from a `base.Frontier`, which has two
 backends. `local` hands out due targets to a single process. `shared` lets any number of workers
 lease them from a queue in Redis: `worker` keeps the leases, `redis_queue` and `lua/` implement the
-queue, `politeness` limits the request rate per host, `serializer` validates requests from Redis,
-and `scheduler` sends the requests of spiders through the queue. Both backends use `run_limits`,
-which orders the targets and ends a run at its limit, outside visiting hours, or when a cap of the
-plan is reached. `lifecycle` prepares a run, sums it up, and creates the warnings that are logged at
-its end.
+queue and the Scrapy scheduler that uses it, `politeness` limits the request rate per host, and
+`serializer` validates requests from Redis. Both backends use `run_limits`, which orders the targets
+and ends a run at its limit, outside visiting hours, or when a cap of the plan is reached.
+`lifecycle` prepares a run, sums it up, and creates the warnings that are logged at its end.
 
 A frontier never fetches, parses or stores a page, and does not decide when to revisit it: the plan
 does.

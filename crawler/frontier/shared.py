@@ -151,7 +151,7 @@ class SharedFrontier(Frontier):
 
     def _decoded(self, leases: list[Lease]) -> Iterator[Request]:
         """Yield leased requests of the spider, from this process or another one."""
-        from crawler.frontier.scheduler import LEASE
+        from crawler.frontier.redis_queue import LEASE
 
         for lease in leases:
             try:
@@ -187,7 +187,7 @@ class SharedFrontier(Frontier):
 
     async def _watch(self) -> None:
         """Poll for requests that Scrapy has finished, because it has no signal for that."""
-        from crawler.frontier.scheduler import Scheduler
+        from crawler.frontier.redis_queue import Scheduler
 
         engine = self._session.crawler.engine
         scheduler = engine.scheduler if engine is not None else None

@@ -38,7 +38,7 @@ from scrapy.utils.python import global_object_name
 
 from crawler import __version__
 from crawler.errors import Busy, ConfigError
-from crawler.fetch.middlewares import NotAsked
+from crawler.fetch.downloader import NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Outcome, Visit
 from crawler.ops.extensions import Metrics

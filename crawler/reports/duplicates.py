@@ -44,7 +44,7 @@ async def put_label(
     """
     # Slow: these load the compiled kernels.
     from crawler.storage.dedup.index import as_stored
-    from crawler.storage.dedup.labeling import label
+    from crawler.storage.dedup.labels import label
 
     async with as_stored(db, config) as registry:
         return await label(db, registry, posts, now, same=same, by=by)

@@ -19,18 +19,40 @@ from pymongo import UpdateOne
 
 from crawler.dedup.model import ALONE, Candidate, Claim, Owner, Verdicts, most_similar
 from crawler.storage.client import Document
-from crawler.storage.dedup import boilerplate, edits, labels, originals, signatures
-from crawler.storage.dedup.labels import NO_RULING, Ruling
+from crawler.storage.dedup import boilerplate, edits, originals, signatures
 from crawler.storage.dedup.registry import Bands, Member, Registry
 
 logger = logging.getLogger(__name__)
 # Attempts when other processes claim bands or change posts between a read and the write.
 MAX_ROUNDS = 10
+# Labels of one post that claims read; more are not made by people.
+MAX_LABELS = 1000
 
 # Candidates with the bands that they still try to claim.
 Wanted = dict[Candidate, frozenset[int]]
 # A copy, the owner that it duplicates, and the copy's bands that had no owner.
 Copy = tuple[Candidate, Owner, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the labels decide on the place of a post.
+
+    owner:    stored post labeled as the same, whose cluster the post joins; None: no such post
+    apart:    numbers of the posts labeled as not the same
+    clusters: clusters of these posts
+    """
+
+    owner: Owner | None = None
+    apart: frozenset[int] = frozenset()
+    clusters: frozenset[ObjectId] = frozenset()
+
+    def allows(self, owner: Owner) -> bool:
+        """Return whether the post may be a copy of an owner."""
+        return owner.id not in self.apart and owner.cluster not in self.clusters
+
+
+NO_RULING = Ruling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +134,7 @@ async def _claim_new(
 ) -> ClaimedBatch:
     """Claim posts that are probably not stored; labeled ones last, one by one."""
     claim_posts = claim_in_mongodb if registry.shared is None else claim_in_redis
-    pairs = await labels.labeled(registry, candidates)
+    pairs = await labeled(registry, candidates)
     claimed = await claim_posts(
         registry, [post for post in candidates if post.id not in pairs], now
     )
@@ -123,7 +145,7 @@ async def _claim_new(
         if stored := await signatures.by_id(registry, [post.id]):
             claimed.stored.append((post, stored[post.id]))
             continue
-        ruling = await labels.ruling_of(registry, pairs[post.id])
+        ruling = await ruling_of(registry, pairs[post.id])
         claimed.add(await claim_posts(registry, [post], now, ruling))
     return claimed
 
@@ -399,3 +421,40 @@ def _merged_with(stored: Document, candidate: Candidate) -> dict[str, Any]:
         "source": stored["source"],
         "fences": signatures.fences_of(stored) | candidate.fences,
     }
+
+
+async def labeled(
+    registry: Registry, candidates: Sequence[Candidate]
+) -> dict[int, list[tuple[int, bool]]]:
+    """Return the labeled posts among candidates, each with the other posts and `same`."""
+    if registry.labels is None or not candidates:
+        return {}
+    wanted = {candidate.id for candidate in candidates}
+    found: dict[int, list[tuple[int, bool]]] = {}
+    cursor = registry.labels.find({"ids": {"$in": list(wanted)}}, {"ids": 1, "same": 1})
+    async for row in cursor.sort("at", -1).limit(MAX_LABELS * len(wanted)):
+        first, second = row["ids"]
+        for own, other in ((first, second), (second, first)):
+            if own in wanted:
+                found.setdefault(own, []).append((other, row["same"]))
+    return found
+
+
+async def ruling_of(registry: Registry, pairs: Sequence[tuple[int, bool]]) -> Ruling:
+    """Return what the labels of a post decide, by the posts that are stored now.
+
+    pairs: numbers of other posts, each with whether it is labeled as the same
+    """
+    stored = await signatures.by_id(registry, [other for other, _ in pairs])
+    apart = frozenset(other for other, same in pairs if not same)
+    clusters = frozenset(
+        row["cluster"] for id_, row in stored.items() if id_ in apart and "cluster" in row
+    )
+    ruling = Ruling(None, apart, clusters)
+    owners = [
+        owner
+        for other, same in pairs
+        if same and other in stored and ruling.allows(owner := signatures.owner_of(stored[other]))
+    ]
+    first = min(owners, key=lambda owner: (owner.created, owner.post), default=None)
+    return Ruling(first, apart, clusters)

@@ -2,26 +2,24 @@
 
 Claims respect the labels. A post labeled as the same as a stored post joins its cluster, however
 different the texts are. Posts labeled as not the same are never in one cluster. If both kinds of
-labels contradict each other, the posts stay apart.
+labels contradict each other, the posts stay apart. `label` moves stored posts immediately.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime
 
-from bson import ObjectId
 from typing_extensions import TypedDict
 
-from crawler.dedup.model import Candidate, Owner, id_of
+from crawler.dedup.model import id_of
+from crawler.errors import Busy, ConfigError
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import signatures
+from crawler.storage.dedup import claims, edits, flags, originals, signatures
+from crawler.storage.dedup.index import HINT, META, REBUILDING
 from crawler.storage.dedup.registry import Registry
 
-# Labels of one post that claims read; more are not made by people.
-MAX_LABELS = 1000
 # Quantile of the normal distribution for an interval of 95 %.
 QUANTILE = 1.959964
 
@@ -56,27 +54,6 @@ class MeasuredPrecision(TypedDict):
     """Lower end of the 95 % interval (Wilson)."""
     high: float | None
     """Upper end of the 95 % interval (Wilson)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What the labels decide on the place of a post.
-
-    owner:    stored post labeled as the same, whose cluster the post joins; None: no such post
-    apart:    numbers of the posts labeled as not the same
-    clusters: clusters of these posts
-    """
-
-    owner: Owner | None = None
-    apart: frozenset[int] = frozenset()
-    clusters: frozenset[ObjectId] = frozenset()
-
-    def allows(self, owner: Owner) -> bool:
-        """Return whether the post may be a copy of an owner."""
-        return owner.id not in self.apart and owner.cluster not in self.clusters
-
-
-NO_RULING = Ruling()
 
 
 def pair_id(a: str, b: str) -> str:
@@ -145,38 +122,61 @@ async def measured_precision(db: Database) -> MeasuredPrecision:
     }
 
 
-async def labeled(
-    registry: Registry, candidates: Sequence[Candidate]
-) -> dict[int, list[tuple[int, bool]]]:
-    """Return the labeled posts among candidates, each with the other posts and `same`."""
-    if registry.labels is None or not candidates:
-        return {}
-    wanted = {candidate.id for candidate in candidates}
-    found: dict[int, list[tuple[int, bool]]] = {}
-    cursor = registry.labels.find({"ids": {"$in": list(wanted)}}, {"ids": 1, "same": 1})
-    async for row in cursor.sort("at", -1).limit(MAX_LABELS * len(wanted)):
-        first, second = row["ids"]
-        for own, other in ((first, second), (second, first)):
-            if own in wanted:
-                found.setdefault(own, []).append((other, row["same"]))
-    return found
+async def label(
+    db: Database,
+    registry: Registry,
+    posts: tuple[str, str],
+    now: datetime,
+    *,
+    same: bool,
+    by: str,
+) -> Label:
+    """Store that two posts are the same, or are not, and move one of them if necessary.
 
-
-async def ruling_of(registry: Registry, pairs: Sequence[tuple[int, bool]]) -> Ruling:
-    """Return what the labels of a post decide, by the posts that are stored now.
-
-    pairs: numbers of other posts, each with whether it is labeled as the same
+    Posts that have not been compared yet keep their place; the next comparison respects the label.
+    Raises ConfigError for posts that are not stored, and Busy during a rebuild.
     """
-    stored = await signatures.by_id(registry, [other for other, _ in pairs])
-    apart = frozenset(other for other, same in pairs if not same)
-    clusters = frozenset(
-        row["cluster"] for id_, row in stored.items() if id_ in apart and "cluster" in row
+    a, b = posts
+    if a == b:
+        raise ConfigError(f"both are the same post: {a}")
+    found = set(await db.posts.distinct("_id", {"_id": {"$in": [a, b]}}))
+    if missing := [post for post in posts if post not in found]:
+        raise ConfigError(f"post not found: {missing[0]}. It may have been removed")
+    meta = await db.meta.find_one(META) or {}
+    if meta.get(REBUILDING):
+        raise Busy(f"a rebuild of near-duplicates is running or was interrupted: {HINT}")
+    rows = await signatures.by_id(registry, [id_of(a), id_of(b)])
+    similarity = 0.0
+    if len(rows) == len(posts):
+        first, second = (signatures.owner_of(row).sketch for row in rows.values())
+        similarity = first.similarity(second)
+    before: Document = {
+        "flagged": _are_together(rows), "similarity": similarity, "scheme": registry.scheme.name,
+    }  # fmt: skip
+    await put(db, posts, now, same=same, by=by, first=before)
+    if len(rows) == len(posts) and _are_together(rows) != same:
+        row = await _later(registry, rows)
+        left = {row["cluster"]} if "cluster" in row else set()
+        freed = await edits.release_strays(registry, [row], now)
+        verdicts = await claims.claim(registry, freed, now)
+        await flags.confirm(db, registry, verdicts, written=())
+        await flags.settle(db, registry, await originals.existing_clusters(registry, left))
+    stored = await of_pair(db, a, b)
+    assert stored is not None
+    return stored
+
+
+def _are_together(rows: dict[int, Document]) -> bool:
+    """Return whether two signatures are in one cluster."""
+    clusters = [row.get("cluster") for row in rows.values()]
+    return len(clusters) > 1 and clusters[0] is not None and clusters[0] == clusters[1]
+
+
+async def _later(registry: Registry, rows: dict[int, Document]) -> Document:
+    """Return the signature of the post that moves: not an original, else the later one."""
+    clusters = {row["cluster"] for row in rows.values() if "cluster" in row}
+    cursor = registry.clusters.find({"_id": {"$in": list(clusters)}}, {"original": 1})
+    leading = {row["original"] async for row in cursor}
+    return max(
+        rows.values(), key=lambda row: (row["_id"] not in leading, row["created"], row["post"])
     )
-    ruling = Ruling(None, apart, clusters)
-    owners = [
-        owner
-        for other, same in pairs
-        if same and other in stored and ruling.allows(owner := signatures.owner_of(stored[other]))
-    ]
-    first = min(owners, key=lambda owner: (owner.created, owner.post), default=None)
-    return Ruling(first, apart, clusters)

@@ -14,7 +14,7 @@ from scrapy.utils.test import get_crawler
 from twisted.internet import error as network
 from twisted.python.failure import Failure
 
-from crawler.fetch.middlewares import ConditionalGetMiddleware, NotAsked, PolitenessMiddleware
+from crawler.fetch.downloader import ConditionalGetMiddleware, NotAsked, PolitenessMiddleware
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
 from spiders.wrapper import Arguments, WrapperSpider
 

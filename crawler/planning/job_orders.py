@@ -6,11 +6,14 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
-Kind = Literal["curve", "preview", "apply", "simulate"]
+Kind = Literal["curve", "preview", "apply", "simulate", "feed_curve", "feed_preview", "feed_apply"]
 CURVE: Kind = "curve"
 PREVIEW: Kind = "preview"
 APPLY: Kind = "apply"
 SIMULATE: Kind = "simulate"
+FEED_CURVE: Kind = "feed_curve"
+FEED_PREVIEW: Kind = "feed_preview"
+FEED_APPLY: Kind = "feed_apply"
 # The policies for pages, as `options.POLICIES`.
 Policy = Literal[
     "optimal", "groups", "groups6", "uniform", "sqrt", "freshness", "harmonic", "age", "adaptive"
@@ -23,7 +26,7 @@ class JobOrder(BaseModel):
 
     config:    settings of the app
     budget:    requests a day; None for curves, and in simulations for the current budget
-    objective: None: the objective in the settings
+    objective: of pages; None: the objective in the settings
     policies:  of a simulation; empty: the default
     plans:     to apply: ids of the plans in effect at the dry run
     """

@@ -12,6 +12,7 @@ from crawler.config import Config
 from crawler.planning.budget_curve import BudgetCurve, SiteCurve, Standing
 from crawler.planning.options import (
     BALANCED,
+    FEEDS,
     OBJECTIVES,
     PAGES,
     PlanOptions,
@@ -79,16 +80,16 @@ def _curve(
     sample = estimates if len(rows) == len(population) else estimates.of(rows)
     say(f"computing the curve from {len(rows):,} pages")
     result = demand(sample, scale, aim, price_grid(sample, aim, POINTS))
-    schedules = _in_effect(gathered, rows)
+    schedules = in_effect(gathered, rows)
     current = _Sums.of(sample.population, scale, schedules, *outlook(sample, schedules))
     counts, everything = current.counts, np.arange(population.sites)
     sites: list[SiteCurve] = [
         {
             "site": name,
             "targets": int(counts[group].sum()),
-            "requests_per_day": _rounded(result.requests_per_day[:, group].sum(axis=1)),
-            "freshness": _rounded(1 - _mean(result.stale, group, counts)),
-            "age_days": _rounded(_mean(result.age_days, group, counts)),
+            "requests_per_day": rounded(result.requests_per_day[:, group].sum(axis=1)),
+            "freshness": rounded(1 - _mean(result.stale, group, counts)),
+            "age_days": rounded(_mean(result.age_days, group, counts)),
             "current": current.standing(group),
         }
         for name, group in _groups(gathered, counts, current.per_day)
@@ -100,10 +101,10 @@ def _curve(
         "sampled": len(rows),
         "budget_per_day": None,
         "plans": [],
-        "requests_per_day": _rounded(result.requests_per_day.sum(axis=1)),
+        "requests_per_day": rounded(result.requests_per_day.sum(axis=1)),
         "price": [float(f"{price:.5g}") if price < np.inf else None for price in result.price],
-        "freshness": _rounded(1 - _mean(result.stale, everything, counts)),
-        "age_days": _rounded(_mean(result.age_days, everything, counts)),
+        "freshness": rounded(1 - _mean(result.stale, everything, counts)),
+        "age_days": rounded(_mean(result.age_days, everything, counts)),
         "current": current.standing(everything),
         "sites": sites,
         "warnings": [],
@@ -161,11 +162,12 @@ def _mean(sums: Floats, group: Ints, counts: Ints) -> Floats:
     return mean
 
 
-def _rounded(values: Floats) -> list[float]:
+def rounded(values: Floats) -> list[float]:
+    """Return values with DIGITS digits, for JSON."""
     return [float(f"{value:.{DIGITS}g}") for value in values.tolist()]
 
 
-def _in_effect(gathered: Gathered, rows: Ints) -> Schedules:
+def in_effect(gathered: Gathered, rows: Ints) -> Schedules:
     """Return the current schedules of some targets; fixed intervals for those without a plan."""
     planned = gathered.watched.schedules.of(rows)
     per_week = gathered.fixed[rows] * WEEK_DAYS
@@ -192,11 +194,12 @@ async def preview_of(
     return moves_of(made[0], report) | {"plans": current}
 
 
-async def plans_in_effect(db: Database, config: Config) -> list[str]:
-    """Return the ids of the latest plans of all spiders with pages, without duplicates."""
+async def plans_in_effect(db: Database, config: Config, kind: str = PAGES) -> list[str]:
+    """Return the ids of the latest plans of all spiders of a kind, without duplicates."""
     now = Clock(config.clock_offset_hours).now()
     of_feeds = set(await targets.feed_spiders(db))
-    names = [name for name in await targets.spiders(db) if name not in of_feeds]
+    stored = await targets.spiders(db)
+    names = [name for name in stored if (name in of_feeds) == (kind == FEEDS)]
     latest = [await plans.latest(db, name, now) for name in names]
     return sorted({str(plan["_id"]) for plan in latest if plan is not None})
 
@@ -206,7 +209,7 @@ def moves_of(replan: Replan, report: ReplanReport) -> BudgetPreview:
     gathered, made, written = replan.gathered, replan.plan, replan.written
     assert isinstance(made, Plan), "plans of feeds have neither freshness nor age"
     population, rows = gathered.population, np.arange(len(gathered.population))
-    old = _in_effect(gathered, rows)
+    old = in_effect(gathered, rows)
     # Targets in a sampling phase keep their schedules.
     new = chosen_of(written, made.schedules, old)
     before, after = old.visits_per_week, new.visits_per_week

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel
 
@@ -26,17 +26,25 @@ from crawler.errors import Busy, FreshetError
 from crawler.storage import leases
 from crawler.storage.store import opened
 
+if TYPE_CHECKING:
+    from crawler.planning.options import ReplanRequest
+    from crawler.planning.replan_report import ReplanReport
+    from crawler.storage.client import Database
+
 REPLAN_BUSY = "another replan is running"
 CHANGED = "the plan has changed since the dry run. Make the dry run again."
 # The web app and crawls go first.
 NICENESS = 5
 
 Say = Callable[[str], None]
-Kind = Literal["curve", "preview", "apply", "simulate"]
+Kind = Literal["curve", "preview", "apply", "simulate", "feed_curve", "feed_preview", "feed_apply"]
 CURVE: Kind = "curve"
 PREVIEW: Kind = "preview"
 APPLY: Kind = "apply"
 SIMULATE: Kind = "simulate"
+FEED_CURVE: Kind = "feed_curve"
+FEED_PREVIEW: Kind = "feed_preview"
+FEED_APPLY: Kind = "feed_apply"
 # The policies for pages, as `options.POLICIES`.
 Policy = Literal[
     "optimal", "groups", "groups6", "uniform", "sqrt", "freshness", "harmonic", "age", "adaptive"
@@ -49,7 +57,7 @@ class JobOrder(BaseModel):
 
     config:    settings of the app
     budget:    requests a day; None for curves, and in simulations for the current budget
-    objective: None: the objective in the settings
+    objective: of pages; None: the objective in the settings
     policies:  of a simulation; empty: the default
     plans:     to apply: ids of the plans in effect at the dry run
     """
@@ -82,22 +90,40 @@ def main() -> int:
 
 async def _planned(config: Config, order: JobOrder) -> Any:
     # Slow to import; errors in the order are reported before.
-    from crawler.planning.budget_forecast import curve_of, plans_in_effect, preview_of, request_of
-    from crawler.planning.replan import replan_parts
+    from crawler.planning.budget_forecast import curve_of, preview_of, request_of
+    from crawler.planning.feed_forecast import feed_curve_of, feed_preview_of, feed_request
+    from crawler.planning.options import FEEDS, PAGES
 
     async with opened(config) as db:
         if order.kind == CURVE:
             return await curve_of(db, config, order.objective, _say)
+        if order.kind == FEED_CURVE:
+            return await feed_curve_of(db, config, _say)
         assert order.budget is not None
         if order.kind == PREVIEW:
             return await preview_of(db, config, order.budget, order.objective, _say)
+        if order.kind == FEED_PREVIEW:
+            return await feed_preview_of(db, config, order.budget, _say)
+        if order.kind == FEED_APPLY:
+            request = feed_request(order.budget, dry_run=False)
+            return await _applied(db, config, order, request, FEEDS)
         assert order.kind == APPLY
-        async with leases.held(db, config, leases.REPLAN, REPLAN_BUSY):
-            if await plans_in_effect(db, config) != list(order.plans):
-                raise Busy(CHANGED)
-            request = request_of(order.budget, order.objective, dry_run=False)
-            (report,) = await replan_parts(db, config, request, _say)
-            return report
+        request = request_of(order.budget, order.objective, dry_run=False)
+        return await _applied(db, config, order, request, PAGES)
+
+
+async def _applied(
+    db: Database, config: Config, order: JobOrder, request: ReplanRequest, kind: str
+) -> ReplanReport:
+    """Make and store a plan; raises Busy if others are in effect than at the dry run."""
+    from crawler.planning.budget_forecast import plans_in_effect
+    from crawler.planning.replan import replan_parts
+
+    async with leases.held(db, config, leases.REPLAN, REPLAN_BUSY):
+        if await plans_in_effect(db, config, kind) != list(order.plans):
+            raise Busy(CHANGED)
+        (report,) = await replan_parts(db, config, request, _say)
+        return report
 
 
 def simulated(config: Config, order: JobOrder, say: Say) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import secrets
 import signal
@@ -27,7 +28,18 @@ import crawler
 from crawler.config import Config
 from crawler.errors import Busy
 from crawler.planning.budget_curve import BudgetCurve
-from crawler.planning.jobs import APPLY, CURVE, PREVIEW, SIMULATE, JobOrder, Kind
+from crawler.planning.feed_curve import FeedBudgetCurve, FeedBudgetPreview
+from crawler.planning.jobs import (
+    APPLY,
+    CURVE,
+    FEED_APPLY,
+    FEED_CURVE,
+    FEED_PREVIEW,
+    PREVIEW,
+    SIMULATE,
+    JobOrder,
+    Kind,
+)
 from crawler.planning.replan_report import BudgetPreview
 from crawler.utils.process import end_tasks
 
@@ -46,9 +58,16 @@ TITLES: Mapping[Kind, str] = {
     PREVIEW: "Dry run",
     APPLY: "Applying the plan",
     SIMULATE: "Simulation",
+    FEED_CURVE: "Computing the curve of feeds",
+    FEED_PREVIEW: "Dry run of feeds",
+    FEED_APPLY: "Applying the plan of feeds",
 }
+# Jobs that apply the plan of a dry run, with the kind of the latter.
+APPLIES: Mapping[Kind, Kind] = {APPLY: PREVIEW, FEED_APPLY: FEED_PREVIEW}
+CURVES = (CURVE, FEED_CURVE)
 RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
     CURVE: TypeAdapter(BudgetCurve), PREVIEW: TypeAdapter(BudgetPreview),
+    FEED_CURVE: TypeAdapter(FeedBudgetCurve), FEED_PREVIEW: TypeAdapter(FeedBudgetPreview),
 }  # fmt: skip
 
 State = Literal["running", "done", "failed", "cancelled"]
@@ -86,7 +105,7 @@ class Job:
     @property
     def can_be_cancelled(self) -> bool:
         """Return whether the job may be cancelled: a plan is applied as a whole or not at all."""
-        return self.is_running and self.kind != APPLY
+        return self.is_running and self.kind not in APPLIES
 
 
 class Planner:
@@ -97,8 +116,8 @@ class Planner:
         self.job: Job | None = None
         self._done: dict[Kind, Job] = {}
         self._failed: dict[Kind, Job] = {}
-        self._curves: dict[str, tuple[float, BudgetCurve]] = {}
-        self._failed_at = -RETRY_SECONDS
+        self._curves: dict[tuple[Kind, str | None], tuple[float, Any]] = {}
+        self._failed_at: dict[Kind, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
@@ -112,28 +131,45 @@ class Planner:
         return list(self._failed.values())
 
     def curve(self, objective: str) -> BudgetCurve | None:
-        """Return the curve for an objective; None if it must be computed."""
-        at, curve = self._curves.get(objective, (0.0, None))
+        """Return the curve of pages for an objective; None if it must be computed."""
+        found: BudgetCurve | None = self._kept_curve(CURVE, objective)
+        return found
+
+    def feed_curve(self) -> FeedBudgetCurve | None:
+        """Return the curve of feeds; None if it must be computed."""
+        found: FeedBudgetCurve | None = self._kept_curve(FEED_CURVE, None)
+        return found
+
+    def _kept_curve(self, kind: Kind, objective: str | None) -> Any:
+        at, curve = self._curves.get((kind, objective), (0.0, None))
         if curve is not None and time.monotonic() - at > CURVE_SECONDS:
-            del self._curves[objective]
+            del self._curves[kind, objective]
             return None
         return curve
 
     def want_curve(self, objective: str, by: str, now: datetime) -> None:
         """Start computing a curve, unless a job is running or the curve failed a moment ago."""
+        self._want(CURVE, by, now, objective=objective)
+
+    def want_feed_curve(self, by: str, now: datetime) -> None:
+        """Start computing the curve of feeds, under the same conditions."""
+        self._want(FEED_CURVE, by, now)
+
+    def _want(self, kind: Kind, by: str, now: datetime, **options: Any) -> None:
         is_busy = self.job is not None and self.job.is_running
-        if not is_busy and time.monotonic() - self._failed_at > RETRY_SECONDS:
-            self.start(CURVE, by, now, objective=objective)
+        failed_at = self._failed_at.get(kind, -math.inf)
+        if not is_busy and time.monotonic() - failed_at > RETRY_SECONDS:
+            self.start(kind, by, now, **options)
 
     def forget_curves(self) -> None:
         """Compute curves again when they are needed."""
         self._curves.clear()
-        self._failed_at = -RETRY_SECONDS
+        self._failed_at.clear()
 
     def start(self, kind: Kind, by: str, now: datetime, **options: Any) -> Job:
         """Start a job with options of JobOrder; raises Busy while another one is running."""
         if self.job is not None and self.job.is_running:
-            how = "Wait for it" if self.job.kind == APPLY else "Wait for it, or cancel it"
+            how = "Wait for it" if self.job.kind in APPLIES else "Wait for it, or cancel it"
             raise Busy(f"Another job is running: {self.job.title.lower()} ({self.job.by}). {how}.")
         order = JobOrder(kind=kind, config=self._config.model_dump(mode="json"), **options)
         self._failed.pop(kind, None)
@@ -177,17 +213,17 @@ class Planner:
         """Keep the result of an ended job, or its error."""
         if job.state != "done":
             self._failed[job.kind] = job
-            if job.kind == CURVE:
-                self._failed_at = time.monotonic()
-        elif job.kind == CURVE:
-            self._curves[str(job.order.objective)] = time.monotonic(), job.result
+            if job.kind in CURVES:
+                self._failed_at[job.kind] = time.monotonic()
+        elif job.kind in CURVES:
+            self._curves[job.kind, job.order.objective] = time.monotonic(), job.result
             job.result = None
         else:
             self._done[job.kind] = job
-        if job.kind == APPLY and job.state == "done":
+        if job.kind in APPLIES and job.state == "done":
             self.forget_curves()
             # It describes moves that have been made.
-            self._done.pop(PREVIEW, None)
+            self._done.pop(APPLIES[job.kind], None)
 
     async def _converse(self, job: Job) -> None:
         """Start the subprocess, send the order, and read messages until it ends."""

@@ -19,13 +19,22 @@ from crawler.planning.budget_curve import (
     sample_points,
     usual_budget,
 )
-from crawler.planning.jobs import APPLY, POLICY_NAMES, PREVIEW, SIMULATE, Kind, Policy
+from crawler.planning.jobs import (
+    APPLY,
+    FEED_APPLY,
+    FEED_PREVIEW,
+    POLICY_NAMES,
+    PREVIEW,
+    SIMULATE,
+    Kind,
+    Policy,
+)
 from crawler.utils.text import rounded_up
 from crawler.utils.time import per_day
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
-from crawler.web.pages import page, path_to, redirect_to
+from crawler.web.pages import page, path_to, redirect, redirect_to
 from crawler.web.planner import Job, Planner
 
 router = APIRouter()
@@ -47,6 +56,19 @@ BudgetText = Annotated[
 ]
 
 
+def parsed_budget(value: Any) -> float | None:
+    """Return a number of requests a day, None without text; raises ValueError."""
+    text = str(value if value is not None else "").strip()
+    if not text:
+        return None
+    if len(text) > MAX_BUDGET_CHARACTERS:
+        raise ValueError("too long. Examples: 265, 265/day, 0.5")
+    budget = per_day(text)
+    if not 0 < budget <= MAX_BUDGET:
+        raise ValueError("must be more than 0 and at most 1,000,000,000")
+    return budget
+
+
 class Choice(BaseModel):
     """A budget and an objective; the budget None is the current one."""
 
@@ -57,15 +79,7 @@ class Choice(BaseModel):
     @classmethod
     def parsed(cls, value: Any) -> float | None:
         """Return a number of requests a day."""
-        text = str(value if value is not None else "").strip()
-        if not text:
-            return None
-        if len(text) > MAX_BUDGET_CHARACTERS:
-            raise ValueError("too long. Examples: 265, 265/day, 0.5")
-        budget = per_day(text)
-        if not 0 < budget <= MAX_BUDGET:
-            raise ValueError("must be more than 0 and at most 1,000,000,000")
-        return budget
+        return parsed_budget(value)
 
 
 class SimulationChoice(Choice):
@@ -105,6 +119,8 @@ class Jobs(BaseModel):
     preview: JobState | None = Field(description="last dry run")
     apply: JobState | None = Field(description="last plan that was applied")
     simulate: JobState | None = Field(description="last simulation")
+    feed_preview: JobState | None = Field(description="last dry run of feeds")
+    feed_apply: JobState | None = Field(description="last plan of feeds that was applied")
 
 
 @router.get("/budget", name="budget.index")
@@ -190,6 +206,8 @@ async def cancel(request: Request, _: EditorDep, planner: PlannerDep) -> Respons
     """Cancel the running job."""
     form = await Form.read(request)
     await planner.cancel(form["job"])
+    if form["area"] == "feeds":
+        return redirect(request, "feed_budget.index")
     return _back(request, form)
 
 
@@ -285,10 +303,15 @@ def _curve_or_later(planner: Planner, objective: str, by: str, now: datetime) ->
     found = planner.curve(objective)
     if found is None:
         planner.want_curve(objective, by, now)
-        job = planner.job
-        detail = f"The curve is not ready: {job.error or job.progress}" if job else "Not ready"
-        raise HTTPException(503, detail, {"Retry-After": "2"})
+        raise not_ready(planner)
     return found
+
+
+def not_ready(planner: Planner) -> HTTPException:
+    """Return the error for a curve that is still being computed."""
+    job = planner.job
+    detail = f"The curve is not ready: {job.error or job.progress}" if job else "Not ready"
+    return HTTPException(503, detail, {"Retry-After": "2"})
 
 
 @api.get("/jobs", name="budget.api_jobs")
@@ -299,6 +322,8 @@ async def jobs(_: UserDep, planner: PlannerDep) -> Jobs:
         preview=_state(planner.last(PREVIEW)),
         apply=_state(planner.last(APPLY)),
         simulate=_state(planner.last(SIMULATE)),
+        feed_preview=_state(planner.last(FEED_PREVIEW)),
+        feed_apply=_state(planner.last(FEED_APPLY)),
     )
 
 
@@ -309,7 +334,7 @@ async def start_preview(
     """Start a dry run of a replan; its result is BudgetPreview."""
     if choice.budget is None:
         raise ConfigError("budget: is missing. Example: 265")
-    return _started(planner.start(PREVIEW, user.name, now, **choice.model_dump()))
+    return started(planner.start(PREVIEW, user.name, now, **choice.model_dump()))
 
 
 @api.post("/apply", name="budget.api_apply", status_code=202)
@@ -317,7 +342,7 @@ async def start_apply(
     application: Application, user: EditorDep, now: NowDep, planner: PlannerDep
 ) -> JobState:
     """Start the replan of the last dry run, as `scrapy replan` does."""
-    return _started(_apply(planner, application.preview, user.name, now))
+    return started(_apply(planner, application.preview, user.name, now))
 
 
 @api.post("/simulate", name="budget.api_simulate", status_code=202)
@@ -325,7 +350,7 @@ async def start_simulation(
     choice: SimulationChoice, user: EditorDep, now: NowDep, planner: PlannerDep
 ) -> JobState:
     """Start `scrapy simulate pages --history`; its result is that of the command."""
-    return _started(planner.start(SIMULATE, user.name, now, **choice.model_dump()))
+    return started(planner.start(SIMULATE, user.name, now, **choice.model_dump()))
 
 
 @api.post("/jobs/{job_id}/cancel", name="budget.api_cancel")
@@ -335,7 +360,8 @@ async def cancel_job(job_id: str, _: EditorDep, planner: PlannerDep) -> Jobs:
     return await jobs(_, planner)
 
 
-def _started(job: Job) -> JobState:
+def started(job: Job) -> JobState:
+    """Return the state of a job that has just been started."""
     state = _state(job)
     assert state is not None
     return state

@@ -83,6 +83,7 @@ async def _index(request: Request, store: Store, form: Form, status: int = 200) 
     return page(
         request, "users/index.html", status=status, form=form, roles=list(Role),
         everyone=await users.everyone(store.db), tokens=await tokens.of_user(store.db),
+        area="account",
     )  # fmt: skip
 
 
@@ -124,7 +125,7 @@ async def _user_page(
     own = await tokens.of_user(store.db, shown.name)
     return page(
         request, "users/user.html", status=status, form=form, shown=shown, roles=list(Role),
-        tokens=own,
+        tokens=own, area="account",
     )  # fmt: skip
 
 

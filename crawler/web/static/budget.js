@@ -9,9 +9,16 @@
   const least = Number(form.dataset.least);
   const most = Number(form.dataset.most);
   const STEPS = Number(slider.max);
-  // Ages of less than six minutes are not worth a place on the axis.
-  const MIN_AGE_HOURS = 0.1;
+  // Ages and delays of less than six minutes are not worth a place on the axis.
+  const MIN_HOURS = 0.1;
   let plot = null;
+
+  // Both charts have a share of all copies or posts on the left, and hours on the right.
+  const words = form.dataset.of === "feeds"
+    ? { requests: "fetches", share: "missed posts", hours: "mean delay" }
+    : { requests: "requests", share: "freshness", hours: "mean age" };
+  const sharesOf = (curve) => curve.missed_share ?? curve.freshness;
+  const hoursOf = (curve) => curve.delay_hours ?? curve.age_days.map((days) => 24 * days);
 
   // Equal steps of the slider multiply the budget by equal factors.
   const budgetAt = (step) => least * (most / least) ** (step / STEPS);
@@ -25,7 +32,7 @@
   };
 
   function label() {
-    const text = `${typed().toLocaleString("en")} requests a day`;
+    const text = `${typed().toLocaleString("en")} ${words.requests} a day`;
     slider.setAttribute("aria-valuetext", text);
     if (plot) plot.redraw(false);
   }
@@ -65,7 +72,7 @@
       label();
       refresh();
     });
-    document.getElementById("objective").addEventListener("change", () => form.requestSubmit());
+    document.getElementById("objective")?.addEventListener("change", () => form.requestSubmit());
   }
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -88,7 +95,7 @@
     if (current >= least && current <= most) {
       ctx.strokeStyle = color("--text");
       ctx.beginPath();
-      ctx.arc(chart.valToPos(current, "x", true), chart.valToPos(Number(form.dataset.fresh), "fresh", true), 5 * window.devicePixelRatio, 0, 2 * Math.PI);
+      ctx.arc(chart.valToPos(current, "x", true), chart.valToPos(Number(form.dataset.share), "share", true), 5 * window.devicePixelRatio, 0, 2 * Math.PI);
       ctx.stroke();
     }
     ctx.restore();
@@ -106,21 +113,21 @@
       width: width(), height: 260,
       scales: {
         x: { time: false, distr: 3, log: 10 },
-        fresh: { range: [0, 1] },
-        age: { distr: 3, log: 10, range: (_, low, high) => [Math.max(low, MIN_AGE_HOURS), Math.max(high, 1)] },
+        share: { range: [0, 1] },
+        hours: { distr: 3, log: 10, range: (_, low, high) => [Math.max(low, MIN_HOURS), Math.max(high, 1)] },
       },
       axes: [
-        { ...axis, label: "requests a day", values: (_, values) => values.map((v) => (v === null ? "" : short(v))) },
-        { ...axis, scale: "fresh", values: (_, values) => values.map((v) => `${Math.round(100 * v)} %`) },
-        { ...axis, scale: "age", side: 1, grid: { show: false }, size: 60, values: (_, values) => values.map((v) => (v === null ? "" : `${short(v)} h`)) },
+        { ...axis, label: `${words.requests} a day`, values: (_, values) => values.map((v) => (v === null ? "" : short(v))) },
+        { ...axis, scale: "share", values: (_, values) => values.map((v) => `${Math.round(100 * v)} %`) },
+        { ...axis, scale: "hours", side: 1, grid: { show: false }, size: 60, values: (_, values) => values.map((v) => (v === null ? "" : `${short(v)} h`)) },
       ],
       series: [
-        { label: "requests a day", value: (_, v) => (v === null ? "–" : v.toLocaleString("en", { maximumFractionDigits: 1 })) },
-        { label: "freshness", scale: "fresh", stroke: color("--accent"), width: 3, points: { show: false }, value: (_, v) => percent(v) },
-        { label: "mean age", scale: "age", stroke: color("--warn"), width: 2, dash: [6, 4], points: { show: false }, value: (_, v) => (v === null ? "–" : `${v.toPrecision(3)} h`) },
+        { label: `${words.requests} a day`, value: (_, v) => (v === null ? "–" : v.toLocaleString("en", { maximumFractionDigits: 1 })) },
+        { label: words.share, scale: "share", stroke: color("--accent"), width: 3, points: { show: false }, value: (_, v) => percent(v) },
+        { label: words.hours, scale: "hours", stroke: color("--warn"), width: 2, dash: [6, 4], points: { show: false }, value: (_, v) => (v === null ? "–" : `${v.toPrecision(3)} h`) },
       ],
       hooks: { draw: [mark] },
-    }, [curve.requests_per_day, curve.freshness, curve.age_days.map((v) => 24 * v || null)], place);
+    }, [curve.requests_per_day, sharesOf(curve), hoursOf(curve).map((hours) => hours || null)], place);
     new ResizeObserver(() => plot.setSize({ width: width(), height: 260 })).observe(place);
   }
 

@@ -1,0 +1,195 @@
+"""The budget of feeds: what any number of fetches a day would miss, and a plan for one of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request
+from pydantic import BaseModel, Field, field_validator
+from starlette.responses import Response
+
+from crawler.errors import Busy, ConfigError
+from crawler.planning.feed_curve import (
+    FeedBudgetCurve,
+    FeedBudgetForecast,
+    feed_points,
+    forecast_of_feeds,
+    usual_feed_budget,
+)
+from crawler.planning.jobs import FEED_APPLY, FEED_PREVIEW
+from crawler.utils.text import rounded_up
+from crawler.web.auth import EditorDep, UserDep
+from crawler.web.dependencies import NowDep, StoreDep
+from crawler.web.forms import Form
+from crawler.web.pages import page, path_to, redirect_to, with_parameters
+from crawler.web.planner import Job, Planner
+from crawler.web.routes.budget import (
+    Application,
+    BudgetText,
+    JobState,
+    PlannerDep,
+    not_ready,
+    parsed_budget,
+    started,
+)
+
+router = APIRouter(prefix="/budget/feeds")
+api = APIRouter(prefix="/budget/feeds", tags=["budget"])
+
+
+class FeedChoice(BaseModel):
+    """A budget of feeds; None is the current one."""
+
+    budget: float | None = Field(None, description="fetches a day, such as 265 or 265/day")
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def parsed(cls, value: Any) -> float | None:
+        """Return a number of fetches a day."""
+        return parsed_budget(value)
+
+
+@router.get("", name="feed_budget.index")
+async def index(
+    request: Request, user: UserDep, _: StoreDep, now: NowDep, planner: PlannerDep,
+    budget: str = "",
+) -> Response:  # fmt: skip
+    """Show the curve of feeds, and what a budget would give."""
+    return _page(request, planner, user.name, now, Form.of({"budget": budget}))
+
+
+@router.post("/again", name="feed_budget.again")
+async def compute_again(request: Request, _: EditorDep, planner: PlannerDep) -> Response:
+    """Compute the curve again from the current history."""
+    form = await Form.read(request)
+    planner.forget_curves()
+    return _back(request, form)
+
+
+@router.post("/preview", name="feed_budget.preview")
+async def preview(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
+    """Start a dry run."""
+    form = await Form.read(request)
+    choice = form.parse(FeedChoice)
+    if choice is not None and choice.budget is None:
+        form.reject("budget", "is missing. Enter fetches a day, such as 265")
+    if choice is None or not form.is_valid:
+        return _page(request, planner, user.name, now, form, 422)
+    request.state.audit = f"dry run of feeds: {choice.budget:g} fetches a day"
+    try:
+        planner.start(FEED_PREVIEW, user.name, now, budget=choice.budget)
+    except Busy as error:
+        form.reject("", error)
+        return _page(request, planner, user.name, now, form, 409)
+    return _back(request, form)
+
+
+@router.post("/apply", name="feed_budget.apply")
+async def apply(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
+    """Start the replan of the last dry run."""
+    form = await Form.read(request)
+    application = form.parse(Application)
+    try:
+        job = _apply(planner, application.preview if application else "", user.name, now)
+    except (Busy, ConfigError) as error:
+        form.reject("", error)
+        return _page(request, planner, user.name, now, form, 409)
+    request.state.audit = f"replan of feeds: {job.order.budget:g} fetches a day"
+    return _back(request, form)
+
+
+def _apply(planner: Planner, preview_id: str, by: str, now: datetime) -> Job:
+    """Start applying a dry run; raises Busy, and ConfigError if it is not the last one."""
+    last = planner.last(FEED_PREVIEW)
+    if last is None or last.id != preview_id or last.result is None:
+        raise ConfigError("This is not the last dry run. Make the dry run again.")
+    return planner.start(FEED_APPLY, by, now, budget=last.order.budget, plans=last.result["plans"])
+
+
+def _back(request: Request, form: Form) -> Response:
+    """Return to the page with the same budget."""
+    path = path_to(request, "feed_budget.index")
+    return redirect_to(
+        request, with_parameters(path, budget=form["budget"]) if form["budget"] else path
+    )
+
+
+def _page(
+    request: Request, planner: Planner, by: str, now: datetime, form: Form, status: int = 200
+) -> Response:
+    """Show the page with the choice of a form, or with its problems."""
+    shown = Form.of({"budget": form["budget"]})
+    choice = shown.parse(FeedChoice)
+    for name, problem in shown.problems.items():
+        form.reject(name, problem)
+    curve, result = planner.feed_curve(), None
+    if curve is None:
+        planner.want_feed_curve(by, now)
+    else:
+        budget = choice.budget if choice and choice.budget else usual_feed_budget(curve)
+        try:
+            result = forecast_of_feeds(curve, budget)
+        except ConfigError as error:
+            form.reject("budget", error)
+            result = forecast_of_feeds(curve, curve["requests_per_day"][0])
+        if not form["budget"]:
+            form.values["budget"] = f"{budget:.6g}"
+    if status == 200 and not form.is_valid:
+        status = 422
+    return page(
+        request, "budget/feeds.html", fragment="figures", status=status, form=form, curve=curve,
+        least=rounded_up(curve["requests_per_day"][0]) if curve else "", forecast=result,
+        points=feed_points(curve) if curve else [], job=planner.job, failed=planner.failed,
+        preview=planner.last(FEED_PREVIEW), applied=planner.last(FEED_APPLY), area="budget",
+    )  # fmt: skip
+
+
+@api.get("", name="feed_budget.api")
+async def curve(user: UserDep, now: NowDep, planner: PlannerDep) -> FeedBudgetCurve:
+    """Return the expected results of feeds for a range of budgets.
+
+    While the curve is computed, the status is 503. Ask again after the time in Retry-After.
+    """
+    return _curve_or_later(planner, user.name, now)
+
+
+@api.get("/forecast", name="feed_budget.api_forecast")
+async def forecast_of(
+    user: UserDep, now: NowDep, planner: PlannerDep, budget: BudgetText
+) -> FeedBudgetForecast:
+    """Return the expected results of a budget, by feed, next to the current schedules."""
+    try:
+        chosen = parsed_budget(budget)
+    except ValueError:
+        raise HTTPException(
+            422, f"budget: invalid request rate: {budget!r}. Example: 265"
+        ) from None
+    found = _curve_or_later(planner, user.name, now)
+    return forecast_of_feeds(found, chosen or usual_feed_budget(found))
+
+
+def _curve_or_later(planner: Planner, by: str, now: datetime) -> FeedBudgetCurve:
+    found = planner.feed_curve()
+    if found is None:
+        planner.want_feed_curve(by, now)
+        raise not_ready(planner)
+    return found
+
+
+@api.post("/preview", name="feed_budget.api_preview", status_code=202)
+async def start_preview(
+    choice: FeedChoice, user: EditorDep, now: NowDep, planner: PlannerDep
+) -> JobState:
+    """Start a dry run of a replan of feeds; its result is FeedBudgetPreview."""
+    if choice.budget is None:
+        raise ConfigError("budget: is missing. Example: 265")
+    return started(planner.start(FEED_PREVIEW, user.name, now, budget=choice.budget))
+
+
+@api.post("/apply", name="feed_budget.api_apply", status_code=202)
+async def start_apply(
+    application: Application, user: EditorDep, now: NowDep, planner: PlannerDep
+) -> JobState:
+    """Start the replan of the last dry run, as `scrapy replan --kind feeds` does."""
+    return started(_apply(planner, application.preview, user.name, now))

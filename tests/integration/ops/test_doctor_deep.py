@@ -182,14 +182,14 @@ def lose_a_signature(db: Db) -> None:
     db.signatures.delete_one({"_id": id_of(copy_of_two(db)["_id"])})
 
 
-
-
 def lose_a_cluster(db: Db) -> None:
     db.clusters.delete_one({"_id": copy_of_two(db)["cluster"]})
 
 
 def lose_an_original(db: Db) -> None:
-    db.clusters.update_one({"_id": copy_of_two(db)["cluster"]}, {"$set": {"original": 1, "post": "no"}})
+    db.clusters.update_one(
+        {"_id": copy_of_two(db)["cluster"]}, {"$set": {"original": 1, "post": "no"}}
+    )
 
 
 def leave_a_cluster(db: Db) -> None:

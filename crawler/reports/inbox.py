@@ -33,12 +33,10 @@ from crawler.storage.paging import Key
 from crawler.utils.regex import Pattern, compiled
 
 # A window ends after so many events, compared pages, or bytes of compared contents.
-MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 1000, 150_000_000
+MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 1000, 40_000_000
 BATCH = 100
 MAX_COUNTED = 10_000
 KINDS: tuple[ChangeKind, ...] = ("new", "changed", "gone", "back")
-
-
 # An id that stays the same, and the entry.
 FeedEntry = tuple[str, Entry]
 

@@ -167,7 +167,7 @@ def test_muted_targets_and_patterns_are_listed_and_undone(local: Browser, databa
     muted = "/sites/shop?state=muted"
     found = local.get(f"/api/v1{muted.replace('?', '/targets?')}").json()["targets"]
     assert [row["url"] for row in found] == ["http://a/2"]
-    assert "No pattern hides changes" in local.get(muted).text
+    assert "No pattern hides changes of visited pages" in local.get(muted).text
     post(local, "/changes/mute", pattern="/calendar/")
     page = local.get(muted).text
     assert (page.count("Unmute"), "/calendar/" in page) == (1, True)
@@ -180,7 +180,7 @@ def test_muted_targets_and_patterns_are_listed_and_undone(local: Browser, databa
     assert (done.status_code, done.headers["location"]) == (303, muted)
     page = local.get(muted).text
     assert "No targets match" in page
-    assert "No pattern hides changes" in page
+    assert "No pattern hides changes of visited pages" in page
     stranger = post(local, action[1], back="https://evil.example/")
     assert stranger.headers["location"] == "/"
     assert "muted_at" not in database.targets.find_one({"url": "http://a/2"})  # type: ignore[operator]

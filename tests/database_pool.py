@@ -85,6 +85,8 @@ class DatabasePool:
 
     def _reset(self, db: Db) -> bool:
         """Empty a database; return false if it cannot be as a prepared one."""
+        if db.meta.find_one({"backend": "redis"}):
+            return False  # Redis still has the band reservations of this name
         structure = self._structure(db.name)
         if structure.pop("system.profile", None):
             db.command("profile", 0)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Self
 
 from tests.faults.servers import Server
@@ -78,12 +79,22 @@ class SmallDisk:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Keep the disk full for the duration of a `with` block."""
+        """Keep the disk full for the duration of a `with` block, even if the server frees space."""
         self.fill()
+        ended = Event()
+        filling = Thread(target=self._refill, args=(ended,), daemon=True)
+        filling.start()
         try:
             yield
         finally:
+            ended.set()
+            filling.join()
             self.clear()
+
+    def _refill(self, ended: Event) -> None:
+        while not ended.wait(REFILL_SECONDS):
+            with suppress(OSError):
+                self.fill()
 
 
 def server_stopped(server: Server, seconds: float) -> None:
@@ -93,10 +104,6 @@ def server_stopped(server: Server, seconds: float) -> None:
 
 
 def disk_full(disk: SmallDisk, seconds: float) -> None:
-    """Keep a disk full for a time, even if the server frees space on it."""
-    deadline = time.monotonic() + seconds
+    """Keep a disk full for a time."""
     with disk.full():
-        while time.monotonic() < deadline:
-            time.sleep(REFILL_SECONDS)
-            with suppress(OSError):
-                disk.fill()
+        time.sleep(seconds)

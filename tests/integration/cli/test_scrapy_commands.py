@@ -205,7 +205,8 @@ def test_check_runs_contracts_and_says_where_there_are_none(
 
 
 def test_bench_reaches_its_own_server(freshet: Freshet) -> None:
-    done = ended(freshet("bench", "-s", "CLOSESPIDER_TIMEOUT=2"))
+    limits = ("-s", "CLOSESPIDER_PAGECOUNT=20", "-s", "LOGSTATS_INTERVAL=0.02")
+    done = ended(freshet("bench", *limits))
     crawled = [int(n) for n in re.findall(r"Crawled (\d+) pages", done.err)]
     assert max(crawled) > 10
 

@@ -337,7 +337,9 @@ def test_what_is_no_file_of_posts_is_one_line(bench: Bench, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_nothing(stored: tuple[Db, str], kind: signal.Signals) -> None:
     database, uri = stored
-    words = ("-m", "tests.bench", "--experiment", "--documents", "3000", "--method", "R1D3")
+    words = ("-m", "tests.bench", "--experiment", "--documents", "3000", "--queries", "3000")
+    # Runs for several seconds after it has stored its first documents.
+    words += ("--method", "R1D3", "--method", "B6D1")
     process = subprocess.Popen(
         [sys.executable, *words],
         cwd=ROOT, env=os.environ | {"MONGO_URI": uri}, text=True,

@@ -9,7 +9,6 @@ import shutil
 import signal
 import string
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,8 +20,9 @@ import redis
 
 from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
-from tests.faults.outages import CannotMount, SmallDisk, disk_full, server_stopped
+from tests.faults.outages import CannotMount, SmallDisk
 from tests.faults.servers import Mongo
+from tests.integration.forked import Process
 from tests.integration.harness import Db, Freshet, Pages, Row, asked, outcomes, visits
 from tests.integration.redis_server import private_server, url_of
 
@@ -32,6 +32,8 @@ CHARACTERS = 40_000
 DISK_MB = 500
 # Writes must encounter the outage before the check of free space does.
 ENV = {"FRESHET_MIN_FREE_MB": 0, "FRESHET_COMMIT_SIZE": 5}
+# Long enough for several attempts of the run.
+RETRYING_SECONDS = 4
 UNAVAILABLE, AVAILABLE = "MongoDB unavailable, retrying", "MongoDB available again after"
 
 
@@ -105,6 +107,17 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+def logged(crawl: Process, text: str) -> str:
+    """Read the log of a crawl up to the line with this text, and return it."""
+    assert crawl.stderr is not None
+    log = ""
+    while text not in log:
+        line = crawl.stderr.readline()
+        assert line, short(log)
+        log += line
+    return log
+
+
 def check_nothing_is_lost(db: Db, pages: Pages) -> None:
     """Check that each page is requested once and stored once and completely."""
     assert outcomes(db) == {"new": ITEMS + 1}
@@ -125,8 +138,10 @@ def test_a_full_disk_halts_the_run_until_there_is_room(
     with embedded(disk.folder, tmp_path, **ENV) as freshet:
         crawl = freshet.start("crawl", "site", "-a", f"wrapper={shop(freshet, pages)}")
         until(lambda: len(asked(pages)) > ITEMS / 4)
-        disk_full(disk, 12)
-        _, err = crawl.communicate(timeout=120)
+        with disk.full():
+            err = logged(crawl, UNAVAILABLE)
+            time.sleep(RETRYING_SECONDS)
+        err += crawl.communicate(timeout=120)[1]
         assert crawl.returncode == 0, short(err)
         assert err.count(UNAVAILABLE) == 1, short(err)
         assert err.count(AVAILABLE) == 1, short(err)
@@ -164,14 +179,12 @@ def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_completes_it(
         words = ("crawl", "site", "-a", f"wrapper={wrapper}")
         crawl = freshet.start(*words, FRESHET_COMMIT_RETRY_SECONDS=3)
         until(lambda: len(asked(pages)) > ITEMS / 4)
-        full = threading.Thread(target=disk_full, args=(disk, 30))
-        full.start()
-        _, err = crawl.communicate(timeout=60)
+        with disk.full():
+            _, err = crawl.communicate(timeout=60)
         assert crawl.returncode == 1, short(err)
         errors = [line for line in err.splitlines() if " ERROR: " in line]
         assert len(errors) == 1, short(err)
         assert "MongoDB unavailable for" in errors[0]
-        full.join()
 
         freshet.crawl(wrapper)
         with opened(disk.folder) as db:
@@ -189,27 +202,11 @@ def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
         until(lambda: len(asked(pages)) > ITEMS / 4)
         server = Mongo(folder / "data")
         pid = server.pid()
-        stopped = threading.Thread(target=server_stopped, args=(server, 50))
-        stopped.start()
-        began = time.monotonic()
+        with server.stopped():
+            _commands_name_the_stopped_server(freshet, wrapper, folder / "data", pid)
+            err = logged(crawl, UNAVAILABLE)
 
-        status = freshet("db", "status")
-        assert status.code == 1
-        assert status.out.startswith(f"mongod (process {pid}, data in {folder / 'data'})")
-        assert "is not responding since" in status.out
-        assert status.out.endswith(f"Continue it: kill -CONT {pid}\n")
-        report = json.loads(freshet("db", "status", "--json").out)
-        assert (report["running"], report["pid"]) == (False, pid)
-        assert report["not_responding"] == status.out.strip(), "both report the same time"
-        for words in (("db", "start"), ("db", "stop"), ("targets",)):
-            result = freshet(*words)
-            assert (result.code, status.out.strip() in result.complaint) == (1, True)
-        other = freshet("crawl", "site", "-a", f"wrapper={wrapper}", "-a", "name=other")
-        assert other.code == 1
-        assert time.monotonic() < began + 45, "no command waited for the stopped process"
-
-        _, err = crawl.communicate(timeout=300)
-        stopped.join()
+        err += crawl.communicate(timeout=300)[1]
         assert crawl.returncode == 0, short(err)
         assert err.count(UNAVAILABLE) == err.count(AVAILABLE) == 1, short(err)
         assert f"mongod (process {pid}" in err
@@ -217,6 +214,25 @@ def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
             check_nothing_is_lost(db, pages)
         running = json.loads(freshet("db", "status", "--json").out)
         assert (running["running"], running["pid"], running["not_responding"]) == (True, pid, None)
+
+
+def _commands_name_the_stopped_server(
+    freshet: Freshet, wrapper: Path, data: Path, pid: int
+) -> None:
+    """Check the errors of commands. Each must end while the server is still stopped."""
+    status = freshet("db", "status")
+    assert status.code == 1
+    assert status.out.startswith(f"mongod (process {pid}, data in {data})")
+    assert "is not responding since" in status.out
+    assert status.out.endswith(f"Continue it: kill -CONT {pid}\n")
+    report = json.loads(freshet("db", "status", "--json").out)
+    assert (report["running"], report["pid"]) == (False, pid)
+    assert report["not_responding"] == status.out.strip(), "both report the same time"
+    for words in (("db", "start"), ("db", "stop"), ("targets",)):
+        result = freshet(*words)
+        assert (result.code, status.out.strip() in result.complaint) == (1, True)
+    other = freshet("crawl", "site", "-a", f"wrapper={wrapper}", "-a", "name=other")
+    assert other.code == 1
 
 
 @pytest.mark.soak

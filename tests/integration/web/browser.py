@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import httpx
@@ -91,6 +92,12 @@ def browsers_of(uri: str, options: WebOptions, **settings: Any) -> Iterator[Brow
 def put_user(db: Db, name: str, role: Role = Role.EDITOR) -> None:
     """Store a user with the usual password."""
     db.users.insert_one(
-        {"_id": name, "role": str(role), "password_hash": passwords.hashed(PASSWORD),
+        {"_id": name, "role": str(role), "password_hash": _password_hash(),
          "created_at": NOW, "password_at": NOW}
     )  # fmt: skip
+
+
+@cache
+def _password_hash() -> str:
+    """Return the hash of the usual password; computing one takes tens of milliseconds."""
+    return passwords.hashed(PASSWORD)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crawler.feeds.politeness import is_active, is_proven
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
+from crawler.storage.websub import is_active, is_proven
 from crawler.utils.text import HOUR, amount, count, period, span
 from schedules.allocation import policies
 from schedules.calendar import DAYS, day_names, describe

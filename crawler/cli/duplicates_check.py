@@ -25,7 +25,6 @@ from typing_extensions import TypedDict
 
 from crawler.cli.base import print_json
 from crawler.cli.duplicates import COMMAND, INTERRUPTED, Progress, interruptible
-from crawler.cli.input import Incoming, file_errors, opened_input
 from crawler.config import Config
 from crawler.dedup.model import ALONE, Candidate, id_of
 from crawler.dedup.scheme import NAMES, Scheme, scheme_of
@@ -37,6 +36,7 @@ from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.check_index import Index
 from crawler.storage.outages import storage_errors
 from crawler.storage.store import opened
+from crawler.utils.files import Incoming, file_errors, opened_input
 from crawler.utils.terminal import complain, escaped_json, print_line
 from crawler.utils.text import count
 from crawler.utils.time import Clock, in_milliseconds

@@ -1,4 +1,4 @@
-"""Read files in chunks, decompressed; write files by atomic replacement, and CSV without formulas."""
+"""Read files in chunks and decompressed; replace files atomically; write CSV without formulas."""
 
 from __future__ import annotations
 

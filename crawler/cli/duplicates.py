@@ -130,7 +130,13 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
     default = DEFAULT_CLUSTERS if opts.cluster is None else DEFAULT_COPIES
     limit = opts.limit if opts.limit is not None or opts.json else default
     if opts.cluster is not None:
-        cluster = asyncio.run(_cluster(config, opts.cluster, limit))
+        cluster = None
+        with suppress(InvalidId):
+            number = ObjectId(opts.cluster)
+            cluster = with_database(config, lambda db: queries.cluster_of(db, number, limit))
+        if cluster is None:
+            message = f"cluster not found: {opts.cluster!r}. scrapy duplicates lists the clusters"
+            raise ConfigError(message)
         if opts.json:
             print_json(cluster)
         else:
@@ -164,15 +170,6 @@ def _in_words(measured: MeasuredPrecision) -> str:
         return ""
     pairs = f"{measured['confirmed']:,} of {count(measured['flagged'], 'labeled pair')}"
     return f"measured precision: {share:.1%} ({pairs}; 95 % interval {low:.1%} to {high:.1%})"
-
-
-async def _cluster(config: Config, name: str, limit: int | None) -> Cluster:
-    async with opened(config) as db:
-        with suppress(InvalidId):
-            cluster = await queries.cluster_of(db, ObjectId(name), limit)
-            if cluster is not None:
-                return cluster
-    raise ConfigError(f"cluster not found: {name!r}. scrapy duplicates lists the clusters")
 
 
 async def _overview(config: Config, spider: str | None, limit: int | None) -> Overview:

@@ -177,7 +177,7 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
     )
     best = [group for _, group in items[:MAX_PROPOSALS]]
     likely = {group.shape: 1 / (1 + rank) for rank, group in enumerate(best[:3])}
-    first = _shape_at(pages[0].url, groups) if pages else None
+    first = next((s for s, group in groups.items() if pages and pages[0].url in group.urls), None)
     lists = sorted(
         (
             (score, group)
@@ -188,7 +188,14 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
     )
     listed = _merged([group for _, group in lists])[:MAX_PROPOSALS]
     list_proposals = tuple(_list_proposal(shapes, groups) for shapes in listed)
-    others = _others(groups, {group.shape for _, group in lists})
+    # URLs of lists and of single pages, which no item pattern should match.
+    list_shapes = {group.shape for _, group in lists}
+    others = [
+        url
+        for shape, group in groups.items()
+        for url in group.urls
+        if (shape in list_shapes and WORD not in shape) or group.name in SINGLE_NAMES
+    ]
     item_proposals = tuple(_item_proposal(group, groups, others) for group in best)
     return Proposals(list_proposals, item_proposals)
 
@@ -244,7 +251,9 @@ def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
             shape = shapes[anchor.url]
             group = groups[shape]
             if anchor.text:
-                group.words.append(_words(anchor.text))
+                # In scripts without spaces, two characters count as one word.
+                spaceless = sum("\u2e80" <= sign <= "\uffef" for sign in anchor.text)
+                group.words.append(len(anchor.text.split()) + spaceless // 2)
                 group.places[anchor.place] += 1
             if not anchor.is_frame and anchor.url not in frame and anchor.url not in counted:
                 counted.add(anchor.url)
@@ -253,16 +262,6 @@ def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
         if page.url in shapes:
             groups[shapes[page.url]].links[page.url] = links
     return groups
-
-
-def _words(text: str) -> int:
-    """Return the number of words; in scripts without spaces, two characters count as one."""
-    spaceless = sum("\u2e80" <= sign <= "\uffef" for sign in text)
-    return len(text.split()) + spaceless // 2
-
-
-def _shape_at(url: str, groups: Mapping[Shape, _Group]) -> Shape | None:
-    return next((shape for shape, group in groups.items() if url in group.urls), None)
 
 
 def _shapes(urls: Iterable[str]) -> dict[str, Shape]:
@@ -462,16 +461,6 @@ def _item_proposal(
 
 def _known(groups: Mapping[Shape, _Group]) -> Iterator[str]:
     return (url for group in groups.values() for url in group.urls)
-
-
-def _others(groups: Mapping[Shape, _Group], lists: set[Shape]) -> list[str]:
-    """Return the URLs of lists and of single pages, which no item pattern should match."""
-    return [
-        url
-        for shape, group in groups.items()
-        for url in group.urls
-        if (shape in lists and WORD not in shape) or group.name in SINGLE_NAMES
-    ]
 
 
 def _matching(pattern: str, urls: Iterable[str]) -> tuple[str, ...]:

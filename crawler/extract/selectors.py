@@ -220,11 +220,8 @@ def _is_stable(name: str | None) -> bool:
 
 def _nth(element: etree._Element) -> str:
     place = 1 + sum(1 for _ in element.itersiblings(element.tag, preceding=True))
-    return f"{_tag(element)}:nth-of-type({place})"
-
-
-def _tag(element: etree._Element) -> str:
-    return element.tag if re.fullmatch(r"[a-z][a-z0-9]*", element.tag) else "*"
+    tag = element.tag if re.fullmatch(r"[a-z][a-z0-9]*", element.tag) else "*"
+    return f"{tag}:nth-of-type({place})"
 
 
 def _path(element: etree._Element) -> str:

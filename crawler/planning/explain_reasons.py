@@ -129,7 +129,13 @@ def reasons(facts: Facts) -> list[str]:
         sentences += _plan_reasons(facts)
     if facts.feed is not None:
         sentences += [*_feed_plan_reasons(facts), *_feed_reasons(facts, facts.feed)]
-    sentences += _own_limits(facts.target.get("limits") or {})
+    limits = facts.target.get("limits") or {}
+    if own := [
+        f"{words} {span(limits[name] * HOUR)}"
+        for name, words in (("min_hours", "at least"), ("max_hours", "at most"))
+        if limits.get(name)
+    ]:
+        sentences.append(f"Limits of this target: {' and '.join(own)} between two visits (limits).")
     hours = facts.site.open_hours
     if not hours.all():
         names = ", ".join(describe(hours))
@@ -165,17 +171,6 @@ def _overriding_reasons(facts: Facts) -> Iterator[str]:
         yield f"{HINTS[target.get('hint', 'lastmod')]}, so it became due immediately (change hint)."
     if not target.get("visited_at"):
         yield "Not visited yet: the first visit does not wait for a plan."
-
-
-def _own_limits(limits: Document) -> Iterator[str]:
-    """Yield a sentence on the limits that were set for this target."""
-    parts = [
-        f"{words} {span(limits[name] * HOUR)}"
-        for name, words in (("min_hours", "at least"), ("max_hours", "at most"))
-        if limits.get(name)
-    ]
-    if parts:
-        yield f"Limits of this target: {' and '.join(parts)} between two visits (limits)."
 
 
 def _plan_reasons(facts: Facts) -> Iterator[str]:

@@ -142,8 +142,14 @@ async def river(
             last = (found[-1]["first_seen"], found[-1]["_id"])
         if last is None or len(found) == limit:
             break
-    await _add_excerpts(db, found)
-    copies, counts = await _copies(db, [post["_id"] for post in found])
+    ids = [post["_id"] for post in found]
+    is_text = {"$eq": [{"$type": "$text"}, "string"]}
+    excerpt = {"$cond": [is_text, {"$substrCP": ["$text", 0, EXCERPT]}, ""]}
+    cursor = db.posts.find({"_id": {"$in": ids}}, {"excerpt": excerpt})
+    excerpts = {row["_id"]: row["excerpt"] async for row in cursor}
+    for post in found:
+        post["excerpt"] = excerpts.get(post["_id"], "")
+    copies, counts = await _copies(db, ids)
     return River(found, last, copies, counts)
 
 
@@ -174,15 +180,6 @@ async def _folded(db: Database, view: View, posts: Sequence[Document]) -> set[st
     cursor = db.posts.find({"_id": {"$in": list(set(of.values()))}}, {"spider": 1, "feed": 1})
     inside = {post["_id"] async for post in cursor if view.has(post)}
     return {copy for copy, original in of.items() if original in inside}
-
-
-async def _add_excerpts(db: Database, posts: list[Document]) -> None:
-    is_text = {"$eq": [{"$type": "$text"}, "string"]}
-    excerpt = {"$cond": [is_text, {"$substrCP": ["$text", 0, EXCERPT]}, ""]}
-    cursor = db.posts.find({"_id": {"$in": [post["_id"] for post in posts]}}, {"excerpt": excerpt})
-    excerpts = {row["_id"]: row["excerpt"] async for row in cursor}
-    for post in posts:
-        post["excerpt"] = excerpts.get(post["_id"], "")
 
 
 async def _copies(

@@ -191,11 +191,7 @@ def _plan_reasons(facts: Facts) -> Iterator[str]:
         yield BY_BOUND[bound].format(most=period(facts.most))
     if bound == "max_rate" and worth.more is None:
         yield f"Visited at the maximum rate, every {period(facts.least)} (max_rate)."
-    yield from _price_reasons(worth)
-
-
-def _price_reasons(worth: Worth) -> Iterator[str]:
-    """Yield sentences that compare the value of visits with the price."""
+    # Compare the value of visits with the price.
     if worth.shadow_price is None:
         return
     price = f"hours of staleness, {{}} the price of a request, {amount(worth.shadow_price)}"

@@ -63,6 +63,14 @@ class Reading:
             post["first_seen"] <= of_feed.until or post["_id"] in of_feed.read
         )
 
+    def until_of(self, view: View) -> datetime:
+        """Return the time until which the reader has read all posts of a view."""
+        if view.feeds is None:
+            return self.until
+        nothing = FeedReading(self.until)
+        times = [self.feeds.get(key, nothing).until for key in view.feeds]
+        return max(self.until, min(times, default=self.until))
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -73,6 +81,17 @@ class View:
     def has(self, post: Document) -> bool:
         """Return whether a post is in the view."""
         return "feed" in post and (self.feeds is None or feed_of(post) in self.feeds)
+
+    @property
+    def query(self) -> Document:
+        """Return a query for the posts of the view."""
+        if self.feeds is None:
+            return {}
+        pairs = [key.partition(" ")[::2] for key in self.feeds]
+        return {
+            "spider": {"$in": sorted({spider for spider, _ in pairs})},
+            "feed": {"$in": sorted({url for _, url in pairs})},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +145,9 @@ async def river(
 
     A page may have fewer posts than `limit` though there are more: it scans at most SCANNED posts.
     """
-    query = OF_FEEDS | _of_view(view)
+    query = OF_FEEDS | view.query
     if reading is not None:
-        query |= {"first_seen": {"$gt": _earliest(view, reading)}}
+        query |= {"first_seen": {"$gt": reading.until_of(view)}}
     found: list[Document] = []
     last = after
     for _ in range(SCANNED // BATCH):
@@ -151,25 +170,6 @@ async def river(
         post["excerpt"] = excerpts.get(post["_id"], "")
     copies, counts = await _copies(db, ids)
     return River(found, last, copies, counts)
-
-
-def _of_view(view: View) -> Document:
-    if view.feeds is None:
-        return {}
-    pairs = [key.partition(" ")[::2] for key in view.feeds]
-    return {
-        "spider": {"$in": sorted({spider for spider, _ in pairs})},
-        "feed": {"$in": sorted({url for _, url in pairs})},
-    }
-
-
-def _earliest(view: View, reading: Reading) -> datetime:
-    """Return the time until which a reader has read all posts of a view."""
-    if view.feeds is None:
-        return reading.until
-    nothing = FeedReading(reading.until)
-    times = [reading.feeds.get(key, nothing).until for key in view.feeds]
-    return max(reading.until, min(times, default=reading.until))
 
 
 async def _folded(db: Database, view: View, posts: Sequence[Document]) -> set[str]:

@@ -149,24 +149,24 @@ class Incoming:
         if self._descriptor is None:
             return self._file.read(size)
         while True:
-            await _wait_until_readable(self._descriptor)
+            await self._wait_until_readable(self._descriptor)
             try:
                 return os.read(self._descriptor, size)
             except BlockingIOError:
                 await asyncio.sleep(0)
 
-
-async def _wait_until_readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    try:
-        loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
-    except PermissionError:  # epoll rejects regular files, which are always readable
-        return
-    try:
-        await ready
-    finally:
-        loop.remove_reader(descriptor)
+    @staticmethod
+    async def _wait_until_readable(descriptor: int) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        try:
+            loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
+        except PermissionError:  # epoll rejects regular files, which are always readable
+            return
+        try:
+            await ready
+        finally:
+            loop.remove_reader(descriptor)
 
 
 class _Plain:

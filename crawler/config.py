@@ -381,7 +381,17 @@ class Config(BaseSettings):
         given = value.replace(",", " ").split() if isinstance(value, str) else value
         if not isinstance(given, list | tuple):
             return given
-        return tuple(_host_and_port(str(pair)) for pair in given)
+        pairs = [str(pair) for pair in given]
+        for pair in pairs:
+            try:
+                parts = urlsplit(f"//{pair}")
+                host, port = parts.hostname or "", parts.port
+            except ValueError:
+                host, port = "", None
+            shown = f"[{host}]" if ":" in host else host
+            if not port or pair.lower() != f"{shown}:{port}" or not PLAIN_HOST.fullmatch(host):
+                raise ValueError(f"{pair!r} is not HOST:PORT. Example: intranet.example:8080")
+        return tuple(pair.lower() for pair in pairs)
 
     @field_validator("metrics_hosts", "web_hosts", mode="before")
     @classmethod
@@ -442,19 +452,6 @@ def _environment() -> object:
     except OSError:
         return variables
     return variables, file.st_mtime_ns, file.st_size
-
-
-def _host_and_port(text: str) -> str:
-    """Return a HOST:PORT pair in lower case; raises ValueError for anything else."""
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        host, port = "", None
-    shown = f"[{host}]" if ":" in host else host
-    if not port or text.lower() != f"{shown}:{port}" or not PLAIN_HOST.fullmatch(host):
-        raise ValueError(f"{text!r} is not HOST:PORT. Example: intranet.example:8080")
-    return text.lower()
 
 
 def _variable(field: str) -> str:

@@ -220,21 +220,18 @@ def _split(given: str) -> Iterator[str]:
 
 def _all_of(words: Iterable[str]) -> str:
     """Return a $text query for all of these words: MongoDB requires quoted phrases to occur."""
-    phrases = dict.fromkeys(_phrases(words))
+    phrases: dict[str, None] = {}
+    room = MAX_LOOKED_UP
+    for word in words:
+        # The word, or bigrams of an unspaced run.
+        pieces = indexed(word).split()[:room]
+        if not pieces:
+            break
+        room -= len(pieces)
+        phrases[" ".join(pieces)] = None
     if len(phrases) == 1 and " " not in (only := next(iter(phrases))):
         return only
     return " ".join(f'"{phrase}"' for phrase in phrases)
-
-
-def _phrases(words: Iterable[str]) -> Iterator[str]:
-    """Yield words, and bigrams of unspaced runs, at most MAX_LOOKED_UP in total."""
-    room = MAX_LOOKED_UP
-    for word in words:
-        pieces = indexed(word).split()[:room]
-        if not pieces:
-            return
-        room -= len(pieces)
-        yield " ".join(pieces)
 
 
 WINDOW_CHARACTERS = 2000
@@ -294,20 +291,13 @@ def marks(text: str, terms: Iterable[Term]) -> tuple[Span, ...]:
         for term in terms
         for match in term.pattern.finditer(letters)
     )
-    return tuple(_joined(spans))
-
-
-def _joined(spans: Iterable[Span]) -> Iterator[Span]:
-    last: Span | None = None
-    for span in spans:
-        if last is not None and span[0] <= last[1]:
-            last = last[0], max(last[1], span[1])
-            continue
-        if last is not None:
-            yield last
-        last = span
-    if last is not None:
-        yield last
+    joined: list[Span] = []
+    for start, stop in spans:
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
+        else:
+            joined.append((start, stop))
+    return tuple(joined)
 
 
 def _with_places(text: str) -> tuple[str, list[Span]]:
@@ -395,7 +385,14 @@ def search_words(title: Any, text: Any, fields: Any) -> str | None:
     for value in others:
         words |= dict.fromkeys(word for word in words_of(value[:room]) if word not in main_words)
         room -= min(len(value), room)
-    return _limited(map(indexed, words)) or None
+    kept, room = [], MAX_INDEXED_CHARACTERS
+    for word in map(indexed, words):
+        if len(word) >= room:
+            kept.append(word[:room].rpartition(" ")[0])
+            break
+        kept.append(word)
+        room -= len(word) + 1
+    return " ".join(kept).strip() or None
 
 
 def field_texts(value: Any) -> Iterator[str]:
@@ -435,15 +432,3 @@ def _is_clear(character: str) -> bool:
     if is_unspaced(character) or _CAPITALS.match(character):
         return False
     return normal(character) == character.lower()
-
-
-def _limited(words: Iterable[str]) -> str:
-    """Join words up to MAX_INDEXED_CHARACTERS."""
-    kept, room = [], MAX_INDEXED_CHARACTERS
-    for word in words:
-        if len(word) >= room:
-            kept.append(word[:room].rpartition(" ")[0])
-            break
-        kept.append(word)
-        room -= len(word) + 1
-    return " ".join(kept).strip()

@@ -109,10 +109,10 @@ def normal(value: Any, room: int = MAX_NESTED) -> Any:
 def digest(value: Any) -> str:
     """Return the 128-bit BLAKE2b hash of a value's canonical JSON in hexadecimal."""
     text = json.dumps(
-        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain
+        value,
+        sort_keys=True,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        default=lambda other: other.isoformat() if isinstance(other, datetime) else str(other),
     )
     return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
-
-
-def _plain(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)

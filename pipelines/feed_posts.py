@@ -1,4 +1,4 @@
-"""Determine the new, edited and missed posts of a fetched feed document."""
+"""Determine the new, edited and missed posts of a fetched feed document, and its next poll."""
 
 from __future__ import annotations
 
@@ -10,17 +10,31 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from crawler.errors import StorageError
-from crawler.feeds.politeness import not_before, poll_hours
-from crawler.items import SEEN, Collected, Fetched, Kind, KnownPost, Monitor, Outcome, Post, Visit
+from crawler.items import (
+    SEEN,
+    Bounds,
+    Collected,
+    Fetched,
+    Kind,
+    KnownPost,
+    Monitor,
+    Outcome,
+    Post,
+    Visit,
+)
 from crawler.storage import feeds
+from crawler.storage.websub import Push, is_proven
 from crawler.utils.text import count
 from pipelines import outcomes
 from pipelines.outcomes import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
 from schedules.history import CHANGE, MINUTES, History
 from schedules.intervals import FIRST_HISTORY_HOURS
+from schedules.schedule import WEEK_HOURS
 
 logger = logging.getLogger(__name__)
 DIGEST_BYTES = 8
+# Longer intervals requested by a feed are errors of the publisher.
+MAX_BOUND_HOURS = 7 * 24.0
 
 
 class FeedsPipeline(SessionPipeline):
@@ -249,3 +263,37 @@ def digest(post_id: str) -> bytes:
 
 def _split(ids: bytes) -> list[bytes]:
     return [ids[i : i + DIGEST_BYTES] for i in range(0, len(ids), DIGEST_BYTES)]
+
+
+def poll_hours(planned_hours: float, push: Push | None, now: datetime, rare_hours: float) -> float:
+    """Return the hours until the next poll of a feed.
+
+    planned_hours: interval in the plan
+    rare_hours:    minimum interval if the hub delivers
+
+    A confirmed subscription is not enough: the planned interval applies until the hub delivers.
+    """
+    return max(planned_hours, rare_hours) if is_proven(push, now) else planned_hours
+
+
+def not_before(
+    when: datetime, seen: datetime, bounds: Bounds, at_least_hours: float | None
+) -> datetime:
+    """Return the first time from `when` on at which a feed allows a poll.
+
+    when:           planned time, in UTC
+    seen:           time of the last fetch
+    bounds:         intervals, hours and days that the document requests
+    at_least_hours: lifetime of the last response by Cache-Control; None: not specified
+    """
+    hours = min(MAX_BOUND_HOURS, max(bounds.every_hours or 0.0, at_least_hours or 0.0))
+    when = max(when, seen + timedelta(hours=hours))
+    if not bounds.skip_hours and not bounds.skip_days:
+        return when
+    # Try `when` itself, then the start of each following hour of the week.
+    moment = when
+    for _ in range(WEEK_HOURS + 1):
+        if moment.hour not in bounds.skip_hours and moment.weekday() not in bounds.skip_days:
+            return moment
+        moment = moment.replace(minute=0, second=0, microsecond=0) + HOUR
+    return when

@@ -124,8 +124,19 @@ def spider_of(
             """Log if the definition differs from that of the last run, then open the run."""
             used = self.wrapper.definition
             assert used is not None
-            _log_change(type(self).stored_definition, used)
+            stored = type(self).stored_definition
             type(self).stored_definition = used
+            if stored.file is not None and used.stored is not None:
+                is_file = Path(stored.file).is_file()
+                problem = "no longer defines this site" if is_file else "was removed"
+                logger.warning(
+                    "%s: %s %s; using the site definition stored at %s UTC",
+                    used.name, stored.file, problem, f"{used.stored:%Y-%m-%d %H:%M}",
+                )  # fmt: skip
+            elif stored.file is not None and not used.has_same_keys_as(stored):
+                logger.info(
+                    "%s: %s was edited since the last run; using the file", used.name, used.file
+                )
             super().begin(crawler)
 
     Stored.__qualname__ = Stored.__name__ = f"Stored_{definition.name}"
@@ -147,23 +158,6 @@ def current(definition: Definition, reader: type[WrapperSpider]) -> Wrapper:
         )
     wrapper = reader.wrapper_of(definition.values, f"{definition.name} as stored")
     return wrapper.defined_by(definition)
-
-
-def _log_change(stored: Definition, used: Definition) -> None:
-    """Log if the file of a stored definition was edited or removed."""
-    if stored.file is None:
-        return
-    if used.stored is None:
-        if not used.has_same_keys_as(stored):
-            logger.info(
-                "%s: %s was edited since the last run; using the file", used.name, used.file
-            )
-        return
-    problem = "no longer defines this site" if Path(stored.file).is_file() else "was removed"
-    logger.warning(
-        "%s: %s %s; using the site definition stored at %s UTC",
-        used.name, stored.file, problem, f"{used.stored:%Y-%m-%d %H:%M}",
-    )  # fmt: skip
 
 
 class SiteArguments(Arguments):

@@ -37,7 +37,6 @@ from crawler.storage import leases, search
 from crawler.storage.client import Database
 from crawler.storage.dedup import check_index, queries, rebuild
 from crawler.storage.dedup.index import HINT
-from crawler.storage.dedup.labels import MeasuredPrecision
 from crawler.storage.dedup.queries import Cluster, ClusterMember, ClusterRow, Overview, ShownPost
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.outages import storage_errors
@@ -130,7 +129,13 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
     default = DEFAULT_CLUSTERS if opts.cluster is None else DEFAULT_COPIES
     limit = opts.limit if opts.limit is not None or opts.json else default
     if opts.cluster is not None:
-        cluster = asyncio.run(_cluster(config, opts.cluster, limit))
+        cluster = None
+        with suppress(InvalidId):
+            number = ObjectId(opts.cluster)
+            cluster = with_database(config, lambda db: queries.cluster_of(db, number, limit))
+        if cluster is None:
+            message = f"cluster not found: {opts.cluster!r}. scrapy duplicates lists the clusters"
+            raise ConfigError(message)
         if opts.json:
             print_json(cluster)
         else:
@@ -147,32 +152,18 @@ def run_list(config: Config, opts: argparse.Namespace) -> int:
     compared = f"{count(result['posts'], 'post')} compared"
     total = f"{count(result['clusters'], 'cluster')} with {copies(result['copies'])}"
     console.print(f"{compared}: {total}", soft_wrap=True)
-    if line := _in_words(result["precision"]):
-        console.print(line, soft_wrap=True)
+    measured = result["precision"]
+    share, low, high = measured["precision"], measured["low"], measured["high"]
+    if share is not None and low is not None and high is not None:
+        pairs = f"{measured['confirmed']:,} of {count(measured['flagged'], 'labeled pair')}"
+        interval = f"95 % interval {low:.1%} to {high:.1%}"
+        console.print(f"measured precision: {share:.1%} ({pairs}; {interval})", soft_wrap=True)
     if (shown := len(result["shown"])) < result["clusters"]:
         more = f"{shown:,} largest shown. --limit N shows more, --json shows all"
         console.print(more if shown else "--json shows all", soft_wrap=True)
     if result["rebuilding"]:
         console.print(f"a rebuild is running or was interrupted: {HINT}", soft_wrap=True)
     return 0
-
-
-def _in_words(measured: MeasuredPrecision) -> str:
-    """Return the measured precision in words; empty without labels of flagged pairs."""
-    share, low, high = measured["precision"], measured["low"], measured["high"]
-    if share is None or low is None or high is None:
-        return ""
-    pairs = f"{measured['confirmed']:,} of {count(measured['flagged'], 'labeled pair')}"
-    return f"measured precision: {share:.1%} ({pairs}; 95 % interval {low:.1%} to {high:.1%})"
-
-
-async def _cluster(config: Config, name: str, limit: int | None) -> Cluster:
-    async with opened(config) as db:
-        with suppress(InvalidId):
-            cluster = await queries.cluster_of(db, ObjectId(name), limit)
-            if cluster is not None:
-                return cluster
-    raise ConfigError(f"cluster not found: {name!r}. scrapy duplicates lists the clusters")
 
 
 async def _overview(config: Config, spider: str | None, limit: int | None) -> Overview:

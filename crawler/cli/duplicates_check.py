@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 
 from crawler.cli.base import print_json
 from crawler.cli.duplicates import COMMAND, INTERRUPTED, Progress, interruptible
-from crawler.cli.input import Incoming, file_errors, opened_input
+from crawler.cli.types import similarity
 from crawler.config import Config
 from crawler.dedup.model import ALONE, Candidate, id_of
 from crawler.dedup.scheme import NAMES, Scheme, scheme_of
@@ -37,6 +37,7 @@ from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.check_index import Index
 from crawler.storage.outages import storage_errors
 from crawler.storage.store import opened
+from crawler.utils.files import Incoming, file_errors, opened_input
 from crawler.utils.terminal import complain, escaped_json, print_line
 from crawler.utils.text import count
 from crawler.utils.time import Clock, in_milliseconds
@@ -49,7 +50,6 @@ MAX_SECONDS = 1e11
 ENDS = b"\n"
 BATCH_LINES, BATCH_CHARACTERS = 500, 4_000_000
 SHOWN_PROBLEMS = 20
-MIN_THRESHOLD = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,20 +401,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--scheme", choices=NAMES, help="how texts are compared (default: FRESHET_DUPLICATES)"
     )
     parser.add_argument(
-        "--threshold", metavar="J", type=_threshold,
+        "--threshold", metavar="J", type=similarity,
         help="minimum similarity of duplicates, 0.3 to 1 (default: FRESHET_DUPLICATE_THRESHOLD)",
     )  # fmt: skip
-
-
-def _threshold(text: str) -> float:
-    """Parse a similarity threshold, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not MIN_THRESHOLD <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {MIN_THRESHOLD} to 1")
-    return value
 
 
 def run(config: Config, opts: argparse.Namespace) -> int:

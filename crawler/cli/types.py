@@ -18,6 +18,8 @@ from crawler.utils import time as units
 
 # Characters.
 MAX_PATTERN = 1000
+# Minimum threshold of near-duplicates.
+MIN_SIMILARITY = 0.3
 T = TypeVar("T")
 
 
@@ -44,6 +46,17 @@ def positive_int(text: str) -> int:
         value = 0
     if value < 1:
         raise ArgumentTypeError(f"{text!r} is not a positive integer such as 100")
+    return value
+
+
+def similarity(text: str) -> float:
+    """Parse a similarity threshold, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not MIN_SIMILARITY <= value <= 1:
+        raise ArgumentTypeError(f"{text!r} is not a number from {MIN_SIMILARITY} to 1")
     return value
 
 

@@ -142,6 +142,65 @@ class _Group:
     def is_paging(self) -> bool:
         return len(self.shape) > 1 and self.shape[-1] == NUMBER and self.shape[-2] in PAGE_NAMES
 
+    def item_score(self) -> float:
+        """Return how much the shape looks like that of items; 0 if it does not."""
+        if not self.shape or self.is_paging or not {WORD, NUMBER} & set(self.shape):
+            return 0.0
+        n_content = len(self.in_content)
+        if n_content == 0:
+            return 0.0
+        score = math.log2(1 + n_content) * (0.3 + n_content / len(self.urls))
+        words = sum(self.words) / len(self.words) if self.words else 0.0
+        score *= 0.6 + min(words, 6) / 6
+        if self.places:
+            # Links of one list have the same place.
+            score *= 0.7 + 0.6 * max(self.places.values()) / self.places.total()
+        slugs = [unquote(_segments(url)[-1]) for url in self.in_content]
+        score *= 0.7 + min(sum(map(len, slugs)) / len(slugs), 30) / 60
+        parents = {part.lower() for part in self.shape[:-1]}
+        if parents & ITEM_NAMES:
+            score *= 2
+        unclear = {"blog", "news", "shop", "store", "products", "posts", "archives"}
+        if parents & (LIST_NAMES - unclear):
+            score *= 0.15
+        if self.shape.count(NUMBER) >= 2 and self.shape[-1] == WORD:
+            score *= 1.6
+        if self.shape[-1] == NUMBER and len(self.shape) > 1:
+            score *= 0.5
+        # Pages of items that were fetched mostly lead to other kinds of pages.
+        own = [links[self.shape] for links in self.links.values()]
+        if own and min(own) > 8:
+            score *= 0.5
+        return score
+
+    def list_score(self, items: Mapping[Shape, float], *, is_first: bool) -> float:
+        """Return how much the shape looks like that of lists.
+
+        items: the likely shapes of items, with their weights
+        """
+        if self.shape in items and items[self.shape] == 1:
+            return 0.0
+        leads = [
+            max((links[shape] * weight for shape, weight in items.items()), default=0.0)
+            for links in self.links.values()
+        ]
+        evidence = math.log2(1 + sum(leads) / len(leads)) if leads else 0.0
+        names = {part.lower() for part in self.shape}
+        has_name = bool(names & LIST_NAMES) or self.is_paging
+        if leads and evidence < 1:
+            return 0.3 if has_name else 0.0
+        if not leads and not has_name:
+            return 0.0
+        score = evidence + (2.0 if has_name else 0.0)
+        if self.is_paging:
+            score += 2.5
+        score += 0.5 * math.log2(1 + len(self.urls))
+        if is_first:
+            score *= 0.5
+        if WORD in self.shape and not has_name:
+            score *= 0.4
+        return score if self.name not in SINGLE_NAMES else 0.0
+
 
 def anchors_of(page: TextResponse) -> tuple[Anchor, ...]:
     """Return the links of an HTML page to its own host, at most MAX_LINKS."""
@@ -172,23 +231,30 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
     """
     groups = _groups(pages)
     items = sorted(
-        ((score, group) for group in groups.values() if (score := _item_score(group)) > 0),
+        ((score, group) for group in groups.values() if (score := group.item_score()) > 0),
         key=lambda pair: -pair[0],
     )
     best = [group for _, group in items[:MAX_PROPOSALS]]
     likely = {group.shape: 1 / (1 + rank) for rank, group in enumerate(best[:3])}
-    first = _shape_at(pages[0].url, groups) if pages else None
+    first = next((s for s, group in groups.items() if pages and pages[0].url in group.urls), None)
     lists = sorted(
         (
             (score, group)
             for group in groups.values()
-            if (score := _list_score(group, likely, is_first=group.shape == first)) > 0
+            if (score := group.list_score(likely, is_first=group.shape == first)) > 0
         ),
         key=lambda pair: -pair[0],
     )
     listed = _merged([group for _, group in lists])[:MAX_PROPOSALS]
     list_proposals = tuple(_list_proposal(shapes, groups) for shapes in listed)
-    others = _others(groups, {group.shape for _, group in lists})
+    # URLs of lists and of single pages, which no item pattern should match.
+    list_shapes = {group.shape for _, group in lists}
+    others = [
+        url
+        for shape, group in groups.items()
+        for url in group.urls
+        if (shape in list_shapes and WORD not in shape) or group.name in SINGLE_NAMES
+    ]
     item_proposals = tuple(_item_proposal(group, groups, others) for group in best)
     return Proposals(list_proposals, item_proposals)
 
@@ -244,7 +310,9 @@ def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
             shape = shapes[anchor.url]
             group = groups[shape]
             if anchor.text:
-                group.words.append(_words(anchor.text))
+                # In scripts without spaces, two characters count as one word.
+                spaceless = sum("\u2e80" <= sign <= "\uffef" for sign in anchor.text)
+                group.words.append(len(anchor.text.split()) + spaceless // 2)
                 group.places[anchor.place] += 1
             if not anchor.is_frame and anchor.url not in frame and anchor.url not in counted:
                 counted.add(anchor.url)
@@ -253,16 +321,6 @@ def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
         if page.url in shapes:
             groups[shapes[page.url]].links[page.url] = links
     return groups
-
-
-def _words(text: str) -> int:
-    """Return the number of words; in scripts without spaces, two characters count as one."""
-    spaceless = sum("\u2e80" <= sign <= "\uffef" for sign in text)
-    return len(text.split()) + spaceless // 2
-
-
-def _shape_at(url: str, groups: Mapping[Shape, _Group]) -> Shape | None:
-    return next((shape for shape, group in groups.items() if url in group.urls), None)
 
 
 def _shapes(urls: Iterable[str]) -> dict[str, Shape]:
@@ -331,66 +389,6 @@ def _is_name(text: str, *, is_last: bool) -> bool:
     if name in LIST_NAMES or name in PAGE_NAMES:
         return True
     return name in SINGLE_NAMES if is_last else name in ITEM_NAMES
-
-
-def _item_score(group: _Group) -> float:
-    """Return how much a shape looks like that of items; 0 if it does not."""
-    if not group.shape or group.is_paging or not {WORD, NUMBER} & set(group.shape):
-        return 0.0
-    n_content = len(group.in_content)
-    if n_content == 0:
-        return 0.0
-    score = math.log2(1 + n_content) * (0.3 + n_content / len(group.urls))
-    words = sum(group.words) / len(group.words) if group.words else 0.0
-    score *= 0.6 + min(words, 6) / 6
-    if group.places:
-        # Links of one list have the same place.
-        score *= 0.7 + 0.6 * max(group.places.values()) / group.places.total()
-    slugs = [unquote(_segments(url)[-1]) for url in group.in_content]
-    score *= 0.7 + min(sum(map(len, slugs)) / len(slugs), 30) / 60
-    parents = {part.lower() for part in group.shape[:-1]}
-    if parents & ITEM_NAMES:
-        score *= 2
-    if parents & (LIST_NAMES - {"blog", "news", "shop", "store", "products", "posts", "archives"}):
-        score *= 0.15
-    if group.shape.count(NUMBER) >= 2 and group.shape[-1] == WORD:
-        score *= 1.6
-    if group.shape[-1] == NUMBER and len(group.shape) > 1:
-        score *= 0.5
-    # Pages of items that were fetched mostly lead to other kinds of pages.
-    own = [links[group.shape] for links in group.links.values()]
-    if own and min(own) > 8:
-        score *= 0.5
-    return score
-
-
-def _list_score(group: _Group, items: Mapping[Shape, float], *, is_first: bool) -> float:
-    """Return how much a shape looks like that of lists.
-
-    items: the likely shapes of items, with their weights
-    """
-    if group.shape in items and items[group.shape] == 1:
-        return 0.0
-    leads = [
-        max((links[shape] * weight for shape, weight in items.items()), default=0.0)
-        for links in group.links.values()
-    ]
-    evidence = math.log2(1 + sum(leads) / len(leads)) if leads else 0.0
-    names = {part.lower() for part in group.shape}
-    has_name = bool(names & LIST_NAMES) or group.is_paging
-    if leads and evidence < 1:
-        return 0.3 if has_name else 0.0
-    if not leads and not has_name:
-        return 0.0
-    score = evidence + (2.0 if has_name else 0.0)
-    if group.is_paging:
-        score += 2.5
-    score += 0.5 * math.log2(1 + len(group.urls))
-    if is_first:
-        score *= 0.5
-    if WORD in group.shape and not has_name:
-        score *= 0.4
-    return score if group.name not in SINGLE_NAMES else 0.0
 
 
 def _merged(groups: Sequence[_Group]) -> list[list[Shape]]:
@@ -462,16 +460,6 @@ def _item_proposal(
 
 def _known(groups: Mapping[Shape, _Group]) -> Iterator[str]:
     return (url for group in groups.values() for url in group.urls)
-
-
-def _others(groups: Mapping[Shape, _Group], lists: set[Shape]) -> list[str]:
-    """Return the URLs of lists and of single pages, which no item pattern should match."""
-    return [
-        url
-        for shape, group in groups.items()
-        for url in group.urls
-        if (shape in lists and WORD not in shape) or group.name in SINGLE_NAMES
-    ]
 
 
 def _matching(pattern: str, urls: Iterable[str]) -> tuple[str, ...]:

@@ -92,7 +92,8 @@ def numbered_html(page: Selector) -> str:
     """
     for number, element in enumerate(_elements(page)):
         parent = element.getparent()
-        if parent is not None and (number >= MAX_ELEMENTS or _is_deep(element)):
+        depth = sum(1 for _ in islice(element.iterancestors(), MAX_DEPTH))
+        if parent is not None and (number >= MAX_ELEMENTS or depth == MAX_DEPTH):
             parent.remove(element)
         else:
             element.set(NUMBER_ATTRIBUTE, str(number))
@@ -128,7 +129,18 @@ def selector_of(page: Selector, number: int, others: Sequence[Selector] = ()) ->
         rank = (misses, is_several, len(css))
         if best is None or rank < best[0]:
             best = rank, css
-    return best[1] if best else _path(element)
+    if best:
+        return best[1]
+    # The exact path of the element, from the next ancestor with an id.
+    parts: list[str] = []
+    node: etree._Element | None = element
+    while node is not None and isinstance(node.tag, str) and len(parts) < MAX_DEPTH:
+        if _is_stable(node.get("id")):
+            parts.append(f"#{node.get('id')}")
+            break
+        parts.append(node.tag if node.tag in ("html", "body") else _nth(node))
+        node = node.getparent()
+    return " > ".join(reversed(parts))
 
 
 def proposed_type(nodes: Sequence[Selector], zone: ZoneInfo) -> FieldType:
@@ -175,14 +187,6 @@ def _elements(page: Selector) -> Iterator[etree._Element]:
         yield from list(root.iter(etree.Element))
 
 
-def _is_deep(element: etree._Element) -> bool:
-    depth = 0
-    node: etree._Element | None = element
-    while node is not None and depth <= MAX_DEPTH:
-        node, depth = node.getparent(), depth + 1
-    return depth > MAX_DEPTH
-
-
 def _candidates(element: etree._Element) -> Iterator[str]:
     """Yield selectors, with names of the element itself first, then below its ancestors."""
     own = _names(element)
@@ -220,21 +224,5 @@ def _is_stable(name: str | None) -> bool:
 
 def _nth(element: etree._Element) -> str:
     place = 1 + sum(1 for _ in element.itersiblings(element.tag, preceding=True))
-    return f"{_tag(element)}:nth-of-type({place})"
-
-
-def _tag(element: etree._Element) -> str:
-    return element.tag if re.fullmatch(r"[a-z][a-z0-9]*", element.tag) else "*"
-
-
-def _path(element: etree._Element) -> str:
-    """Return the exact path of an element, from the next ancestor with an id."""
-    parts: list[str] = []
-    node: etree._Element | None = element
-    while node is not None and isinstance(node.tag, str) and len(parts) < MAX_DEPTH:
-        if _is_stable(node.get("id")):
-            parts.append(f"#{node.get('id')}")
-            break
-        parts.append(node.tag if node.tag in ("html", "body") else _nth(node))
-        node = node.getparent()
-    return " > ".join(reversed(parts))
+    tag = element.tag if re.fullmatch(r"[a-z][a-z0-9]*", element.tag) else "*"
+    return f"{tag}:nth-of-type({place})"

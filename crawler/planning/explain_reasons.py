@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crawler.feeds.politeness import is_active, is_proven
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
+from crawler.storage.websub import is_active, is_proven
 from crawler.utils.text import HOUR, amount, count, period, span
 from schedules.allocation import policies
 from schedules.calendar import DAYS, day_names, describe
@@ -129,7 +129,13 @@ def reasons(facts: Facts) -> list[str]:
         sentences += _plan_reasons(facts)
     if facts.feed is not None:
         sentences += [*_feed_plan_reasons(facts), *_feed_reasons(facts, facts.feed)]
-    sentences += _own_limits(facts.target.get("limits") or {})
+    limits = facts.target.get("limits") or {}
+    if own := [
+        f"{words} {span(limits[name] * HOUR)}"
+        for name, words in (("min_hours", "at least"), ("max_hours", "at most"))
+        if limits.get(name)
+    ]:
+        sentences.append(f"Limits of this target: {' and '.join(own)} between two visits (limits).")
     hours = facts.site.open_hours
     if not hours.all():
         names = ", ".join(describe(hours))
@@ -167,17 +173,6 @@ def _overriding_reasons(facts: Facts) -> Iterator[str]:
         yield "Not visited yet: the first visit does not wait for a plan."
 
 
-def _own_limits(limits: Document) -> Iterator[str]:
-    """Yield a sentence on the limits that were set for this target."""
-    parts = [
-        f"{words} {span(limits[name] * HOUR)}"
-        for name, words in (("min_hours", "at least"), ("max_hours", "at most"))
-        if limits.get(name)
-    ]
-    if parts:
-        yield f"Limits of this target: {' and '.join(parts)} between two visits (limits)."
-
-
 def _plan_reasons(facts: Facts) -> Iterator[str]:
     """Yield sentences on the plan of a page."""
     plan = facts.target.get("plan")
@@ -196,11 +191,7 @@ def _plan_reasons(facts: Facts) -> Iterator[str]:
         yield BY_BOUND[bound].format(most=period(facts.most))
     if bound == "max_rate" and worth.more is None:
         yield f"Visited at the maximum rate, every {period(facts.least)} (max_rate)."
-    yield from _price_reasons(worth)
-
-
-def _price_reasons(worth: Worth) -> Iterator[str]:
-    """Yield sentences that compare the value of visits with the price."""
+    # Compare the value of visits with the price.
     if worth.shadow_price is None:
         return
     price = f"hours of staleness, {{}} the price of a request, {amount(worth.shadow_price)}"

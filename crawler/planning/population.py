@@ -67,7 +67,15 @@ async def gather(db: Database, watched: Watched, config: Config, now_hours: floa
     trusted = reliable_dates[site] | with_window
     histories = timed(watched.histories, watched.stated, trusted, with_window)
     population = population_of(watched, stored, keys, weight, config, now_hours)
-    fixed = _fixed_visits(watched, stored, config)
+    # Visits a day at the fixed intervals.
+    lists = np.array([s.list_interval_hours or config.list_interval_hours for s in stored])
+    items = np.array([s.item_interval_hours or config.item_interval_hours for s in stored])
+    feeds, cells = are(watched, Kind.FEED), are(watched, Kind.CELL)
+    hours = np.where(are(watched, Kind.LIST), lists[watched.spider], items[watched.spider])
+    hours = np.where(feeds, config.feed_interval_hours, hours)
+    hours = np.where(cells, config.cell_interval_hours, hours)
+    longest = np.where(feeds, config.longest_hours(feeds=True), config.longest_hours(feeds=False))
+    fixed: Floats = DAY_HOURS / np.minimum(hours, longest)
     return Gathered(watched, stored, population, histories, reliable_dates, fixed)
 
 
@@ -183,19 +191,6 @@ def _limits(
     least = np.where(has_least, own_least, np.where(has_most, np.minimum(least, own_most), least))
     most = np.where(has_most, own_most, most)
     return least, np.maximum(least, most)
-
-
-def _fixed_visits(watched: Watched, stored: tuple[Site, ...], config: Config) -> Floats:
-    """Return the (n,) visits a day at the fixed intervals."""
-    lists = np.array([site.list_interval_hours or config.list_interval_hours for site in stored])
-    items = np.array([site.item_interval_hours or config.item_interval_hours for site in stored])
-    feeds, cells = are(watched, Kind.FEED), are(watched, Kind.CELL)
-    hours = np.where(are(watched, Kind.LIST), lists[watched.spider], items[watched.spider])
-    hours = np.where(feeds, config.feed_interval_hours, hours)
-    hours = np.where(cells, config.cell_interval_hours, hours)
-    longest = np.where(feeds, config.longest_hours(feeds=True), config.longest_hours(feeds=False))
-    result: Floats = DAY_HOURS / np.minimum(hours, longest)
-    return result
 
 
 def are(watched: Watched, kind: Kind) -> Flags:

@@ -195,7 +195,11 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
             made = plan(gathered.population, gathered.histories, terms, hours, schedules)
         except BudgetTooSmall as error:
             raise too_small(budget.per_day, error, gathered.population) from None
-        if not tries or _reaches(made, options):
+        if options.freshness is not None:
+            is_reached = float(1 - made.stale.mean()) >= options.freshness
+        else:
+            is_reached = float(made.age_days.mean()) * DAY_HOURS <= (options.max_age_hours or 0.0)
+        if not tries or is_reached:
             break
         tries -= 1
         budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
@@ -205,13 +209,6 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
     count = int(np.count_nonzero(learning))
     document = document_of(gathered, options, terms, budget, made, count) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
-
-
-def _reaches(made: Plan, options: PlanOptions) -> bool:
-    """Return whether a plan is expected to reach the goal."""
-    if options.freshness is not None:
-        return float(1 - made.stale.mean()) >= options.freshness
-    return float(made.age_days.mean()) * DAY_HOURS <= (options.max_age_hours or 0.0)
 
 
 def replanned_feeds(

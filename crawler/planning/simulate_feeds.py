@@ -316,7 +316,21 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
             "feeds": len(scenario.feeds),
             "posts": self.outcomes[0].figures.posts,
             "left_out": {"feeds": scenario.windowless, "posts": scenario.unlisted},
-            "results": [_result(outcome) for outcome in self.outcomes],
+            "results": [
+                {
+                    "policy": outcome.policy,
+                    "visits": int(outcome.amount),
+                    "spent": outcome.figures.visits,
+                    "missed_pct": finite(outcome.figures.missed_pct),
+                    "uncollected_pct": finite(outcome.figures.uncollected_pct),
+                    "lost_pct": finite(outcome.figures.lost_pct),
+                    "delay_h": finite(outcome.figures.delay_h),
+                    "never_visited": outcome.figures.never_visited,
+                    "posts": outcome.figures.posts,
+                    "collected": outcome.figures.got,
+                }
+                for outcome in self.outcomes
+            ],
             "means": [
                 {
                     "policy": policy,
@@ -359,22 +373,6 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
             draw_line(axes, policy, [point for point in points if math.isfinite(point[1])])
         scale_by_factors(axes, "fetches of all feeds")
         axes.set_ylim(bottom=0)
-
-
-def _result(outcome: Outcome[CollectedTotals]) -> FeedsResult:
-    totals = outcome.figures
-    return {
-        "policy": outcome.policy,
-        "visits": int(outcome.amount),
-        "spent": totals.visits,
-        "missed_pct": finite(totals.missed_pct),
-        "uncollected_pct": finite(totals.uncollected_pct),
-        "lost_pct": finite(totals.lost_pct),
-        "delay_h": finite(totals.delay_h),
-        "never_visited": totals.never_visited,
-        "posts": totals.posts,
-        "collected": totals.got,
-    }
 
 
 def check(policy: str, most: int, visits: Times, span: Span) -> None:

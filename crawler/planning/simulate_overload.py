@@ -212,7 +212,17 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
 
     def read_scenario(self) -> Mix:
         """Return the mix of the file, or of the paper. Raises ConfigError with file and key."""
-        file = PAPER if self.file is None else _read_file(self.file)
+        file = PAPER
+        if self.file is not None:
+            try:
+                file = File.model_validate(read_toml(self.file))
+            except WrapperError as error:
+                raise ConfigError(str(error)) from None
+            except ValidationError as error:
+                problem = ": ".join(filter(None, first_problem(error)))
+                raise ConfigError(f"{self.file}: {problem}") from None
+            if (total := sum(cell.count for cell in file.cells)) > MAX_CELLS:
+                raise ConfigError(f"{self.file}: too many cells: {total:,} (maximum {MAX_CELLS:,})")
         rows = [cell for cell in file.cells for _ in range(cell.count)]
         period, cost = np.array([(cell.period, cell.cost) for cell in rows]).T
         change_every = np.array([cell.changes_every or cell.period for cell in rows])
@@ -343,19 +353,6 @@ def _result(ratios: Ratios) -> OverloadResult:
         "requested": ratios.all.requested,
         "missed": ratios.all.missed,
     }
-
-
-def _read_file(path: Path) -> File:
-    """Read the mix of a file. Raises ConfigError with file and key."""
-    try:
-        file = File.model_validate(read_toml(path))
-    except WrapperError as error:
-        raise ConfigError(str(error)) from None
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {': '.join(filter(None, first_problem(error)))}") from None
-    if (total := sum(cell.count for cell in file.cells)) > MAX_CELLS:
-        raise ConfigError(f"{path}: too many cells: {total:,} (maximum {MAX_CELLS:,})")
-    return file
 
 
 def _share(mix: Mix, played: Played, rows: Ints) -> Share:

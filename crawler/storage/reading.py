@@ -63,6 +63,14 @@ class Reading:
             post["first_seen"] <= of_feed.until or post["_id"] in of_feed.read
         )
 
+    def until_of(self, view: View) -> datetime:
+        """Return the time until which the reader has read all posts of a view."""
+        if view.feeds is None:
+            return self.until
+        nothing = FeedReading(self.until)
+        times = [self.feeds.get(key, nothing).until for key in view.feeds]
+        return max(self.until, min(times, default=self.until))
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -73,6 +81,17 @@ class View:
     def has(self, post: Document) -> bool:
         """Return whether a post is in the view."""
         return "feed" in post and (self.feeds is None or feed_of(post) in self.feeds)
+
+    @property
+    def query(self) -> Document:
+        """Return a query for the posts of the view."""
+        if self.feeds is None:
+            return {}
+        pairs = [key.partition(" ")[::2] for key in self.feeds]
+        return {
+            "spider": {"$in": sorted({spider for spider, _ in pairs})},
+            "feed": {"$in": sorted({url for _, url in pairs})},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +145,9 @@ async def river(
 
     A page may have fewer posts than `limit` though there are more: it scans at most SCANNED posts.
     """
-    query = OF_FEEDS | _of_view(view)
+    query = OF_FEEDS | view.query
     if reading is not None:
-        query |= {"first_seen": {"$gt": _earliest(view, reading)}}
+        query |= {"first_seen": {"$gt": reading.until_of(view)}}
     found: list[Document] = []
     last = after
     for _ in range(SCANNED // BATCH):
@@ -142,28 +161,15 @@ async def river(
             last = (found[-1]["first_seen"], found[-1]["_id"])
         if last is None or len(found) == limit:
             break
-    await _add_excerpts(db, found)
-    copies, counts = await _copies(db, [post["_id"] for post in found])
+    ids = [post["_id"] for post in found]
+    is_text = {"$eq": [{"$type": "$text"}, "string"]}
+    excerpt = {"$cond": [is_text, {"$substrCP": ["$text", 0, EXCERPT]}, ""]}
+    cursor = db.posts.find({"_id": {"$in": ids}}, {"excerpt": excerpt})
+    excerpts = {row["_id"]: row["excerpt"] async for row in cursor}
+    for post in found:
+        post["excerpt"] = excerpts.get(post["_id"], "")
+    copies, counts = await _copies(db, ids)
     return River(found, last, copies, counts)
-
-
-def _of_view(view: View) -> Document:
-    if view.feeds is None:
-        return {}
-    pairs = [key.partition(" ")[::2] for key in view.feeds]
-    return {
-        "spider": {"$in": sorted({spider for spider, _ in pairs})},
-        "feed": {"$in": sorted({url for _, url in pairs})},
-    }
-
-
-def _earliest(view: View, reading: Reading) -> datetime:
-    """Return the time until which a reader has read all posts of a view."""
-    if view.feeds is None:
-        return reading.until
-    nothing = FeedReading(reading.until)
-    times = [reading.feeds.get(key, nothing).until for key in view.feeds]
-    return max(reading.until, min(times, default=reading.until))
 
 
 async def _folded(db: Database, view: View, posts: Sequence[Document]) -> set[str]:
@@ -174,15 +180,6 @@ async def _folded(db: Database, view: View, posts: Sequence[Document]) -> set[st
     cursor = db.posts.find({"_id": {"$in": list(set(of.values()))}}, {"spider": 1, "feed": 1})
     inside = {post["_id"] async for post in cursor if view.has(post)}
     return {copy for copy, original in of.items() if original in inside}
-
-
-async def _add_excerpts(db: Database, posts: list[Document]) -> None:
-    is_text = {"$eq": [{"$type": "$text"}, "string"]}
-    excerpt = {"$cond": [is_text, {"$substrCP": ["$text", 0, EXCERPT]}, ""]}
-    cursor = db.posts.find({"_id": {"$in": [post["_id"] for post in posts]}}, {"excerpt": excerpt})
-    excerpts = {row["_id"]: row["excerpt"] async for row in cursor}
-    for post in posts:
-        post["excerpt"] = excerpts.get(post["_id"], "")
 
 
 async def _copies(

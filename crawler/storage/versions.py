@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bson import ObjectId
 from pymongo import DESCENDING
 
@@ -69,9 +67,10 @@ async def short_values(db: Database, spider: str, url: str) -> list[Document]:
     kind = {"$type": "$$this.v"}
     length = {"$cond": [{"$eq": [kind, "string"]}, {"$strLenBytes": "$$this.v"}, 0]}
     is_text = {"$and": [{"$eq": [kind, "string"]}, {"$lte": [length, MAX_VALUE_CHARACTERS]}]}
-    is_price = {
-        "$and": [{"$eq": [kind, "object"]}, {"$lte": [{"$bsonSize": _object("$$this.v")}, 200]}]
-    }
+    is_object = {"$eq": [kind, "object"]}
+    # $bsonSize fails for values of other types.
+    size = {"$bsonSize": {"$cond": [is_object, "$$this.v", {"$literal": {}}]}}
+    is_price = {"$and": [is_object, {"$lte": [size, 200]}]}
     is_drawn = {"$or": [{"$in": [kind, list(DRAWN_TYPES)]}, is_text, is_price]}
     values = {
         "$filter": {"input": {"$objectToArray": {"$ifNull": ["$content", {}]}}, "cond": is_drawn}
@@ -83,12 +82,6 @@ async def short_values(db: Database, spider: str, url: str) -> list[Document]:
         {"$project": {"_id": 0, "content_hash": 1, "at": 1, "values": values}},
     ]
     return await (await db.versions.aggregate(stages)).to_list(None)
-
-
-def _object(path: str) -> Document:
-    """Return an expression for a document, which is empty for values of other types."""
-    empty: dict[str, Any] = {}
-    return {"$cond": [{"$eq": [{"$type": path}, "object"]}, path, {"$literal": empty}]}
 
 
 async def content_changes(db: Database, spider: str, url: str) -> list[Document]:

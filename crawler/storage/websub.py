@@ -15,10 +15,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
@@ -26,6 +27,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.outages import insert_new
 from crawler.storage.targets import ALIVE
 
+Push = Mapping[str, Any]  # `push` of a document in `feeds`
 BATCH = 200
 KEY_BYTES = 32
 FIELDS = {"spider": 1, "url": 1, "hubs": 1, "topic": 1, "push": 1}
@@ -92,6 +94,25 @@ class Delivery:
     at: datetime
     content_type: str
     body: bytes
+
+
+def is_active(push: Push | None, now: datetime) -> bool:
+    """Return True if a hub has confirmed the subscription and its lease has not expired."""
+    if not push or push.get("state") != "active":
+        return False
+    until = push.get("lease_until")
+    return until is not None and until > now
+
+
+def is_proven(push: Push | None, now: datetime) -> bool:
+    """Return True if the subscription is active and has delivered within one lease period."""
+    if not push or not is_active(push, now):
+        return False
+    delivered = push.get("delivered_at")
+    began = push.get("leased_at") or push.get("asked_at")
+    if delivered is None or began is None:
+        return False
+    return bool(delivered >= now - (push["lease_until"] - began))
 
 
 async def token_key(db: Database) -> bytes:

@@ -1,15 +1,29 @@
-"""Write files safely: atomic replacement, and CSV without spreadsheet formulas."""
+"""Read files in chunks and decompressed; replace files atomically; write CSV without formulas."""
 
 from __future__ import annotations
 
+import asyncio
+import bz2
+import io
+import lzma
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import select
+import sys
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 from scrapy.exporters import CsvItemExporter
 from scrapy.item import Field
+
+from crawler.errors import ConfigError
+
+STDIN = "-"
+# Compressed data is read in smaller chunks, so that even a decompression bomb fits into memory.
+CHUNK_BYTES, COMPRESSED_CHUNK_BYTES = 1 << 18, 1 << 14
+CORRUPT_DATA = (EOFError, zlib.error, lzma.LZMAError)
 
 
 @contextmanager
@@ -53,3 +67,157 @@ class SafeCsvExporter(CsvItemExporter):
             if value == value.strip():
                 return value
         return f"'{value}"
+
+
+class Decompressor(Protocol):
+    """A decompressor of the standard library, for one compressed stream."""
+
+    @property
+    def eof(self) -> bool:
+        """Return whether the end of the stream has been reached."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """Return the data after the end of the stream."""
+
+    def decompress(self, data: bytes, /) -> bytes:
+        """Return the data that can be decompressed so far."""
+
+
+# By the bytes that a file of the format starts with.
+DECOMPRESSORS: dict[bytes, Callable[[], Decompressor]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(31),
+    b"\xfd7zXZ\x00": lzma.LZMADecompressor,
+    b"BZh": bz2.BZ2Decompressor,
+}
+UNSUPPORTED = {
+    b"\x28\xb5\x2f\xfd": ("zstd is not supported. Run zstd -dc FILE | scrapy duplicates check -"),
+    b"PK\x03\x04": (
+        "zip archives are not supported. Run unzip -p FILE | scrapy duplicates check -"
+    ),
+    b"\xff\xfe": "UTF-16, not UTF-8. Convert it with iconv -f utf-16 -t utf-8 FILE",
+    b"\xfe\xff": "UTF-16, not UTF-8. Convert it with iconv -f utf-16 -t utf-8 FILE",
+}
+
+
+class Incoming:
+    """A file that is read once, from its beginning to its end. name: for messages."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.name = name
+        self._file = file
+        try:
+            self._descriptor: int | None = file.fileno()
+        except io.UnsupportedOperation:
+            self._descriptor = None
+
+    def waits(self) -> bool:
+        """Return whether a read would block because the writer of a pipe has not written more."""
+        if self._descriptor is None:
+            return False
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return not poll.poll(0)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the decompressed data.
+
+        Raises ConfigError if the file cannot be read or has an unsupported format.
+        """
+        with file_errors(self.name):
+            first = await self._read(COMPRESSED_CHUNK_BYTES)
+            for magic, problem in UNSUPPORTED.items():
+                if first.startswith(magic):
+                    raise ConfigError(f"{self.name}: {problem}")
+            make = next(
+                (DECOMPRESSORS[magic] for magic in DECOMPRESSORS if first.startswith(magic)), None
+            )
+            decoder = _Plain() if make is None else _Compressed(make)
+            size = CHUNK_BYTES if make is None else COMPRESSED_CHUNK_BYTES
+            chunk = first
+            while chunk:
+                for part in decoder.of(chunk):
+                    yield part
+                chunk = await self._read(size)
+            decoder.end()
+
+    async def _read(self, size: int) -> bytes:
+        """Return at most `size` bytes, none at the end of the file.
+
+        It waits for data in the event loop, so that Ctrl-C interrupts it.
+        """
+        if self._descriptor is None:
+            return self._file.read(size)
+        while True:
+            await self._wait_until_readable(self._descriptor)
+            try:
+                return os.read(self._descriptor, size)
+            except BlockingIOError:
+                await asyncio.sleep(0)
+
+    @staticmethod
+    async def _wait_until_readable(descriptor: int) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        try:
+            loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
+        except PermissionError:  # epoll rejects regular files, which are always readable
+            return
+        try:
+            await ready
+        finally:
+            loop.remove_reader(descriptor)
+
+
+class _Plain:
+    def of(self, data: bytes) -> Iterator[bytes]:
+        yield data
+
+    def end(self) -> None:
+        pass
+
+
+class _Compressed:
+    """Decompresses a file, which may have several compressed streams in a row."""
+
+    def __init__(self, make: Callable[[], Decompressor]) -> None:
+        self._make = make
+        self._stream: Decompressor | None = None
+
+    def of(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            self._stream = self._stream or self._make()
+            yield self._stream.decompress(data)
+            if not self._stream.eof:
+                return
+            # Zero bytes may pad the end of a stream.
+            data, self._stream = self._stream.unused_data.lstrip(b"\0"), None
+
+    def end(self) -> None:
+        if self._stream is not None:
+            raise EOFError
+
+
+@contextmanager
+def opened_input(path: str) -> Iterator[Incoming]:
+    """Open the file at a path, or standard input for `-`; raises ConfigError if it cannot."""
+    if path == STDIN:
+        if sys.stdin is None:
+            raise ConfigError("standard input is closed")
+        yield Incoming(sys.stdin.buffer, "standard input")
+        return
+    with ExitStack() as stack:
+        with file_errors(path):
+            file = stack.enter_context(Path(path).open("rb", buffering=0))
+        yield Incoming(file, path)
+
+
+@contextmanager
+def file_errors(name: str) -> Iterator[None]:
+    """Raise errors about reading or writing a file as ConfigError with the file's name."""
+    try:
+        yield
+    except CORRUPT_DATA:
+        raise ConfigError(f"{name}: corrupt data. Download or write the file again") from None
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.strerror or error}") from None

@@ -139,7 +139,23 @@ def draft(estimates: Estimate, terms: Terms, current: Schedules) -> Draft:
         daily = Schedules.even(np.full(n, WEEK_HOURS / ADAPTIVE_HOURS), even_phase(population.key))
         schedules = chosen_of(current.every_hours > 0, current, daily)
     else:
-        schedules = _even_intervals(estimates, terms, current)
+        # Even intervals that use the budget, keeping intervals that would hardly change.
+        rates = [estimates.rates(part).mean for part in parts(n)]
+        rate, weight = np.concatenate(rates), population.weight / population.cost
+        least, most = least_visits(population), WEEK_HOURS / population.min_hours
+        had, budget = current.visits_per_week, terms.budget_per_day * WEEK_DAYS
+        is_even, spend = current.every_hours > 0, budget
+        for _ in range(TRIES):
+            visits = visits_per_week(terms.policy, rate, weight, spend, least, most)
+            kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
+            total = float(np.where(kept, had, visits).sum())
+            if total <= budget * (1 + 1e-9):
+                break
+            spend -= total - budget
+        else:
+            kept = np.zeros(n, np.bool_)
+            visits = visits_per_week(terms.policy, rate, weight, budget, least, most)
+        schedules = chosen_of(kept, current, Schedules.even(visits, even_phase(population.key)))
     unknown, rule = np.full(n, np.nan), np.full(n, RULE, np.uint8)
     return Draft(schedules, outlook(estimates, schedules), unknown, unknown, rule, np.nan)
 
@@ -168,24 +184,3 @@ def by_night(population: Population, histories: Histories) -> Flags:
     nights, all_of = np.bincount(owner, night, n), np.bincount(owner, minlength=n)
     result: Flags = 2 * nights > all_of
     return result
-
-
-def _even_intervals(estimates: Estimate, terms: Terms, current: Schedules) -> Schedules:
-    """Return even intervals that use the budget, keeping intervals that would hardly change."""
-    population = estimates.population
-    rates = [estimates.rates(part).mean for part in parts(len(population))]
-    rate, weight = np.concatenate(rates), population.weight / population.cost
-    least, most = least_visits(population), WEEK_HOURS / population.min_hours
-    had, budget = current.visits_per_week, terms.budget_per_day * WEEK_DAYS
-    is_even, spend = current.every_hours > 0, budget
-    for _ in range(TRIES):
-        visits = visits_per_week(terms.policy, rate, weight, spend, least, most)
-        kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
-        total = float(np.where(kept, had, visits).sum())
-        if total <= budget * (1 + 1e-9):
-            break
-        spend -= total - budget
-    else:
-        kept = np.zeros(len(visits), np.bool_)
-        visits = visits_per_week(terms.policy, rate, weight, budget, least, most)
-    return chosen_of(kept, current, Schedules.even(visits, even_phase(population.key)))

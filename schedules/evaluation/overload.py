@@ -126,10 +126,23 @@ def play(cells: Cells, course: Course, policy: str) -> Played:
     served_of = np.array([refresh.cell for refresh in done], np.int64)
     number = np.array([refresh.number for refresh in done])
     served_at = course.first[served_of] + (number - 1) * cells.period[served_of]
+    # Share of the time in which the published value of a cell was current.
+    fresh = np.empty(len(cells))
+    own: list[list[Refresh]] = [[] for _ in range(len(cells))]
+    for refresh in done:
+        if refresh.end < course.seconds:
+            own[refresh.cell].append(refresh)
+    for cell, refreshes in enumerate(own):
+        read = np.array([0.0, *(refresh.begin for refresh in refreshes)])
+        shown = np.array([0.0, *(refresh.end for refresh in refreshes), course.seconds])
+        begin, end = course.changes.first[cell], course.changes.first[cell + 1]
+        changes = np.append(course.changes.at[begin:end], np.inf)
+        stale = changes[np.searchsorted(changes, read, side="right")]
+        fresh[cell] = (np.clip(stale, shown[:-1], shown[1:]) - shown[:-1]).sum()
     return Played(
         _by_hour(asked_of, asked_at, len(cells), hours),
         _by_hour(served_of, served_at, len(cells), hours),
-        _fresh_share(done, course, len(cells)),
+        fresh / course.seconds,
     )
 
 
@@ -184,20 +197,3 @@ def _by_hour(cell: Ints, at: Floats, n: int, hours: int) -> Floats:
     """Return the (n, h) number of requests of each cell in each hour."""
     place = cell * hours + np.minimum(at // HOUR_SECONDS, hours - 1).astype(np.int64)
     return np.bincount(place, minlength=n * hours).reshape(n, hours).astype(np.float64)
-
-
-def _fresh_share(done: list[Refresh], course: Course, n: int) -> Floats:
-    """Return the (n,) share of time in which the published value was current."""
-    fresh = np.empty(n)
-    own: list[list[Refresh]] = [[] for _ in range(n)]
-    for refresh in done:
-        if refresh.end < course.seconds:
-            own[refresh.cell].append(refresh)
-    for cell, refreshes in enumerate(own):
-        read = np.array([0.0, *(refresh.begin for refresh in refreshes)])
-        shown = np.array([0.0, *(refresh.end for refresh in refreshes), course.seconds])
-        begin, end = course.changes.first[cell], course.changes.first[cell + 1]
-        changes = np.append(course.changes.at[begin:end], np.inf)
-        stale = changes[np.searchsorted(changes, read, side="right")]
-        fresh[cell] = (np.clip(stale, shown[:-1], shown[1:]) - shown[:-1]).sum()
-    return fresh / course.seconds

@@ -92,6 +92,30 @@ class Rare(NamedTuple):
         """Return the (r,) first upcoming week that is this week of the cycle."""
         return self.soonest + (week - self.soonest) % self.weeks
 
+    def best_move(
+        self, load: Ints, waiting: dict[tuple[int, int], list[int]]
+    ) -> tuple[int, int, int] | None:
+        """Return a cycle length and two of its weeks between which a move evens the load most.
+
+        load:    (ROUND_WEEKS,) visits of each week
+        waiting: indices of the targets that may move, by cycle length and week; the last one moves
+                 first
+        """
+        best, least = None, 0
+        for length in sorted({length for length, _ in waiting}):
+            by_phase = [int(load[phase::length].sum()) for phase in range(length)]
+            size = ROUND_WEEKS // length
+            for old in (phase for phase in range(length) if waiting[length, phase]):
+                for new in (phase for phase in range(length) if phase != old):
+                    # Change of the sum of squared loads.
+                    change = 2 * (by_phase[new] - by_phase[old] + size)
+                    place = waiting[length, old][-1]
+                    soonest = int(self.soonest[place])
+                    in_time = soonest + (new - soonest) % length <= self.limit[place]
+                    if change < least and in_time:
+                        best, least = (length, old, new), change
+        return best
+
     def put(self, schedules: Schedules, at: Ints) -> Schedules:
         """Return the schedules with these hours, counted like the weeks."""
         return replace_slots(schedules, self.rows, at % (self.weeks * WEEK_HOURS))
@@ -159,7 +183,7 @@ def balanced(schedules: Schedules, population: Population, last: Floats, now: fl
         waiting[length, phase].append(place)
         load[phase::length] += 1
     for _ in order:
-        if (move := _best_move(load, waiting, rare)) is None:
+        if (move := rare.best_move(load, waiting)) is None:
             break
         length, old, new = move
         place = waiting[length, old].pop()
@@ -179,26 +203,6 @@ def fullest_week(schedules: Schedules) -> float:
     for length, phase, visits in zip(*np.divmod(place, PLACES), count, strict=True):
         load[phase::length] += visits
     return float(load.max())
-
-
-def _best_move(
-    load: Ints, waiting: dict[tuple[int, int], list[int]], rare: Rare
-) -> tuple[int, int, int] | None:
-    """Return a cycle length and two of its weeks between which a move evens the load most."""
-    best, least = None, 0
-    for length in sorted({length for length, _ in waiting}):
-        by_phase = [int(load[phase::length].sum()) for phase in range(length)]
-        size = ROUND_WEEKS // length
-        for old in (phase for phase in range(length) if waiting[length, phase]):
-            for new in (phase for phase in range(length) if phase != old):
-                # Change of the sum of squared loads.
-                change = 2 * (by_phase[new] - by_phase[old] + size)
-                place = waiting[length, old][-1]
-                soonest = int(rare.soonest[place])
-                in_time = soonest + (new - soonest) % length <= rare.limit[place]
-                if change < least and in_time:
-                    best, least = (length, old, new), change
-    return best
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,19 +203,16 @@ def _crontab_lines(
             check_name(name, spiders, stored)
             words = [name]
         command = _command(config, "crawl", *words, *QUIET)
-        lines.append({"schedule": _crawl_times(minute + number), "command": command})
+        # Every ten minutes, starting at another minute of the hour for each site.
+        first = (minute + number) % CRAWL_MINUTES
+        minutes = f"{first}-59/{CRAWL_MINUTES}" if first else f"*/{CRAWL_MINUTES}"
+        lines.append({"schedule": f"{minutes} * * * *", "command": command})
     replan, prune = (f"{(minute + 7 * k) % 60} {hour} * * *" for k, hour in enumerate(NIGHT_HOURS))
     return [
         *lines,
         {"schedule": replan, "command": _command(config, "replan")},
         {"schedule": prune, "command": _command(config, *prune_words(config))},
     ]
-
-
-def _crawl_times(minute: int) -> str:
-    """Return the times of a site's crawls: every ten minutes, starting at a minute of the hour."""
-    first = minute % CRAWL_MINUTES
-    return f"{first}-59/{CRAWL_MINUTES} * * * *" if first else f"*/{CRAWL_MINUTES} * * * *"
 
 
 def _command(config: Config, *words: str) -> str:

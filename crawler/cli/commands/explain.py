@@ -17,7 +17,6 @@ from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.planning.explanation import Explanation, ObservedHistory
-    from crawler.storage.plans import VisitPlan
 
 
 class Command(FreshetCommand):
@@ -124,7 +123,11 @@ def _lines(explanation: Explanation) -> dict[str, str]:
             else f"rate {NOT_KNOWN}"
         )
     if plan := explanation["plan"]:
-        lines["plan"] = _plan_line(plan, explanation["planned_at"])
+        times, per_week = "; ".join(plan["windows"]), plan["visits_per_week"]
+        frequency = times if plan["every_hours"] or not per_week else f"{often(per_week)} ({times})"
+        planned_at = explanation["planned_at"]
+        at = f", planned {planned_at:%Y-%m-%d %H:%M} UTC" if planned_at else ""
+        lines["plan"] = f"{plan['frequency_class']}: {frequency}, policy {plan['policy']}{at}"
     if expected and expected["freshness"] is not None and expected["age_days"] is not None:
         age = span(expected["age_days"] * DAY)
         freshness = f"freshness {expected['freshness']:.3f}, age {age}"
@@ -150,14 +153,6 @@ def _observed(history: ObservedHistory, zone: ZoneInfo, event: str) -> str:
         is_exact = last["after"] == last["by"]
         text += f", the last at {by}" if is_exact else f", the last between {after} and {by}"
     return text + ("; its stated dates are trusted" if history["dates_believed"] else "")
-
-
-def _plan_line(plan: VisitPlan, planned_at: datetime | None) -> str:
-    """Return frequency class, visit times and policy of the target's plan, and the plan's date."""
-    times, per_week = "; ".join(plan["windows"]), plan["visits_per_week"]
-    frequency = times if plan["every_hours"] or not per_week else f"{often(per_week)} ({times})"
-    at = f", planned {planned_at:%Y-%m-%d %H:%M} UTC" if planned_at else ""
-    return f"{plan['frequency_class']}: {frequency}, policy {plan['policy']}{at}"
 
 
 def _local_and_utc(moment: datetime, zone: ZoneInfo) -> str:

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.errors import ConfigError, StorageError
-from crawler.feeds.politeness import is_active, poll_hours
 from crawler.fetch import guard
 from crawler.fetch.guard import Named, NotAllowed, addresses_for, is_public
+from crawler.storage.websub import is_active
 from crawler.web.websub.hubs import (
     MAX_RUNNING,
     MAX_RUNNING_PER_HOST,
@@ -31,6 +31,7 @@ from crawler.web.websub.hubs import (
 )
 from crawler.web.websub.options import add_options, options_of
 from crawler.web.websub.subscriptions import Tokens, is_signed, new_secret
+from pipelines.feed_posts import poll_hours
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)

@@ -93,7 +93,7 @@ async def _read(
 @router.get("", name="changes.index")
 async def index(
     request: Request, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
-    filters: FiltersDep, marked: Annotated[int | None, Query(ge=0)] = None,
+    filters: FiltersDep, marked: Annotated[int | None, Query(ge=0, le=10**9)] = None,
 ) -> Response:  # fmt: skip
     """Show the unread changes."""
     reader = await readers.load(store.db, user.name)

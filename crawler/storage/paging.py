@@ -13,6 +13,7 @@ from typing import Any
 
 from pymongo.asynchronous.collection import AsyncCollection
 
+from crawler.errors import ConfigError
 from crawler.storage.client import Document
 
 # Values of the sort fields of a row, in the order of the fields.
@@ -56,13 +57,16 @@ async def read_page(
 
 
 def later(order: Order, key: Key) -> Document:
-    """Return a query for the rows after a key."""
+    """Return a query for the rows after a key; raises ConfigError for a key of another list."""
+    if len(key) != len(order):
+        raise ConfigError("cursor: not a cursor of this list. Begin with the first page")
     branches: list[Document] = []
     equal: Document = {}
     for (name, direction), value in zip(order, key, strict=True):
         branches += [equal | beyond for beyond in _beyond(name, direction, value)]
         equal = equal | {name: value}
-    return {"$or": branches}
+    # MongoDB rejects an empty $or. Nothing comes after a null in descending order.
+    return {"$or": branches} if branches else {"_id": {"$in": []}}
 
 
 def _beyond(name: str, direction: int, value: Any) -> list[Document]:

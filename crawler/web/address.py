@@ -1,4 +1,4 @@
-"""Addresses to listen on, in the format of options and settings: `[HOST:]PORT`."""
+"""Addresses to listen on, as `[HOST:]PORT`, and those by which clients are counted."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ def address_of(text: str, source: str) -> Address:
     except ValueError:
         raise ConfigError(f"{source}: {host!r} is not an IP address. Example: 127.0.0.1") from None
     return Address(host, int(match["port"]))
+
+
+def client_address(host: str) -> str:
+    """Return the address by which connections and failed sign-ins are counted.
+
+    For IPv6 this is the /64 network, because a single user usually has a whole one.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return str(address)
+    return str(address.ipv4_mapped or ipaddress.ip_network((int(address), 64), strict=False))

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from crawler.web.websub.service import PushOfApp
 
 logger = logging.getLogger(__name__)
-# Areas may allow more for their own paths.
+# Areas may set other limits for their own paths.
 MAX_BODY_BYTES = 2_000_000
 API_V1 = "/api/v1"
 GUARDED = (Depends(guard),)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException
+from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope as ASGIScope
@@ -108,19 +109,25 @@ async def guard(request: Request) -> None:
     if access == _SIGNED:
         request.state.user = None
         return
+    if b"%00" in request.scope["query_string"]:
+        # No text that is stored has one, and patterns of MongoDB cannot have one.
+        raise HTTPException(422, "The query of this address contains %00. Remove it")
     is_write = request.method not in SAFE_METHODS
     token = bearer_token(request)
     user = None if access == _PUBLIC else await _user_of(request, token)
     request.state.user = user
-    if is_write and token is None:
-        await _refuse_forged(request)
-    if access == _PUBLIC:
-        return
-    if user is None:
-        raise SignInRequired
-    if is_write and access != _VIEWERS and not user.can_write:
-        why = "read-only token" if user.role is Role.EDITOR else "viewers cannot change anything"
-        raise HTTPException(403, f"Not allowed: {why}. Ask an editor")
+    if access != _PUBLIC:
+        if user is None:
+            raise SignInRequired
+        if is_write and access != _VIEWERS and not user.can_write:
+            is_viewer = user.role is not Role.EDITOR
+            why = "viewers cannot change anything" if is_viewer else "read-only token"
+            raise HTTPException(403, f"Not allowed: {why}. Ask an editor")
+    if is_write:
+        _refuse_charset(request)
+        # Last, because it parses the body: nobody without the right to write can cause that.
+        if token is None:
+            await _refuse_forged(request)
 
 
 async def _user_of(request: Request, token: str | None) -> User | None:
@@ -168,6 +175,19 @@ def is_for_programs(request: Request) -> bool:
     """Return whether a request is for the JSON API, or for a route marked by `for_programs`."""
     access = getattr(request.scope.get("endpoint"), _ACCESS, None)
     return access == _PROGRAMS or is_api(request)
+
+
+def _refuse_charset(request: Request) -> None:
+    """Raise HTTPException (415) for a body that is not in UTF-8.
+
+    The parser of forms decodes with any codec that the body names, and some, such as punycode, take
+    quadratic time.
+    """
+    _, parameters = parse_options_header(request.headers.get("content-type"))
+    charset = parameters.get(b"charset", b"utf-8")
+    if charset.lower() not in (b"utf-8", b"utf8"):
+        name = charset[:40].decode("latin-1")
+        raise HTTPException(415, f"charset: {name!r} is not supported. Use utf-8")
 
 
 async def _refuse_forged(request: Request) -> None:

@@ -24,6 +24,8 @@ from crawler.utils.time import Clock
 
 MAX_ROWS, USUAL_ROWS = 200, 50
 MAX_CURSOR_CHARACTERS = 4000
+# The largest integer that MongoDB stores.
+MAX_INTEGER = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME, ID = "t", "o"
 
@@ -86,9 +88,12 @@ def _packed(value: Any) -> Any:
 
 
 def _unpacked(value: Any) -> Any:
+    if isinstance(value, str):
+        # Raises UnicodeEncodeError, a ValueError, for lone surrogates, which MongoDB rejects.
+        value.encode()
+    if isinstance(value, list) or (isinstance(value, int) and abs(value) > MAX_INTEGER):
+        raise ValueError("not a cursor")
     if not isinstance(value, dict):
-        if isinstance(value, list):
-            raise ValueError("not a cursor")
         return value
     try:
         ((kind, inner),) = value.items()

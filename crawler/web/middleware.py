@@ -165,7 +165,7 @@ class Errors:
 class BodyLimit:
     """Refuses bodies that are too large, before the app reads them if their length is stated.
 
-    uploads: limit in bytes by path, for paths that accept larger bodies; a path with a slash at its
+    uploads: limit in bytes by path, for paths with a limit of their own; a path with a slash at its
              end stands for all paths below it
     """
 

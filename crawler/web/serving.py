@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import ip_address, ip_network
 from typing import Any, ClassVar
 
 import h11
@@ -28,6 +27,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crawler.errors import ConfigError
+from crawler.web.address import client_address
 from crawler.web.options import WebOptions
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Phase(Enum):
 class LimitedProtocol(H11Protocol):
     """A connection with time limits.
 
-    address: by which connections are counted, see `client_address`
+    address: by which connections are counted, see `address.client_address`
     since:   when the connection began to wait for a complete request; None while one is handled
     """
 
@@ -189,20 +189,6 @@ def _make_room(candidates: Iterable[LimitedProtocol]) -> bool:
         LimitedProtocol._next_log = now + LOG_SECONDS
         logger.warning("Too many connections: closed the oldest without a complete request")
     return True
-
-
-def client_address(host: str) -> str:
-    """Return the address by which connections are counted.
-
-    For IPv6 this is the /64 network, because a single user usually has a whole one.
-    """
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if address.version == 4:
-        return str(address)
-    return str(address.ipv4_mapped or ip_network((int(address), 64), strict=False))
 
 
 def listen(options: WebOptions, option: str | None = None) -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -50,7 +51,9 @@ def on(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
         async with AsyncMongoClient(uri, tz_aware=True) as client:
             return await call(client.get_default_database())
 
-    return asyncio.run(there())
+    # Playwright's loop is the current one of the thread of browser tests.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, there()).result()
 
 
 def page(

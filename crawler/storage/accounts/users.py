@@ -93,9 +93,10 @@ async def set_password(db: Database, name: str, password_hash: str, now: datetim
 
 
 async def set_role(db: Database, name: str, role: Role) -> None:
-    """Set a user's role, effective from the next request; raises ConfigError without user."""
+    """Set a user's role, and end all sessions of the user; raises ConfigError without user."""
     if not (await db.users.update_one({"_id": name}, {"$set": {"role": str(role)}})).matched_count:
         raise await unknown(db, name)
+    await sessions.end_all(db, name)
 
 
 async def remove(db: Database, name: str) -> None:

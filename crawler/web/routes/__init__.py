@@ -37,7 +37,7 @@ class Area:
 
     title:   in the navigation; empty: not in the navigation
     key:     pressed after `g`, goes to the area
-    uploads: paths that accept larger bodies than others, each with its limit in bytes
+    uploads: paths with a limit of their own for the body, in bytes
     """
 
     name: str
@@ -60,6 +60,13 @@ AREAS = (
     Area("setup", setup.router, setup.api, "Add a site", "n"),
     Area("sites", sites.router, sites.api),
     Area("dashboards", dashboards.router, dashboards.api, "Dashboards", "h"),
-    Area("account", account.router, account.api, "Account", "a"),
+    Area(
+        "account",
+        account.router,
+        account.api,
+        "Account",
+        "a",
+        ((account.SIGN_IN, account.MAX_SIGN_IN_BYTES),),
+    ),
     Area("users", users.router, users.api),
 )

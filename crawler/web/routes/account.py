@@ -13,6 +13,7 @@ from starlette.responses import Response
 from crawler.storage.accounts import audit, sessions, tokens, users
 from crawler.storage.accounts.schemas import Role
 from crawler.web import passwords
+from crawler.web.address import client_address
 from crawler.web.auth import (
     LOCAL,
     EditorDep,
@@ -31,10 +32,13 @@ from crawler.web.pages import page, redirect, redirect_to
 
 router = APIRouter()
 api = APIRouter(tags=["account"])
+SIGN_IN = "/sign-in"
+# Everybody may send this form: a password of 1,000 characters takes up to 12 kB in it.
+MAX_SIGN_IN_BYTES = 32_000
 WRONG = "Wrong name or password"
 
 
-@router.get("/sign-in", name="account.sign_in")
+@router.get(SIGN_IN, name="account.sign_in")
 @public
 async def sign_in_page(
     request: Request, next_path: Annotated[str, Query(alias="next", max_length=2000)] = ""
@@ -43,7 +47,7 @@ async def sign_in_page(
     return page(request, "account/sign_in.html", form=Form(), next_path=next_path)
 
 
-@router.post("/sign-in", name="account.do_sign_in")
+@router.post(SIGN_IN, name="account.do_sign_in")
 @public
 async def sign_in(request: Request, store: StoreDep, now: NowDep) -> Response:
     """Check name and password, and begin a new session."""
@@ -52,7 +56,7 @@ async def sign_in(request: Request, store: StoreDep, now: NowDep) -> Response:
     # Unknown names are limited as well, so that the limit does not show which names exist.
     name = form["name"].strip().lower()[:64]
     limit: passwords.FailureLimit = request.app.state.failures
-    keys = f"user {name}", f"address {address}"
+    keys = f"user {name}", f"address {client_address(address)}"
     if wait := limit.begin(*keys):
         form.reject("", f"Too many failed sign-ins. Try again in {math.ceil(wait / 60)} min")
         response = _form_again(request, form, 429)

@@ -59,7 +59,7 @@ OwnDep = Annotated[User, Depends(_own)]
 @router.get("", name="changes.index")
 async def index(
     request: Request, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
-    filters: FiltersDep, marked: Annotated[int | None, Query(ge=0)] = None,
+    filters: FiltersDep, marked: Annotated[int | None, Query(ge=0, le=10**9)] = None,
 ) -> Response:  # fmt: skip
     """Show the unread changes."""
     reader = await readers.load(store.db, user.name)

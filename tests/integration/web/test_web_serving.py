@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import signal
 import socket
 import sys
 import time
@@ -19,32 +18,9 @@ from crawler.web.serving import Limits
 from tests.integration.harness import Db, Freshet
 from tests.integration.inside import in_json, run
 from tests.integration.web.browser import put_user
+from tests.integration.web.served import Served
 
 pytestmark = pytest.mark.mongo
-READY = "serving http://"
-
-
-class Served:
-    """`scrapy web` on a free port."""
-
-    def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
-        self.process = freshet.start("web", "--port", "0", *words, **env)
-        stderr = self.process.stderr
-        assert stderr
-        while READY not in (line := stderr.readline()):
-            assert line, "the command has ended"
-        self.url = line.partition("serving ")[2].strip()
-        self.port = int(self.url.split(":")[2].split("/")[0])
-
-    def connect(self) -> socket.socket:
-        made = socket.create_connection(("127.0.0.1", self.port), timeout=20)
-        made.settimeout(20)
-        return made
-
-    def stop(self) -> tuple[int | None, str]:
-        self.process.send_signal(signal.SIGTERM)
-        _, err = self.process.communicate(timeout=20)
-        return self.process.returncode, err
 
 
 def test_it_serves_until_a_signal(freshet: Freshet) -> None:

@@ -1,0 +1,186 @@
+"""All views of a database that was crawled from hostile pages: nothing runs, loads, or shuts out.
+
+The same visits check the views with axe, in both color schemes and on a phone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from axe_playwright_python.base import AXE_FILE_PATH
+from lxml import html
+from playwright.sync_api import Page
+
+from crawler.config import Config
+from crawler.web.app import create_app
+from tests.conftest import Databases
+from tests.integration.web.browser import CSRF
+from tests.integration.web.hostile import HOURS, Crawled, crawled, views
+from tests.integration.web.served import Served
+from tests.integration.web.test_web_security import routes
+from tests.site.hostile_markup import EVIL
+
+pytestmark = pytest.mark.mongo
+# Less than the title of 1 MB; the reference of the API has 360 kB.
+MAX_BYTES = 500_000
+# Not pages of HTML.
+FILES = {"/health", "/metrics", "/changes/feed.atom", "/feeds/export", "/api/openapi.json"}
+# Parts of pages: without a title and a language of their own.
+PARTS = {"/budget/jobs", "/setup/preview"}
+FRAME = "/setup/frame"
+# Templates of dashboards are the operator's, and may show images of all hosts.
+DASHBOARD = "/dashboards/{path:path}"
+DANGEROUS = """() => [...document.querySelectorAll("*")].flatMap(
+    element => [...element.attributes]
+        .filter(({name, value}) => name.startsWith("on") || /^\\s*javascript:/i.test(value))
+        .map(({name, value}) => `${element.tagName} ${name}=${value}`))"""
+AXE = """async rules => (await axe.run({resultTypes: ["violations"], ...rules})).violations
+    .filter(({impact}) => ["serious", "critical"].includes(impact))
+    .map(({id, nodes}) => `${id}: ${nodes.map(node => node.html).slice(0, 3).join(" | ")}`)"""
+TOO_WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] : [
+    ...document.querySelectorAll("main *")].filter(
+        each => each.getBoundingClientRect().right > innerWidth && !each.closest(".scroll"))
+    .map(element => `wider than a phone: ${element.outerHTML.slice(0, 100)}`).slice(0, 3)"""
+WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
+CONTRAST = {"runOnly": ["color-contrast"]}
+# What depends on the width: what is hidden, scrolls, overlaps, or is too small to touch.
+LAYOUT = {
+    "runOnly": [
+        "color-contrast", "scrollable-region-focusable", "target-size", "label", "link-name",
+        "button-name", "aria-hidden-focus",
+    ]
+}  # fmt: skip
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 640}
+
+
+@pytest.fixture(scope="module")
+def hostile(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawled]:
+    """Crawl the hostile site once for all tests of this module."""
+    with crawled(databases, tmp_path_factory.mktemp("hostile")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def app(hostile: Crawled) -> Iterator[Served]:
+    """Serve the web app an hour after the last crawl."""
+    served = Served(hostile.freshet, hours=HOURS + 1)
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="module")
+def paths(hostile: Crawled, app: Served) -> dict[str, list[str]]:
+    """Return the paths of all views, after the wizard has fetched pages."""
+    with httpx.Client(base_url=app.url, timeout=60) as client:
+        made = client.post("/api/v1/changes/feed").json()["url"]
+        token = CSRF.search(client.get("/setup").text)
+        assert token
+        form = {"csrf": token[1], "url": f"{hostile.pages.url}/list.html"}
+        answer = client.post("/setup", data=form, headers={"Origin": app.url.rstrip("/")})
+        assert answer.status_code == 303, answer.text
+        found = views(hostile, made.partition("token=")[2])
+        # The wizard chooses the pages that it fetches.
+        found[FRAME] = [path for path in found[FRAME] if client.get(path).status_code == 200]
+    assert len(found[FRAME]) > 1
+    return found
+
+
+def test_every_view_is_opened(paths: dict[str, list[str]]) -> None:
+    shown = {
+        route.path
+        for route in routes(create_app(Config.load(mongo_uri="mongodb://127.0.0.1:1/unused")))
+        if "GET" in route.methods and not route.path.startswith("/api/v1/")
+    }
+    assert shown == paths.keys()
+
+
+def test_files_have_types_that_browsers_do_not_run(
+    app: Served, paths: dict[str, list[str]]
+) -> None:
+    with httpx.Client(base_url=app.url) as client:
+        for route in FILES:
+            answer = client.get(paths[route][0])
+            assert answer.status_code == 200, route
+            kind = answer.headers["content-type"].partition(";")[0]
+            assert kind in ("application/json", "application/atom+xml", "text/plain", "text/x-opml")
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert len(answer.content) < MAX_BYTES
+
+
+def opened(tab: Page, path: str) -> None:
+    """Open a page; fail if it is large or has anything of the site that could run."""
+    response = tab.goto(path)
+    assert response is not None
+    # Forms that were sent with hostile values are shown again with 422.
+    assert response.status in (200, 422), path
+    assert len(response.body()) < MAX_BYTES, path
+    assert tab.evaluate("window.owned") is None, path
+    assert tab.evaluate(DANGEROUS) == [], path
+
+
+def left(problems: list[str], allowed: tuple[str, ...] = ()) -> list[str]:
+    """Return the problems other than the status 422 and a missing icon, and clear them."""
+    usual = ("status of 422", "favicon.ico", *allowed)
+    found = [each for each in problems if not any(text in each for text in usual)]
+    problems.clear()
+    return found
+
+
+def test_views_are_safe_and_accessible(
+    page: Page, paths: dict[str, list[str]], problems: list[str]
+) -> None:
+    script = AXE_FILE_PATH.read_text(encoding="utf-8")
+    faults: dict[str, list[str]] = {}
+    for route in paths.keys() - FILES - PARTS - {FRAME, DASHBOARD}:
+        page.set_viewport_size(DESKTOP)
+        page.emulate_media(color_scheme="light")
+        opened(page, paths[route][0])
+        found = left(problems)
+        page.evaluate(script)
+        found += page.evaluate(AXE, WCAG)
+        page.emulate_media(color_scheme="dark")
+        found += [f"dark: {each}" for each in page.evaluate(AXE, CONTRAST)]
+        page.set_viewport_size(PHONE)
+        found += [f"phone: {each}" for each in page.evaluate(AXE, LAYOUT)]
+        found += page.evaluate(TOO_WIDE)
+        if found:
+            faults[route] = found
+    assert faults == {}
+
+
+def test_views_of_all_attacks_are_safe(
+    page: Page, paths: dict[str, list[str]], problems: list[str]
+) -> None:
+    for route, opened_paths in paths.items():
+        if route not in FILES and route not in (FRAME, DASHBOARD):
+            for path in opened_paths if route in PARTS else opened_paths[1:]:
+                opened(page, path)
+                assert left(problems) == [], path
+
+
+def test_dashboards_load_only_images(
+    page: Page, hostile: Crawled, paths: dict[str, list[str]], problems: list[str]
+) -> None:
+    images = (f"{EVIL}/img", f"{hostile.pages.url}/item/x")
+    assert paths[DASHBOARD]
+    for path in paths[DASHBOARD]:
+        opened(page, path)
+        assert page.locator("[data-cell]").count() > 10
+        assert left(problems, images) == [], path
+
+
+def test_the_wizard_shows_pages_without_anything_active(
+    page: Page, paths: dict[str, list[str]], problems: list[str]
+) -> None:
+    for path in paths[FRAME]:
+        response = page.goto(path)
+        assert response is not None
+        assert response.status == 200, path
+        tree = html.fromstring(response.text())
+        assert not tree.xpath(
+            "//script | //iframe | //object | //form | //base | //meta[@*[.!='utf-8']]"
+        )
+        assert not tree.xpath("//body//@*[starts-with(name(), 'on') or name() = 'style']")
+        assert left(problems) == [], path

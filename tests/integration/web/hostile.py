@@ -1,0 +1,177 @@
+"""A database crawled from pages, a feed and cells that attack readers, and the paths of views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+from crawler.reports.target import target_id
+from tests.conftest import Databases
+from tests.integration.feeds.test_feed_crawl import subscribe
+from tests.integration.harness import Db, Freshet, Pages
+from tests.site import hostile_markup
+
+SITE = "hostile"
+ATTACKS = hostile_markup.ATTACKS
+# Items whose own pages are opened; lists show all of them.
+NAMES = ("script", "attribute", "end-tags", "refresh", "long", "broken")
+# Between the two editions, so that all targets are due again.
+HOURS = 200.0
+CELLS = """
+[cells."{name}"]
+url = "{url}/item/{page}.html"
+css = "{css}"
+type = "{type}"
+every = "5m"
+"""
+
+
+@dataclass(frozen=True)
+class Crawled:
+    """The database after two crawls, its site, and commands on it."""
+
+    db: Db
+    uri: str
+    pages: Pages
+    freshet: Freshet
+
+    def url(self, name: str) -> str:
+        """Return the URL of an item page."""
+        return f"{self.pages.url}/item/{name}.html"
+
+
+@contextmanager
+def crawled(databases: Databases, folder: Path, **env: object) -> Iterator[Crawled]:
+    """Crawl both editions of the site, its feed and its cells, and build the dashboards."""
+    with databases() as (db, uri), Pages() as pages:
+        own = env | {
+            "MONGO_URI": uri, "FRESHET_DATA_DIR": folder / "data",
+            "FRESHET_DUPLICATES": "characters",
+            "FRESHET_PRIVATE_HOSTS": pages.url.removeprefix("http://"),
+        }  # fmt: skip
+        with Freshet(folder, **own) as freshet:
+            definition = freshet.wrapper(
+                SITE, start_urls=[f"{pages.url}/list.html"], item_pages="/item/", robots=False,
+                main_text=True,
+                fields={
+                    "title": "h1", "price": {"css": ".price", "type": "price"},
+                    "part": {"css": ".markup", "type": "html"},
+                    "words": {"css": "li", "type": "list"},
+                },
+            )  # fmt: skip
+            cells = folder / "cells.toml"
+            cells.write_text(_cells(pages.url), encoding="utf-8")
+            subscribe(db, uri, f"{pages.url}/feed.xml", categories=[ATTACKS["script"]])
+            for edition in (1, 2):
+                write(pages, edition)
+                hours = HOURS * (edition - 1)
+                freshet.crawl(definition, hours=hours)
+                for words in (("feeds",), ("cells", "-a", f"file={cells}")):
+                    done = freshet(
+                        "crawl", *words, "-s", "AUTOTHROTTLE_ENABLED=0", "-s", "DOWNLOAD_DELAY=0",
+                        hours=hours,
+                    )  # fmt: skip
+                    assert done.code == 0, done.err
+            built = freshet("dashboards", "build", hours=HOURS)
+            assert built.code == 0, built.err
+            yield Crawled(db, uri, pages, freshet)
+
+
+def write(pages: Pages, edition: int) -> None:
+    """Write the files of an edition."""
+    for path, content in hostile_markup.files(edition).items():
+        place = pages.home / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+
+
+def _cells(url: str) -> str:
+    texts = [
+        CELLS.format(name=f"{kind}-{page}", url=url, page=page, css=css, type=kind)
+        for page in ("script", "handlers", "svg", "css", "loads")
+        for kind, css in (("html", ".markup"), ("text", "h1"), ("list", "li"))
+    ]
+    return f'name = "{SITE}-cells"\n' + "".join(texts)
+
+
+def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
+    """Return the paths to open by the path of the route, for all routes outside of the JSON API.
+
+    secret: of the Atom feed
+    """
+    db, feed = crawled.db, f"feeds {crawled.pages.url}/feed.xml"
+    items = [f"/targets/{target_id(f'{SITE} {crawled.url(name)}')}" for name in NAMES]
+    first = items[0]
+    posts = db.posts.find({"spider": "feeds"}).sort("_id").limit(len(NAMES))
+    changes = list(db.visits.find({"outcome": "changed", "spider": SITE}).sort("_id").limit(3))
+    clusters = [row["_id"] for row in db.clusters.find().sort("_id").limit(3)]
+    of_change = target_id(f"{SITE} {changes[0]['target']}")
+    home = f"{crawled.pages.url}/list.html"
+    pair = [row["_id"] for row in db.posts.find({"spider": SITE}).sort("_id").limit(2)]
+    edit = {
+        "name": "new", "start_urls": home, "item_pages": "/item/",
+        "field_name": "part", "field_selector": ".markup", "field_language": "css",
+        "field_type": "html",
+    }  # fmt: skip
+    built = crawled.freshet.env["FRESHET_DATA_DIR"]
+    dashboards = sorted(path.name for path in Path(built, "dashboards").glob("*.html"))
+    return {
+        "/": ["/", f"/?{urlencode({'q': ATTACKS['attribute']})}"],
+        "/health": ["/health"],
+        "/metrics": ["/metrics"],
+        "/changes": ["/changes", f"/changes?{urlencode({'q': ATTACKS['attribute']})}"],
+        "/changes/of/{event}": [f"/changes/of/{change['_id']}" for change in changes],
+        "/changes/settings": [f"/changes/settings?{urlencode({'url': ATTACKS['script']})}"],
+        "/changes/feed.atom": [f"/changes/feed.atom?token={secret}"],
+        "/targets": [
+            "/targets", f"/targets?{urlencode({'url': crawled.pages.url + '/item/s'})}",
+            f"/targets?{urlencode({'url': ATTACKS['attribute']})}",
+        ],
+        "/targets/{target_id}": items,
+        "/targets/{target_id}/explain": [f"{first}/explain"],
+        "/targets/{target_id}/versions": [f"{first}/versions"],
+        "/targets/{target_id}/compare": [
+            f"{path}/compare?view={view}"
+            for path in items
+            if path != items[NAMES.index("refresh")]
+            for view in ("side", "inline")
+        ],
+        "/targets/{target_id}/visits/{visit_id}": [
+            f"/targets/{of_change}/visits/{changes[0]['_id']}"
+        ],
+        "/targets/{target_id}/forget": [f"{first}/forget"],
+        "/feeds": ["/feeds", f"/feeds?{urlencode({'folder': ATTACKS['script']})}"],
+        "/feeds/post": [f"/feeds/post?{urlencode({'id': post['_id']})}" for post in posts],
+        "/feeds/health": ["/feeds/health"],
+        "/feeds/feed": [f"/feeds/feed?{urlencode({'id': feed})}"],
+        "/feeds/remove": [f"/feeds/remove?{urlencode({'id': feed})}"],
+        "/feeds/add": ["/feeds/add"],
+        "/feeds/export": ["/feeds/export"],
+        "/duplicates": ["/duplicates"],
+        "/duplicates/compare": [
+            f"/duplicates/compare?{urlencode({'a': pair[0], 'b': pair[1]})}",
+            f"/duplicates/compare?{urlencode({'a': ATTACKS['attribute'], 'b': '<b>'})}",
+        ],
+        "/duplicates/{cluster}": [f"/duplicates/{cluster}" for cluster in clusters],
+        "/budget": [f"/budget?{urlencode({'budget': ATTACKS['attribute']})}"],
+        "/budget/jobs": ["/budget/jobs"],
+        "/setup": ["/setup"],
+        "/setup/new": [f"/setup/new?{urlencode({'url': home})}"],
+        "/setup/sites/{name}": [f"/setup/sites/{SITE}"],
+        "/setup/preview": [f"/setup/preview?{urlencode(edit)}"],
+        "/setup/frame": [
+            f"/setup/frame?{urlencode({'url': crawled.url(name)})}" for name in ATTACKS
+        ],
+        "/sites/{name:path}": [f"/sites/{SITE}", f"/sites/{quote(SITE)}-cells", "/sites/feeds"],
+        "/sites/{name:path}/visits": [f"/sites/{SITE}/visits"],
+        "/dashboards": ["/dashboards"],
+        "/dashboards/{path:path}": [f"/dashboards/{name}" for name in dashboards],
+        "/sign-in": [f"/sign-in?{urlencode({'next': ATTACKS['attribute']})}"],
+        "/account": ["/account"],
+        "/account/audit": ["/account/audit"],
+        "/api/docs": ["/api/docs"],
+        "/api/openapi.json": ["/api/openapi.json"],
+    }  # fmt: skip

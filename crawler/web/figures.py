@@ -25,8 +25,8 @@ PATIENCE_SECONDS = 0.2
 AGE_FACTOR = 20.0
 MAX_SECONDS = 120.0
 MAX_KEYS = 2000
-# Time for computations in progress at the end of the app.
-CLOSE_SECONDS = 2.0
+# Time for computations in progress at the end of the app. Connections are opened in less.
+CLOSE_SECONDS = 0.3
 # Numbers computed at a time.
 MAX_CONCURRENT = 3
 Value = TypeVar("Value")

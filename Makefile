@@ -21,10 +21,10 @@ BEGAN := $(shell date +%s)
 .PHONY: help demo test soak lint docs bench clean venv venv-dev lock
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: $(RUNTIME) ## Crawl the local demo site and show what changed
-	@DEMO_BEGAN=$(BEGAN) $(PY) -m tests.site.demo $(ARGS)
+demo: $(RUNTIME) ## Crawl the local demo site and show what changed; WEB=1 opens it in the web app
+	@DEMO_BEGAN=$(BEGAN) exec $(PY) -m tests.site.demo $(if $(WEB),--web) $(ARGS)
 
 test: $(DEV) ## Run the tests
 	@$(PY) -m pytest -n auto --dist worksteal -m "not soak" $(ARGS)

@@ -50,6 +50,10 @@ bench: $(DEV) ## Run the benchmarks
 pictures: $(DEV) ## Draw the pictures of README and the tutorials
 	@$(PY) docs/make_pictures.py
 
+.PHONY: screenshots
+screenshots: $(DEV) ## Take the screenshots of the web app; needs chromium
+	@$(PY) docs/make_screenshots.py
+
 clean: ## Remove the virtual environment and all caches; the data in .freshet stays
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 	find crawler spiders pipelines schedules tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,10 +21,10 @@ BEGAN := $(shell date +%s)
 .PHONY: help demo test soak lint docs bench clean venv venv-dev lock
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: $(RUNTIME) ## Crawl the local demo site and show what changed
-	@DEMO_BEGAN=$(BEGAN) $(PY) -m tests.site.demo $(ARGS)
+demo: $(RUNTIME) ## Crawl the local demo site and show what changed; WEB=1 opens it in the web app
+	@DEMO_BEGAN=$(BEGAN) exec $(PY) -m tests.site.demo $(if $(WEB),--web) $(ARGS)
 
 test: $(DEV) ## Run the tests
 	@$(PY) -m pytest -n auto --dist worksteal -m "not soak" $(ARGS)
@@ -49,6 +49,10 @@ bench: $(DEV) ## Run the benchmarks
 .PHONY: pictures
 pictures: $(DEV) ## Draw the pictures of README and the tutorials
 	@$(PY) docs/make_pictures.py
+
+.PHONY: screenshots
+screenshots: $(DEV) ## Take the screenshots of the web app; needs chromium
+	@$(PY) docs/make_screenshots.py
 
 clean: ## Remove the virtual environment and all caches; the data in .freshet stays
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import Estimates
-from crawler.storage import leases, overview, site_targets, sites
+from crawler.storage import definitions, leases, overview, site_targets, sites
 from crawler.storage.client import Database, Document
 from crawler.storage.overview import SiteState, TargetNumbers
 from crawler.storage.sites import Site
@@ -368,9 +368,10 @@ def _example(row: dict[str, Any]) -> FailureExample:
 
 
 async def known_site(db: Database, name: str) -> Site:
-    """Return the settings of a site; raises ConfigError for one without targets and runs."""
+    """Return the settings of a site; raises ConfigError if nothing of it is stored."""
     state = await overview.state_of(db, name, overview.NO_MARKS)
-    if not state.kinds and state.started is None:
+    is_crawled = state.kinds or state.started is not None
+    if not is_crawled and not await definitions.is_stored(db, name):
         raise ConfigError(f"site not found: {name!r}")
     (site,) = await sites.of_spiders(db, [name])
     return site

@@ -152,6 +152,12 @@ def _digest(definition: Definition, text: str) -> str:
     return hashlib.blake2b(parts.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
+async def is_stored(db: Database, name: str) -> bool:
+    """Return whether the definition of a site is stored."""
+    query = {"_id": name, "definition.reader": READER}
+    return await db.sites.find_one(query, {"_id": 1}) is not None
+
+
 async def names(db: Database) -> list[str]:
     """Return the names of the sites whose definitions can be edited, in order."""
     query = {"definition.reader": READER}

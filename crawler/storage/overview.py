@@ -11,7 +11,7 @@ from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING
 
 from crawler.items import Kind
-from crawler.storage import runs, sites, targets
+from crawler.storage import definitions, runs, sites, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.due import BY_TIME, MAX_COUNTED
 from crawler.storage.outages import all_of
@@ -64,8 +64,9 @@ class TargetNumbers:
 
 
 async def site_names(db: Database) -> list[str]:
-    """Return the names of all sites with targets or runs, sorted."""
-    return sorted({*await targets.spiders(db), *await runs.spiders(db)})
+    """Return the names of all sites with a site definition, targets or runs, sorted."""
+    stored = await definitions.names(db)
+    return sorted({*stored, *await targets.spiders(db), *await runs.spiders(db)})
 
 
 async def states_of(db: Database, names: list[str]) -> list[SiteState]:

@@ -25,8 +25,8 @@ PATIENCE_SECONDS = 0.2
 AGE_FACTOR = 20.0
 MAX_SECONDS = 120.0
 MAX_KEYS = 2000
-# Time for computations in progress at the end of the app.
-CLOSE_SECONDS = 2.0
+# Time for computations in progress at the end of the app. Connections are opened in less.
+CLOSE_SECONDS = 0.3
 # Numbers computed at a time.
 MAX_CONCURRENT = 3
 Value = TypeVar("Value")
@@ -36,11 +36,13 @@ Value = TypeVar("Value")
 class _Entry:
     """A number, and its computation in progress.
 
-    value: None before the first computation has ended
-    until: time of the monotonic clock up to which the value is used
+    value:   None before the first computation has ended
+    version: of the value
+    until:   time of the monotonic clock up to which the value is used
     """
 
     value: Any = None
+    version: Hashable = None
     until: float = 0.0
     task: asyncio.Task[None] | None = None
 
@@ -57,17 +59,23 @@ class Figures:
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
 
     async def get(
-        self, key: Hashable, compute: Callable[[], Awaitable[Value]], min_seconds: float = 0.0
+        self,
+        key: Hashable,
+        compute: Callable[[], Awaitable[Value]],
+        min_seconds: float = 0.0,
+        version: Hashable = None,
     ) -> Value | None:
         """Return a number; an old one if it takes too long, None if there is none.
 
         min_seconds: age up to which the number is used in any case
+        version:     numbers of other versions are too old, for example of the time before a run
         """
         entry = self._entries.setdefault(key, _Entry())
         self._entries.move_to_end(key)
         self._forget_oldest()
-        if entry.task is None and time.monotonic() >= entry.until:
-            entry.task = asyncio.create_task(self._compute(entry, compute, min_seconds))
+        is_old = time.monotonic() >= entry.until or entry.version != version
+        if entry.task is None and is_old:
+            entry.task = asyncio.create_task(self._compute(entry, compute, min_seconds, version))
         if entry.task is not None:
             # The task goes on if the request is cancelled or has no more time.
             await asyncio.wait({entry.task}, timeout=self.patience_seconds)
@@ -88,7 +96,11 @@ class Figures:
             await end_tasks(*tasks)
 
     async def _compute(
-        self, entry: _Entry, compute: Callable[[], Awaitable[Any]], min_seconds: float
+        self,
+        entry: _Entry,
+        compute: Callable[[], Awaitable[Any]],
+        min_seconds: float,
+        version: Hashable,
     ) -> None:
         try:
             async with self._room:
@@ -106,6 +118,7 @@ class Figures:
                     # Nobody awaits the result of the task.
                     logger.exception("Numbers of the web app not computed")
                 ended = time.monotonic()
+                entry.version = version
                 entry.until = ended + max(min_seconds, AGE_FACTOR * (ended - began))
         finally:
             entry.task = None

@@ -23,6 +23,7 @@ from crawler.reports.sites import (
     category_tree,
 )
 from crawler.storage import leases, overview, site_targets, sites
+from crawler.storage.overview import SiteState
 from crawler.storage.sites import Site
 from crawler.storage.store import Store
 from crawler.utils.time import Clock
@@ -74,15 +75,19 @@ async def board_sites(
     states = await overview.states_of(store.db, list(names))
     running = await reports.running_names(store.db)
 
-    async def of(name: str) -> Any:
-        return await figures.get(("site", name), lambda: reports.figures_of(store.db, name, now))
+    async def of(state: SiteState) -> Any:
+        # The page is loaded again at the end of a run, and shows the result.
+        version, name = (state.run, state.finished), state.name
+        return await figures.get(
+            ("site", name), lambda: reports.figures_of(store.db, name, now), version=version
+        )
 
     async def estimated() -> Any:
         return await figures.get(
             "estimates", lambda: read_estimates(store.db, now), ESTIMATE_SECONDS
         )
 
-    estimates, *of_sites = await asyncio.gather(estimated(), *map(of, names))
+    estimates, *of_sites = await asyncio.gather(estimated(), *map(of, states))
     return [
         reports.board_site(
             state, numbers, (estimates or {}).get(state.name), is_running=state.name in running

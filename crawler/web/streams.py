@@ -64,25 +64,33 @@ class Streams:
         self, event: str, read: Callable[[], Awaitable[Any]], interval_seconds: float
     ) -> AsyncIterator[str]:
         self._count += 1
+        stopped = asyncio.ensure_future(self._stop.wait())
         try:
             yield f"retry: {RETRY_MILLISECONDS}\n\n"
             began = sent_at = time.monotonic()
             sent = ""
             while (now := time.monotonic()) - began < MAX_SECONDS and not self._stop.is_set():
+                reading = asyncio.ensure_future(read())
+                # Even a cancelled read may end with an error, which asyncio would log.
+                reading.add_done_callback(lambda task: task.cancelled() or task.exception())
                 try:
-                    text = json.dumps(jsonable_encoder(await read()), separators=(",", ":"))
+                    # A read of an unavailable or busy database must not delay the end of the app.
+                    await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                    if not reading.done():
+                        break
+                    value = jsonable_encoder(reading.result())
+                    text = json.dumps(value, separators=(",", ":"))
                 except StorageError:
                     text = sent
+                finally:
+                    reading.cancel()
                 if text != sent:
                     sent, sent_at = text, now
                     yield f"event: {event}\ndata: {text}\n\n"
                 elif now - sent_at >= KEEP_SECONDS:
                     sent_at = now
                     yield ": no news\n\n"
-                try:
-                    async with asyncio.timeout(interval_seconds):
-                        await self._stop.wait()
-                except TimeoutError:
-                    pass
+                await asyncio.wait({stopped}, timeout=interval_seconds)
         finally:
+            stopped.cancel()
             self._count -= 1

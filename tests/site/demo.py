@@ -4,14 +4,17 @@ The demo uses the site of the tests. Its clock and Freshet's move together, so a
 seconds. Everything else is the same as for a user: the same commands and the embedded MongoDB.
 In the first week, every page is visited daily; then `scrapy replan` makes plans with half as many
 requests. The site knows when its pages really changed, so the demo can measure the freshness.
+With --web, the web app then shows the results until Ctrl-C.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -42,6 +45,8 @@ HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(weeks=1)
 WEEKS = 3
 # Plans spread visits by URL: with a fixed port, the results are the same in every run.
 PORT = 8027
+# Of `scrapy web`, unless another program uses it.
+WEB_PORT = 8787
 BUDGET = 96
 # In production, cron starts a crawl every ten minutes.
 CRON = timedelta(hours=3)
@@ -54,18 +59,28 @@ console = Console(highlight=False, soft_wrap=True)
 
 def main() -> int:
     """Run the demo; return exit code 1 if a command fails."""
+    parser = argparse.ArgumentParser(prog="make demo", description="Run the demo.")
+    help_of_web = "serve the results in the web app afterwards, until Ctrl-C"
+    parser.add_argument("--web", action="store_true", help=help_of_web)
+    options = parser.parse_args()
     console.print(
         f"[bold]Freshet[/] crawls a shop and a blog on this machine for {WEEKS} simulated weeks. "
         "This takes about a minute."
     )
     began = float(os.environ.get("DEMO_BEGAN") or time.time())
-    with RunningSite("--port", str(_port())) as site, tempfile.TemporaryDirectory() as folder:
+    with (
+        RunningSite("--port", str(PORT if _is_free(PORT) else 0)) as site,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         try:
-            Demo(site, Path(folder)).run()
+            demo = Demo(site, Path(folder))
+            demo.run()
+            console.print(f"\nThis took {time.time() - began:.0f} s, including installation.")
+            if options.web:
+                demo.serve()
         except subprocess.CalledProcessError as failed:
             console.print(failed.stderr or failed.stdout, style="red", markup=False)
             return 1
-    console.print(f"\nThis took {time.time() - began:.0f} s, including installation.")
     return 0
 
 
@@ -91,6 +106,32 @@ class Demo:
         self._show_freshness()
         self._show_plan()
         self._show_change()
+
+    def serve(self) -> None:
+        """Serve the web app at the end of the last week, until Ctrl-C or SIGTERM."""
+        self._set_clock(NOON + WEEKS * WEEK + SOON)
+        # Runs that are started in the app visit the site, which is on this machine.
+        private = {"FRESHET_PRIVATE_HOSTS": self.site.url.removeprefix("http://")}
+        port = str(WEB_PORT if _is_free(WEB_PORT) else 0)
+        command = [sys.executable, "-m", "scrapy", "web", "--port", port, "--json"]
+        with subprocess.Popen(
+            command, cwd=ROOT, env=_environment() | private, text=True, stdout=subprocess.PIPE
+        ) as process:
+
+            def stop(*_: object) -> None:
+                process.terminate()
+
+            # The terminal sends SIGINT to this process, to the app and to the site.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, stop)
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if line:
+                url = json.loads(line)["url"]
+                console.print(f"\nThe web app shows these weeks: [bold]{url}[/]")
+                console.print("Press Ctrl-C to stop it. The data stays in the database.")
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command, stderr="")
 
     def _first_week(self) -> None:
         why = "Freshet visits every page daily, whether it changes or not."
@@ -218,6 +259,7 @@ class Demo:
             f".venv/bin/scrapy explain {row['target']}",
             'mongosh "$(.venv/bin/scrapy db uri)"',
             f"  db.visits.find({json.dumps(query)}).sort({{at: -1}})  // {count} changes",
+            "make demo WEB=1           # repeats the demo, then serves the web app",
             ".venv/bin/scrapy db stop  # stops the database",
         ):
             console.print(f"  {line}", markup=False)
@@ -286,15 +328,14 @@ def _environment() -> dict[str, str]:
     return environment | {"FRESHET_DATABASE": DATABASE, "COLUMNS": "100"}
 
 
-def _port() -> int:
-    """Return the demo's port, or 0 for any free port if another program uses it."""
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", PORT))
+            probe.bind(("127.0.0.1", port))
         except OSError:
-            return 0
-    return PORT
+            return False
+    return True
 
 
 def _headline(title: str, why: str) -> None:

@@ -6,6 +6,7 @@
   if (!root || !root.dataset.events || !("EventSource" in window)) return;
   const number = new Intl.NumberFormat();
   const running = new Set();
+  const START_MILLISECONDS = 2000;
 
   function row(name) {
     return Array.from(document.querySelectorAll("[data-site]")).find((each) => each.dataset.site === name);
@@ -30,12 +31,23 @@
   // A run has ended: the page has its result.
   async function reload() {
     const response = await fetch(window.location.href);
-    if (!response.ok) return;
+    if (!response.ok) {
+      awaitStart();
+      return;
+    }
     const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
     const fresh = parsed.getElementById("sites");
     if (!fresh) return;
     document.getElementById("sites").replaceWith(document.adoptNode(fresh));
     document.dispatchEvent(new CustomEvent("htmx:after:swap"));
+    awaitStart();
+  }
+
+  // A crawl may end, or fail before its run begins, between two events: look until it has started.
+  let timer = 0;
+  function awaitStart() {
+    window.clearTimeout(timer);
+    if (document.querySelector("[data-starting]")) timer = window.setTimeout(reload, START_MILLISECONDS);
   }
 
   const source = new EventSource(root.dataset.events);
@@ -50,6 +62,5 @@
   });
   window.addEventListener("pagehide", () => source.close());
   for (const each of document.querySelectorAll("[data-site][data-running]")) running.add(each.dataset.site);
-  // A crawl that was started a moment ago may fail before its run begins: look again.
-  if (document.querySelector("[data-starting]")) window.setTimeout(reload, 3000);
+  awaitStart();
 })();

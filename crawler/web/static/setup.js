@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const keys = document.getElementById("keys");
+  const keys = document.getElementById("site-keys");
   const rows = document.querySelector("[data-rows]");
   const picker = document.getElementById("picker");
   const frame = picker.querySelector("iframe");

@@ -253,6 +253,9 @@ def test_a_new_site_is_saved_as_the_command_line_reads_it(
     }  # fmt: skip
     page = local.get("/setup/sites/shop?saved=true")
     assert "scrapy crawl shop" in page.text
+    assert 'action="/sites/shop/run"' in page.text
+    assert 'href="/sites/shop"' in local.get("/").text
+    assert "No targets yet" in local.get("/sites/shop").text
     assert ">shop</bdi>" in local.get("/setup").text
     assert stored[0].audit.find_one({"detail": "site definition shop"})
 

@@ -23,6 +23,7 @@ from crawler.storage.sites import Site
 from crawler.storage.store import opened
 from crawler.utils.time import NEVER
 from crawler.web import charts
+from crawler.web.figures import Figures
 from crawler.web.options import WebOptions
 from crawler.web.streams import Streams
 from tests.integration.harness import Db, Freshet, Pages
@@ -524,3 +525,17 @@ def test_streams_send_what_changed_until_the_app_stops() -> None:
         "event: n\ndata: 1\n\n",
         "event: n\ndata: 2\n\n",
     ]
+
+
+def test_numbers_of_the_time_before_a_run_are_computed_again() -> None:
+    async def read() -> list[int | None]:
+        # Computing takes a moment, so that a number is used for 20 times as long.
+        figures, values = Figures(), iter(range(9))
+
+        async def compute() -> int:
+            await asyncio.sleep(0.05)
+            return next(values)
+
+        return [await figures.get("n", compute, version=each) for each in (None, None, 1, 1, 2)]
+
+    assert asyncio.run(read()) == [0, 0, 1, 1, 2]

@@ -1,0 +1,87 @@
+"""The end of the web app: nothing that is open or in progress delays it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from crawler.web import serving
+from crawler.web.figures import Figures
+from crawler.web.options import WebOptions
+from crawler.web.streams import Streams
+from tests.integration.harness import Freshet
+from tests.integration.web.served import Served
+
+STREAM = b"GET /api/v1/runs/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+# A busy machine takes a moment for the end of the process itself.
+SECONDS = 2.0
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
+async def nothing() -> dict[str, int]:
+    return {}
+
+
+@pytest.mark.mongo
+def test_open_streams_do_not_delay_the_end(freshet: Freshet) -> None:
+    served = Served(freshet)
+    clients = [served.connect() for _ in range(8)]
+    for client in clients:
+        client.sendall(STREAM)
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    # A page that the browser loaded, on a connection that it keeps.
+    with httpx.Client() as browser:
+        browser.get(served.url)
+        began = time.monotonic()
+        assert served.stop() == (0, "")
+        assert time.monotonic() - began < SECONDS
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("read", [nothing, never])
+def test_a_stream_ends_though_its_value_cannot_be_read(
+    read: Callable[[], Awaitable[Any]],
+) -> None:
+    async def work() -> float:
+        streams, options = Streams(), WebOptions(port=0)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "lifespan":
+                await receive()
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+            await streams.response("runs", read)(scope, receive, send)
+
+        listener = serving.listen(options)
+        async with serving.served(app, options, listener, stopping=streams.end):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(STREAM)
+            await reader.readuntil(b"retry")
+            began = time.monotonic()
+        seconds = time.monotonic() - began
+        writer.close()
+        return seconds
+
+    assert asyncio.run(work()) < SECONDS
+
+
+def test_numbers_in_progress_do_not_delay_the_end() -> None:
+    async def work() -> float:
+        figures = Figures()
+        assert await figures.get("slow", never) is None
+        began = time.monotonic()
+        await figures.close()
+        return time.monotonic() - began
+
+    assert asyncio.run(work()) < 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +29,8 @@ from crawler.utils.regex import Pattern, compiled
 
 # Events that one page of the inbox reads, and those whose pages it compares.
 MAX_EVENTS, MAX_COMPARED = 2000, 300
+# Time after which a page with filters reads no more events, of which it may show none.
+MAX_SECONDS = 0.15
 BATCH = 100
 MAX_COUNTED = 10_000
 # Characters.
@@ -257,7 +260,10 @@ class _Scan:
         """Read events until enough entries are found; return the key of the last one, or None."""
         reader, last = self._reader, after
         read = compared = 0
+        began = time.monotonic()
         while read < MAX_EVENTS and compared < MAX_COMPARED:
+            if read and self._filters.are_set and time.monotonic() - began > MAX_SECONDS:
+                break
             rows = await change_events.newest(
                 self._db, reader, self._until, BATCH, last, self._filters.site or None
             )

@@ -56,13 +56,21 @@ async def read_page(
 
 
 def later(order: Order, key: Key) -> Document:
-    """Return a query for the rows after a key."""
+    """Return a query for the rows after a key.
+
+    Its first part is implied by the others: it makes the server begin at the key of the index,
+    instead of at the first row of the list.
+    """
     branches: list[Document] = []
     equal: Document = {}
     for (name, direction), value in zip(order, key, strict=True):
         branches += [equal | beyond for beyond in _beyond(name, direction, value)]
         equal = equal | {name: value}
-    return {"$or": branches}
+    (name, direction), value = order[0], key[0]
+    if value is None:
+        return {"$or": branches}
+    # Not $gte and $lte, because these do not match null.
+    return {name: {"$not": {"$lt" if direction > 0 else "$gt": value}}, "$or": branches}
 
 
 def _beyond(name: str, direction: int, value: Any) -> list[Document]:

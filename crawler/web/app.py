@@ -46,6 +46,7 @@ from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
+from crawler.web.sandboxes import Subprocesses
 from crawler.web.site_pages import Fetch, SitePages
 from crawler.web.streams import Streams
 from crawler.web.websub.options import CALLBACK, SubscriptionOptions
@@ -134,6 +135,7 @@ def create_app(
 async def close(app: FastAPI) -> None:
     """Stop background work and close the database."""
     await app.state.crawls.close()
+    await Subprocesses.of(app).close()
     await app.state.planner.close()
     await app.state.database_metrics.close()
     await app.state.figures.close()

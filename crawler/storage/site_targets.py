@@ -29,6 +29,9 @@ MAX_SCANNED = 20_000
 MAX_FAILING = 200_000
 MAX_GROUPS = 100
 MAX_CATEGORIES = 2000
+# Targets to draw for each history, because some targets were never observed.
+MAX_DRAWN_FACTOR = 2
+BY_KIND = [("spider", ASCENDING), ("kind", ASCENDING), ("url", ASCENDING)]
 
 
 class TargetStatus(StrEnum):
@@ -197,10 +200,18 @@ async def failures_of(db: Database, spider: str) -> list[dict[str, Any]]:
 
 
 async def sample_histories(db: Database, spider: str, size: int) -> list[Document]:
-    """Return `history` of a random sample of the observed targets of a site."""
+    """Return `history` of a random sample of the observed targets of a site.
+
+    The server draws keys of an index, and reads only the targets that were drawn.
+    """
     pipeline: list[Document] = [
-        {"$match": {"spider": spider, "history.until": {"$exists": True}}},
-        {"$project": {"_id": 0, "history": 1}},
-        {"$sample": {"size": size}},
+        {"$match": {"spider": spider}},
+        {"$project": {"_id": 0, "url": 1}},
+        {"$sample": {"size": MAX_DRAWN_FACTOR * size}},
     ]
-    return [row["history"] async for row in await db.targets.aggregate(pipeline)]
+    drawn = await db.targets.aggregate(pipeline, hint=BY_KIND)
+    keys = [f"{spider} {row['url']}" async for row in drawn]
+    query: Document = {"_id": {"$in": keys}, "history.until": {"$exists": True}}
+    found = {row["_id"]: row["history"] async for row in db.targets.find(query, {"history": 1})}
+    # In the order in which they were drawn: the server returns them by URL.
+    return [found[key] for key in keys if key in found][:size]

@@ -31,7 +31,7 @@ MAX_GROUPS = 100
 MAX_CATEGORIES = 2000
 # Targets to draw for each history, because some targets were never observed.
 MAX_DRAWN_FACTOR = 2
-BY_KIND = [("spider", ASCENDING), ("kind", ASCENDING), ("url", ASCENDING)]
+BY_KIND = {"spider": ASCENDING, "kind": ASCENDING, "url": ASCENDING}
 
 
 class TargetStatus(StrEnum):

@@ -116,7 +116,7 @@ def create_app(
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
     app.state.figures, app.state.crawls = Figures(), Crawls(options.crawl_settings)
-    app.state.streams = Streams()
+    app.state.streams, app.state.path_templates = Streams(), {}
     app.state.navigation = [area for area in AREAS if area.title]
     push = _add_push(app, options.push) if options.push is not None else None
     add_handlers(app)

@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
                 if db.meta.find_one({"_id": "schema"}) is None:
                     fill(uri, sizes)
                 # The data may be some hours old.
-                newest = db.visits.find_one(sort=[("at", -1)])
+                newest = db.visits.find_one({"event": True}, sort=[("at", -1)])
                 assert newest is not None
                 ahead = (newest["at"] - datetime.now(UTC)).total_seconds() / 3600
                 views = Views(db, newest["at"] + timedelta(minutes=1)).by_name()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -140,7 +141,9 @@ class Views:
         self._both("sites.visits", "sites.api_visits", "deep", cursors)
 
     def _add_targets(self, db: Db) -> None:
-        rows = self._targets + list(db.targets.find().sort("requested", -1).limit(5))
+        newest = db.visits.find({"event": True}).sort("at", -1).limit(2000)
+        often = Counter(f"{row['spider']} {row['target']}" for row in newest).most_common(5)
+        rows = self._targets + list(db.targets.find({"_id": {"$in": [key for key, _ in often]}}))
         ids = [{"target_id": target_id(row["_id"])} for row in rows]
         urls = [{"url": row["url"]} for row in rows]
         parts = [{"url": row["url"][:-12]} for row in rows]
@@ -186,7 +189,10 @@ class Views:
         both("kind", [{"kind": "changed"}, {"kind": "gone"}])
         both("text", [{"q": "name-77"}, {"q": "no-such-text"}])
         both("field", [{"field": "price"}, {"category": "category 5"}, {"size": 100_000}])
-        events = list(db.visits.aggregate([{"$match": {"event": True}}, {"$sample": {"size": 40}}]))
+        events = []
+        for days in range(40):
+            span = {"$lte": self._now - timedelta(days=days)}
+            events += db.visits.find({"event": True, "at": span}).sort("at", -1).limit(1)
         deep = [{"cursor": cursor_of((self._now, row["at"], row["_id"]))} for row in events]
         both("deep", deep)
         ids = [{"event": row["_id"]} for row in events]

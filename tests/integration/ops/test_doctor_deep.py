@@ -170,35 +170,39 @@ def claim_another(db: Db) -> None:
     db.signatures.update_one(query, {"$inc": {"fence": -1}})
 
 
-def lose_a_signature(db: Db) -> None:
-    db.signatures.delete_one({"_id": id_of(item(db, "b")["_id"])})
-
-
-def copies(db: Db) -> Row:
-    row: Row | None = db.posts.find_one({"_id": item(db, "b")["_id"]})
+def copy_of_two(db: Db) -> Row:
+    """Return the copy among the items a and b; the one that was claimed first is the original."""
+    ids = [item(db, name)["_id"] for name in ("a", "b")]
+    row: Row | None = db.posts.find_one({"_id": {"$in": ids}, "duplicate_of": {"$exists": True}})
     assert row is not None
     return row
 
 
+def lose_a_signature(db: Db) -> None:
+    db.signatures.delete_one({"_id": id_of(copy_of_two(db)["_id"])})
+
+
+
+
 def lose_a_cluster(db: Db) -> None:
-    db.clusters.delete_one({"_id": copies(db)["cluster"]})
+    db.clusters.delete_one({"_id": copy_of_two(db)["cluster"]})
 
 
 def lose_an_original(db: Db) -> None:
-    db.clusters.update_one({"_id": copies(db)["cluster"]}, {"$set": {"original": 1, "post": "no"}})
+    db.clusters.update_one({"_id": copy_of_two(db)["cluster"]}, {"$set": {"original": 1, "post": "no"}})
 
 
 def leave_a_cluster(db: Db) -> None:
-    query = {"_id": copies(db)["_id"]}
+    query = {"_id": copy_of_two(db)["_id"]}
     db.posts.update_one(query, {"$unset": {"cluster": "", "duplicate_of": ""}})
 
 
 def name_another(db: Db) -> None:
-    db.posts.update_one({"_id": copies(db)["_id"]}, {"$set": {"duplicate_of": "another"}})
+    db.posts.update_one({"_id": copy_of_two(db)["_id"]}, {"$set": {"duplicate_of": "another"}})
 
 
 def flag_both(db: Db) -> None:
-    query = {"_id": copies(db)["_id"]}
+    query = {"_id": copy_of_two(db)["_id"]}
     db.posts.update_one(query, {"$set": {"original": True}, "$unset": {"duplicate_of": ""}})
 
 

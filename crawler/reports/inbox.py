@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,7 +34,9 @@ from crawler.storage.paging import Key
 from crawler.utils.regex import Pattern, compiled
 
 # A window ends after so many events, compared pages, or bytes of compared contents.
-MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 1000, 40_000_000
+MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 500, 40_000_000
+# Time after which a window with filters ends, because all of its events may be left out.
+MAX_SECONDS = 0.15
 BATCH = 100
 MAX_COUNTED = 10_000
 KINDS: tuple[ChangeKind, ...] = ("new", "changed", "gone", "back")
@@ -216,7 +219,10 @@ class _Scan:
         """Read the window after an event; return the key of its last event, or None at the end."""
         reader, last = self._reader, after
         n_events = n_compared = n_bytes = 0
+        began = time.monotonic()
         while n_events < MAX_EVENTS and n_compared <= MAX_COMPARED - BATCH and n_bytes < MAX_BYTES:
+            if n_events and self._filters.are_set and time.monotonic() - began > MAX_SECONDS:
+                break
             rows = await change_events.newest(
                 self._db, reader, self._until, BATCH, last, self._filters.site or None
             )

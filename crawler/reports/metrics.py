@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -23,11 +23,13 @@ from crawler.items import Kind, Outcome
 from crawler.reports.estimates import estimated
 from crawler.storage import runs, stats
 from crawler.storage.outages import MongoRetry
-from crawler.storage.redis import QueueState, open_redis, queue_states
 from crawler.storage.stats import NUMBERS, Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
 from crawler.utils.prometheus import Described, by_spider, described, gauge
 from crawler.utils.time import Clock
+
+if TYPE_CHECKING:
+    from crawler.storage.redis import QueueState
 
 QUEUES_WAIT_SECONDS = 2.0
 # Thresholds of consecutive errors by which targets are counted.
@@ -230,6 +232,9 @@ async def read_queues(store: Store) -> list[Metric]:
     """Return the gauge of dead letters and, with Redis, those of queues; raises StorageError."""
     metrics: list[Metric] = [dead_letters(await runs.count_dead_letters(store.db))]
     if store.config.redis_url is not None:
+        # The web app needs 7 MB less without it.
+        from crawler.storage.redis import open_redis, queue_states
+
         client = await open_redis(store.config.redis_url, QUEUES_WAIT_SECONDS, retry_seconds=0)
         try:
             metrics += queue_families(await queue_states(client, store.db.name))

@@ -23,7 +23,7 @@ MAX_COPIES = 20
 # Copies of one post in a list of posts.
 MAX_SHOWN_COPIES = 5
 # Feeds in which a page of feeds that need attention searches.
-MAX_SEARCHED = 5000
+MAX_SEARCHED = 1000
 # Characters of a version that are compared.
 MAX_TEXT = 100_000
 

@@ -23,6 +23,8 @@ WEEK_DAYS = 7
 MAX_TAGS, MAX_TAG_CHARACTERS = 20, 40
 FAILED = (Outcome.ERROR, Outcome.BLOCKED)
 SiteKind = Literal["site", "feeds", "cells"]
+# By the first kind of its targets.
+SITE_KINDS: Mapping[Kind | None, SiteKind] = {Kind.CELL: "cells", Kind.FEED: "feeds"}
 
 
 class DayVisits(TypedDict):
@@ -202,7 +204,7 @@ def board_site(
     """
     return {
         "name": state.name,
-        "kind": _kind_of(state.kinds),
+        "kind": SITE_KINDS.get(state.kind, "site"),
         "tags": list(state.marks.tags),
         "paused_at": state.marks.paused_at,
         "is_running": is_running,
@@ -225,12 +227,6 @@ def _reason(state: SiteState, *, is_running: bool) -> str | None:
     return "interrupted"
 
 
-def _kind_of(kinds: Sequence[Kind]) -> SiteKind:
-    if Kind.CELL in kinds:
-        return "cells"
-    return "feeds" if Kind.FEED in kinds else "site"
-
-
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
@@ -246,7 +242,7 @@ async def running_names(db: Database) -> dict[str, datetime]:
 
 async def progress_of(db: Database, name: str, since: datetime, now: datetime) -> RunningSite:
     """Return the progress of a run. since: time at which it took the lease."""
-    state = await overview.state_of(db, name, overview.NO_MARKS)
+    state = await overview.state_of(db, name)
     # The run's document is stored after the lease was taken.
     is_begun = state.started is not None and state.finished is None
     started = state.started if is_begun and state.started is not None else since
@@ -369,8 +365,8 @@ def _example(row: dict[str, Any]) -> FailureExample:
 
 async def known_site(db: Database, name: str) -> Site:
     """Return the settings of a site; raises ConfigError if nothing of it is stored."""
-    state = await overview.state_of(db, name, overview.NO_MARKS)
-    is_crawled = state.kinds or state.started is not None
+    state = await overview.state_of(db, name)
+    is_crawled = state.kind is not None or state.started is not None
     if not is_crawled and not await definitions.is_stored(db, name):
         raise ConfigError(f"site not found: {name!r}")
     (site,) = await sites.of_spiders(db, [name])

@@ -15,6 +15,7 @@ from crawler.items import Outcome
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, Rows, read_page
+from crawler.storage.targets import EPOCH
 
 # Lower than all ids: nothing at its time comes after it, newest first.
 FIRST_ID = ObjectId("0" * 24)
@@ -116,7 +117,8 @@ async def count(db: Database, since: datetime | None, most: int, spider: str | N
     query: Document = {"event": True}
     if spider is not None:
         query["spider"] = spider
-    query["at"] = {"$gt": since} if since is not None else {"$exists": True}
+    # A comparison is answered by the index alone; `$exists` reads the documents.
+    query["at"] = {"$gt": since or EPOCH}
     return await db.visits.count_documents(query, limit=most)
 
 

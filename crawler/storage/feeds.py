@@ -178,13 +178,25 @@ async def page_of(
     db: Database, query: Document, limit: int, after: Key | None = None
 ) -> tuple[list[tuple[Document, Document]], Key | None]:
     """Return a page of feeds as `listed` yields them, and the key of the next page."""
-    query = query if after is None else {"$and": [query, {"_id": {"$gt": after[0]}}]}
+    # Without the spiders, the server would read the targets of all sites before them.
+    of_spiders = [{"_id": span} for span in await _key_ranges(db)]
+    if not of_spiders:
+        return [], None
+    query = {"$and": [query, {"$or": of_spiders}]}
+    if after is not None:
+        query["$and"].append({"_id": {"$gt": after[0]}})
     rows: list[tuple[Document, Document]] = []
     async for row in listed(db, query, limit + 1):
         rows.append(row)
         if len(rows) > limit:
             return rows[:limit], (rows[limit - 1][0]["_id"],)
     return rows, None
+
+
+async def _key_ranges(db: Database) -> list[Document]:
+    """Return the ranges of `_id` with the targets of spiders that have feeds."""
+    spiders = await db.targets.distinct("spider", {"kind": FEED})
+    return [{"$gte": f"{spider} ", "$lt": f"{spider}!"} for spider in spiders]
 
 
 async def edit(
@@ -289,7 +301,8 @@ async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[
     ]
     return [
         ("pushes", {"spider": spider, "url": url}),
-        ("posts", {"spider": spider, "feed": url}),
+        # All posts of feeds have an id; only posts with an id are in the index of feeds.
+        ("posts", {"spider": spider, "feed": url, "guid": {"$exists": True}}),
         *(("versions", {"spider": spider, "target": _below(name)}) for name in names),
         *of_pages,
         ("feeds", {"_id": key}),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING
+from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.items import Kind
 from crawler.storage import definitions, runs, sites, targets
@@ -20,6 +21,7 @@ from crawler.storage.sites import Marks
 from crawler.utils.time import NEVER
 
 NO_MARKS = Marks()
+BY_KIND = [("spider", ASCENDING), ("kind", ASCENDING)]
 # Maximum number of visits with the same time in a list: a site has far fewer requests in flight.
 MAX_SAME_TIME = 1000
 # Visits that are not requests: hub deliveries, and cells that shared the fetch of another cell.
@@ -30,22 +32,21 @@ NO_REQUEST: Document = {"$or": [{"$eq": ["$pushed", True]}, {"$eq": ["$shared_fe
 class SiteState:
     """The state of a site, read by a few keys of indexes.
 
-    run:        id of the last run; None before the first
     started, finished, reason, counts: of the last run
     next_visit: earliest planned visit; None if no visit is planned
-    kinds:      kinds of targets that the site has
+    kind:       first kind of its targets by name, which is `cell` or `feed` if the site has any of
+                them; None without targets
     """
 
     name: str
     marks: Marks
-    run: ObjectId | None
     started: datetime | None
     finished: datetime | None
     reason: str | None
     error: str | None
     counts: dict[str, Any]
     next_visit: datetime | None
-    kinds: tuple[Kind, ...]
+    kind: Kind | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +71,68 @@ async def site_names(db: Database) -> list[str]:
 
 
 async def states_of(db: Database, names: list[str]) -> list[SiteState]:
-    """Return the states of some sites, in their order."""
+    """Return the states of some sites, in their order; everything is empty for an unknown one."""
     marks = await sites.marks(db)
-    return await all_of(state_of(db, name, marks.get(name, NO_MARKS)) for name in names)
-
-
-async def state_of(db: Database, name: str, marks: Marks) -> SiteState:
-    """Return the state of one site; everything is empty for an unknown one."""
     fields = ("started", "finished", "reason", "error", "counts")
-    last: Document = (
-        await db.runs.find_one({"spider": name}, fields, sort=[("started", DESCENDING)]) or {}
+    last, planned, kinds = await all_of(
+        [
+            _first_of_each(
+                db.runs, names, [("spider", DESCENDING), ("started", DESCENDING)], fields
+            ),
+            _first_of_each(db.targets, names, BY_TIME[:2], ("next_visit",)),
+            _first_of_each(db.targets, names, BY_KIND, ("kind",)),
+        ]
     )
-    planned: Document = {"spider": name, "next_visit": {"$lt": NEVER}}
-    soonest: Document | None = await db.targets.find_one(
-        planned, {"_id": 0, "next_visit": 1}, sort=[("next_visit", ASCENDING)], hint=BY_TIME
-    )
-    kinds = [
-        kind
-        for kind in Kind
-        if await db.targets.find_one({"spider": name, "kind": str(kind)}, {"_id": 1})
-    ]
+    return [
+        _state(
+            name, marks.get(name, NO_MARKS), last.get(name, {}),
+            planned.get(name, {}).get("next_visit"), kinds.get(name, {}).get("kind"),
+        )
+        for name in names
+    ]  # fmt: skip
+
+
+async def state_of(db: Database, name: str) -> SiteState:
+    """Return the state of one site; everything is empty for an unknown one."""
+    (state,) = await states_of(db, [name])
+    return state
+
+
+def _state(
+    name: str, marks: Marks, run: Document, next_visit: datetime | None, kind: str | None
+) -> SiteState:
     return SiteState(
         name=name,
         marks=marks,
-        run=last.get("_id"),
-        started=last.get("started"),
-        finished=last.get("finished"),
-        reason=last.get("reason"),
-        error=last.get("error"),
-        counts=last.get("counts") or {},
-        next_visit=soonest["next_visit"] if soonest else None,
-        kinds=tuple(kinds),
+        started=run.get("started"),
+        finished=run.get("finished"),
+        reason=run.get("reason"),
+        error=run.get("error"),
+        counts=run.get("counts") or {},
+        next_visit=next_visit if next_visit is not None and next_visit < NEVER else None,
+        kind=None if kind is None else Kind(kind),
     )
+
+
+async def _first_of_each(
+    collection: AsyncCollection[Document],
+    names: list[str],
+    order: list[tuple[str, int]],
+    fields: Sequence[str],
+) -> dict[str, Document]:
+    """Return fields of the first document of each spider.
+
+    order: begins with `spider`, and is the beginning of an index: the server reads one key of each
+           spider (DISTINCT_SCAN)
+    """
+    first = {name: {"$first": f"${name}"} for name in fields}
+    stages: list[Document] = [
+        {"$match": {"spider": {"$in": names}}},
+        {"$sort": dict(order)},
+        {"$group": {"_id": "$spider"} | first},
+    ]
+    rows = await (await collection.aggregate(stages)).to_list(None)
+    return {row.pop("_id"): row for row in rows}
 
 
 async def target_numbers(db: Database, name: str, now: datetime) -> TargetNumbers:

@@ -57,7 +57,11 @@ async def read_page(
 
 
 def later(order: Order, key: Key) -> Document:
-    """Return a query for the rows after a key; raises ConfigError for a key of another list."""
+    """Return a query for the rows after a key; raises ConfigError for a key of another list.
+
+    Its first part is implied by the others: it makes the server begin at the key of the index,
+    instead of at the first row of the list.
+    """
     if len(key) != len(order):
         raise ConfigError("cursor: not a cursor of this list. Begin with the first page")
     branches: list[Document] = []
@@ -65,8 +69,14 @@ def later(order: Order, key: Key) -> Document:
     for (name, direction), value in zip(order, key, strict=True):
         branches += [equal | beyond for beyond in _beyond(name, direction, value)]
         equal = equal | {name: value}
-    # MongoDB rejects an empty $or. Nothing comes after a null in descending order.
-    return {"$or": branches} if branches else {"_id": {"$in": []}}
+    if not branches:
+        # MongoDB rejects an empty $or. Nothing comes after a null in descending order.
+        return {"_id": {"$in": []}}
+    (name, direction), value = order[0], key[0]
+    if value is None:
+        return {"$or": branches}
+    # Not $gte and $lte, because these do not match null.
+    return {name: {"$not": {"$lt" if direction > 0 else "$gt": value}}, "$or": branches}
 
 
 def _beyond(name: str, direction: int, value: Any) -> list[Document]:

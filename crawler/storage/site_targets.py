@@ -29,6 +29,9 @@ MAX_SCANNED = 20_000
 MAX_FAILING = 200_000
 MAX_GROUPS = 100
 MAX_CATEGORIES = 2000
+# Targets to draw for each history, because some targets were never observed.
+MAX_DRAWN_FACTOR = 2
+BY_KIND = {"spider": ASCENDING, "kind": ASCENDING, "url": ASCENDING}
 
 
 class TargetStatus(StrEnum):
@@ -86,21 +89,17 @@ async def page_of_targets(
         after = None
     fields = dict.fromkeys(FIELDS, 1)
     if not rest:
-        query = _from(indexed, order, after)
-        found = await read_page(db.targets, query, order, limit, after, fields)
+        found = await read_page(db.targets, indexed, order, limit, after, fields)
         return TargetPage([state_of(row) for row in found.rows], found.last)
     # The end of the part to search, by the keys of the index only.
-    part = _from(indexed, order, after)
-    if after is not None:
-        part = {"$and": [part, later(order, after)]}
+    part = indexed if after is None else {"$and": [indexed, later(order, after)]}
     keys = {"_id": 0} | {name: 1 for name, _ in order}
     scanned = db.targets.find(part, keys).sort(list(order))
     border = await scanned.skip(MAX_SCANNED).limit(1).to_list(1)
     end = tuple(border[0][name] for name, _ in order) if border else None
-    query = {"$and": [_from(indexed, order, after), rest]}
+    query: Document = {"$and": [indexed, rest]}
     if end is not None:
-        query["$and"].append({"$nor": [later(order, end)]})
-        query["$and"].append(_bound(order, end, is_end=True))
+        query["$and"] += [_up_to(order, end), {"$nor": [later(order, end)]}]
     found = await read_page(db.targets, query, order, limit, after, fields)
     rows = [state_of(row) for row in found.rows]
     if found.last is None and end is not None:
@@ -138,22 +137,16 @@ def _query_of(spider: str, wanted: TargetFilter, now: datetime) -> tuple[Documen
     if wanted.kind is not None and "kind" not in indexed:
         rest["kind"] = str(wanted.kind)
     if wanted.text:
-        rest["url"] = {"$regex": f"^{like(wanted.text)}", "$options": "i"}
+        # The last field of the index, so that documents that do not match are not read.
+        name, start = ("_id", "^[^ ]+ ") if "_id" in indexed else ("url", "^")
+        rest[name] = {"$regex": f"{start}{like(wanted.text)}", "$options": "i"}
     return indexed, order, rest
 
 
-def _from(indexed: Document, order: Order, after: Key | None) -> Document:
-    """Return the conditions with the range of the index that begins at a key."""
-    if after is None:
-        return indexed
-    return {"$and": [indexed, _bound(order, after, is_end=False)]}
-
-
-def _bound(order: Order, key: Key, *, is_end: bool) -> Document:
-    """Return the range of the first field from a key on, or up to a key."""
+def _up_to(order: Order, key: Key) -> Document:
+    """Return the range of the first field up to a key, where the server stops reading the index."""
     (name, way), value = order[0], key[0]
-    is_upper = (way > 0) == is_end
-    return {name: {"$lte" if is_upper else "$gte": value}}
+    return {name: {"$lte" if way > 0 else "$gte": value}}
 
 
 async def categories_of(db: Database, spider: str) -> dict[str, int]:
@@ -208,10 +201,18 @@ async def failures_of(db: Database, spider: str) -> list[dict[str, Any]]:
 
 
 async def sample_histories(db: Database, spider: str, size: int) -> list[Document]:
-    """Return `history` of a random sample of the observed targets of a site."""
+    """Return `history` of a random sample of the observed targets of a site.
+
+    The server draws keys of an index, and reads only the targets that were drawn.
+    """
     pipeline: list[Document] = [
-        {"$match": {"spider": spider, "history.until": {"$exists": True}}},
-        {"$project": {"_id": 0, "history": 1}},
-        {"$sample": {"size": size}},
+        {"$match": {"spider": spider}},
+        {"$project": {"_id": 0, "url": 1}},
+        {"$sample": {"size": MAX_DRAWN_FACTOR * size}},
     ]
-    return [row["history"] async for row in await db.targets.aggregate(pipeline)]
+    drawn = await db.targets.aggregate(pipeline, hint=BY_KIND)
+    keys = [f"{spider} {row['url']}" async for row in drawn]
+    query: Document = {"_id": {"$in": keys}, "history.until": {"$exists": True}}
+    found = {row["_id"]: row["history"] async for row in db.targets.find(query, {"history": 1})}
+    # In the order in which they were drawn: the server returns them by URL.
+    return [found[key] for key in keys if key in found][:size]

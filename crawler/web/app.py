@@ -48,6 +48,7 @@ from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
+from crawler.web.sandboxes import Subprocesses
 from crawler.web.site_pages import Fetch, SitePages
 from crawler.web.streams import Streams
 from crawler.web.websub.options import CALLBACK, SubscriptionOptions
@@ -120,7 +121,7 @@ def create_app(
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
     app.state.figures, app.state.crawls = Figures(), Crawls(options.crawl_settings)
-    app.state.streams = Streams()
+    app.state.streams, app.state.path_templates = Streams(), {}
     app.state.navigation = [area for area in AREAS if area.title]
     push = _add_push(app, options.push) if options.push is not None else None
     add_handlers(app)
@@ -138,6 +139,7 @@ def create_app(
 async def close(app: FastAPI) -> None:
     """Stop background work and close the database."""
     await app.state.crawls.close()
+    await Subprocesses.of(app).close()
     await app.state.planner.close()
     await app.state.database_metrics.close()
     await app.state.figures.close()

@@ -1,7 +1,8 @@
 """Numbers that take longer to compute than a page may take, kept until they are too old.
 
-The age up to which a number is used grows with the time that it took, so computing takes a small
-share of the time whatever the size of the database.
+The age up to which a number is used grows with the time that it took, and with the time that all
+numbers in use took together, so that computing takes a small share of the time whatever the size of
+the database and the number of sites.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from crawler.utils.process import end_tasks
 logger = logging.getLogger(__name__)
 # Time for which a page waits for numbers before it uses the former ones.
 PATIENCE_SECONDS = 0.2
-# Maximum age of a number, as a multiple of the time it took; 20: 5 % of the time.
+# Age up to which a number is used, as a multiple of the time it took; 20: 5 % of the time.
 AGE_FACTOR = 20.0
+# The same as a multiple of the time that all numbers in use took; 5: 20 % of the time.
+TOTAL_AGE_FACTOR = 5.0
 MAX_SECONDS = 120.0
 MAX_KEYS = 2000
 # Time for computations in progress at the end of the app. Connections are opened in less.
 CLOSE_SECONDS = 0.3
-# Numbers computed at a time.
-MAX_CONCURRENT = 3
+# Numbers computed at a time: requests need the server, too.
+MAX_CONCURRENT = 2
 Value = TypeVar("Value")
 
 
@@ -39,11 +42,13 @@ class _Entry:
     value:   None before the first computation has ended
     version: of the value
     until:   time of the monotonic clock up to which the value is used
+    seconds: time that the last computation took
     """
 
     value: Any = None
     version: Hashable = None
     until: float = 0.0
+    seconds: float = 0.0
     task: asyncio.Task[None] | None = None
 
 
@@ -67,6 +72,9 @@ class Figures:
     ) -> Value | None:
         """Return a number; an old one if it takes too long, None if there is none.
 
+        If computing took longer than `patience_seconds` the last time, returns the old number
+        immediately, because waiting would hardly help.
+
         min_seconds: age up to which the number is used in any case
         version:     numbers of other versions are too old, for example of the time before a run
         """
@@ -76,7 +84,9 @@ class Figures:
         is_old = time.monotonic() >= entry.until or entry.version != version
         if entry.task is None and is_old:
             entry.task = asyncio.create_task(self._compute(entry, compute, min_seconds, version))
-        if entry.task is not None:
+        if entry.task is not None and not (
+            entry.value is not None and entry.seconds > self.patience_seconds
+        ):
             # The task goes on if the request is cancelled or has no more time.
             await asyncio.wait({entry.task}, timeout=self.patience_seconds)
         value: Value | None = entry.value
@@ -119,7 +129,10 @@ class Figures:
                     logger.exception("Numbers of the web app not computed")
                 ended = time.monotonic()
                 entry.version = version
-                entry.until = ended + max(min_seconds, AGE_FACTOR * (ended - began))
+                entry.seconds = ended - began
+                in_use = sum(each.seconds for each in self._entries.values() if each.until > began)
+                age = AGE_FACTOR * entry.seconds, TOTAL_AGE_FACTOR * (in_use + entry.seconds)
+                entry.until = ended + max(min_seconds, *age)
         finally:
             entry.task = None
 

@@ -34,6 +34,8 @@ from crawler.web.serving import served as app_served
 CACHE_SECONDS = 60.0
 # Limit on the time of a scrape: Prometheus's default timeout is 10 seconds.
 WAIT_SECONDS = 5.0
+# Time that a scrape waits for a read if it can return the previous one.
+PATIENCE_SECONDS = 0.2
 # Pause after a read, as a multiple of its duration: reads use at most 10 % of the time.
 PAUSE_FACTOR = 9.0
 RETRY_SECONDS = 5.0
@@ -121,6 +123,7 @@ class DatabaseMetrics:
         self._text: bytes | None = None
         self._next = 0.0
         self._reading: asyncio.Task[None] | None = None
+        self._seconds = 0.0
 
     @property
     def source(self) -> MetricsSource:
@@ -130,13 +133,15 @@ class DatabaseMetrics:
     async def exposition(self) -> bytes | None:
         """Return the metrics as text; None before the first read has finished.
 
-        If a read takes longer than WAIT_SECONDS, returns the result of the previous read.
+        If a read takes longer than WAIT_SECONDS, returns the result of the previous read; if the
+        previous read took longer than PATIENCE_SECONDS, returns its result without waiting.
         """
         if await self._database.problem() is not None:
             return text_of([up(0)])
         if self._reading is None and time.monotonic() >= self._next:
             self._reading = asyncio.create_task(self._read())
-        if self._reading is not None:
+        is_slow = self._text is not None and self._seconds > PATIENCE_SECONDS
+        if self._reading is not None and not is_slow:
             done, _ = await asyncio.wait({self._reading}, timeout=WAIT_SECONDS)
             for reading in done:
                 reading.result()  # raises unexpected errors
@@ -156,8 +161,9 @@ class DatabaseMetrics:
             self._text = text_of([up(0)])
             self._next = time.monotonic() + RETRY_SECONDS
         else:
-            seconds = time.monotonic() - began
-            self._next = time.monotonic() + max(self._cache_seconds, PAUSE_FACTOR * seconds)
+            self._seconds = time.monotonic() - began
+            pause = max(self._cache_seconds, PAUSE_FACTOR * self._seconds)
+            self._next = time.monotonic() + pause
         finally:
             self._reading = None
 

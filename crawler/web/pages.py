@@ -75,7 +75,12 @@ def wants_fragment(request: Request) -> bool:
 def path_to(request: Request, name: str, /, **parameters: Any) -> str:
     """Return the path of a route by its name, such as `board.index`, below the root path."""
     root: str = request.scope.get("root_path", "")
-    return root + str(request.app.url_path_for(name, **parameters))
+    templates: dict[tuple[str, ...], str] = request.app.state.path_templates
+    if (key := (name, *parameters)) not in templates:
+        # Searches all routes, which takes half of the time of a page with 200 links.
+        fields = {parameter: f"{{{parameter}}}" for parameter in parameters}
+        templates[key] = str(request.app.url_path_for(name, **fields))
+    return root + templates[key].format(**parameters)
 
 
 def redirect(request: Request, name: str, /, **parameters: Any) -> Response:

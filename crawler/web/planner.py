@@ -242,6 +242,7 @@ class Planner:
             job.progress = message.get("progress", job.progress)
             job.error = message.get("error", job.error)
             job.result = message.get("result", job.result)
+        await process.wait()
 
     async def _end_process(self) -> None:
         process, self._process = self._process, None

@@ -77,7 +77,7 @@ async def board_sites(
 
     async def of(state: SiteState) -> Any:
         # The page is loaded again at the end of a run, and shows the result.
-        version, name = (state.run, state.finished), state.name
+        version, name = (state.started, state.finished), state.name
         return await figures.get(
             ("site", name), lambda: reports.figures_of(store.db, name, now), version=version
         )

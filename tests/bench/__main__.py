@@ -29,6 +29,7 @@ from tests.bench import (
     recall,
     sizing,
     startup,
+    web,
     workeroptions,
 )
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
@@ -100,6 +101,7 @@ def arguments() -> argparse.ArgumentParser:
         "--trace", type=Path, help="with --feeds: folder with posts.csv.gz and feeds.csv"
     )
     workeroptions.add(parser)
+    web.add(parser)
     experiment.add(parser)
     return parser
 
@@ -136,6 +138,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
             round(options.minutes or 12), options.policy, options.port
         ),
         "sizing": sizing.run,
+        "web": lambda: web.run(options),
         "startup": lambda: startup.run(options.rounds or 7),
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),

@@ -63,10 +63,15 @@ class Population:
         return target, visit_rows(target, at, changed) if self.log else []
 
 
-def target_row(i: int, at: Any, changed: Any) -> Row:
+def url_of(spider: str, i: int) -> str:
+    """Return the URL of target number `i`."""
+    return f"https://{spider}.example/catalogue/some-product-with-a-name-{i}/index.html"
+
+
+def target_row(i: int, at: Any, changed: Any, spider: str | None = None) -> Row:
     """Return a target after its last visit; `at` (v,) minutes since 1970, `changed` (v,) bool."""
-    spider = SPIDERS[i % len(SPIDERS)]
-    url = f"https://{spider}.example/catalogue/some-product-with-a-name-{i}/index.html"
+    spider = spider or SPIDERS[i % len(SPIDERS)]
+    url = url_of(spider, i)
     last = EPOCH + timedelta(minutes=int(at[-1]))
     which = np.flatnonzero(changed)
     changes = np.zeros(len(which), CHANGE)

@@ -189,11 +189,12 @@ async def _target_page(
 
 @router.get("/targets/{target_id}/explain", name="targets.explain")
 async def explain_page(request: Request, found: TargetDep, config: ConfigDep) -> Response:
-    """Show why the target is visited when it is."""
+    """Show why the target is visited when it is; until it is known, a page that asks again."""
     explanation = await Subprocesses.of(request.app).explained(config, found)
+    chart = None if explanation is None else target_charts.explanation_charts(explanation)
     return page(
         request, "targets/explain.html", fragment="explanation", target=target.report_of(found),
-        explanation=explanation, chart=target_charts.explanation_charts(explanation),
+        explanation=explanation, chart=chart,
     )  # fmt: skip
 
 
@@ -378,8 +379,14 @@ async def target_values(store: StoreDep, found: TargetDep) -> list[Series]:
 
 @api.get("/{target_id}/explanation", name="targets.api_explanation")
 async def target_explanation(request: Request, found: TargetDep, config: ConfigDep) -> Explanation:
-    """Return why the target is visited when it is, as `scrapy explain --json` does."""
-    return await Subprocesses.of(request.app).explained(config, found)
+    """Return why the target is visited when it is, as `scrapy explain --json` does.
+
+    While the explanation is made, the status is 503. Ask again after the time in Retry-After.
+    """
+    explanation = await Subprocesses.of(request.app).explained(config, found)
+    if explanation is None:
+        raise HTTPException(503, "The explanation is not ready", {"Retry-After": "1"})
+    return explanation
 
 
 @api.post("/{target_id}/recheck", name="targets.api_recheck")

@@ -12,6 +12,7 @@ import pytest
 from bson import ObjectId
 
 from crawler.config import Config
+from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.reports.target import target_id, target_key
 from crawler.storage.targets import new_document
@@ -224,15 +225,31 @@ def test_the_explanation_is_shown_as_charts(local: Browser, database: Db, warm: 
     row = known(URL, [], kind=Kind.ITEM)
     row |= {"next_visit": NOW + HOUR, "limits": {"max_hours": 48.0}}
     database.targets.insert_one(row)
-    fragment = local.get(
-        f"{PAGE}/explain", headers={"HX-Request": "true", "HX-Request-Type": "partial"}
-    )
+    headers = {"HX-Request": "true", "HX-Request-Type": "partial"}
+    local.app.state.subprocesses = Subprocesses(patience_seconds=60.0)
+    fragment = local.get(f"{PAGE}/explain", headers=headers)
     assert fragment.status_code == 200
     assert fragment.text.strip().startswith('<div class="explanation">')
     assert "Limits of this target: at most 2 days between two visits (limits)." in fragment.text
     got = local.get(f"{API}/explanation").json()
     assert (got["url"], got["history"]["observations"]) == (URL, 1512)
     assert got["expected"]["rate"]["high"] > 0
+
+
+def test_an_explanation_that_takes_long_is_asked_for_again(
+    local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def explained(config: Config, key: str, sandbox: Sandbox) -> Row:
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr("crawler.reports.explanation.explained", explained)
+    put_target(database)
+    shown = local.get(f"{PAGE}/explain")
+    assert shown.status_code == 200
+    assert f'hx-get="{PAGE}/explain" hx-trigger="load delay:1s"' in shown.text
+    later = local.get(f"{API}/explanation")
+    assert (later.status_code, later.headers["retry-after"]) == (503, "1")
 
 
 def test_recheck_makes_the_target_due(local: Browser, database: Db) -> None:
@@ -426,9 +443,39 @@ def test_explanations_are_kept_until_the_target_changes(monkeypatch: pytest.Monk
         return [await kept.explained(Config.load(mongo_uri="unused"), row) for row in targets]
 
     monkeypatch.setattr("crawler.reports.explanation.explained", explained)
-    kept = Subprocesses()
+    kept = Subprocesses(patience_seconds=10.0)
     first: Row = {"_id": KEY, "next_visit": NOW}
     got = asyncio.run(ask(first, first, first | {"limits": {"min_hours": 5.0}}))
     assert got == [{"number": 1}, {"number": 1}, {"number": 2}]
     asyncio.run(ask(*({"_id": str(n)} for n in range(MAX_KEPT))))
     assert asyncio.run(ask(first)) == [{"number": MAX_KEPT + 3}], "the oldest are dropped"
+
+
+def test_a_failed_explanation_is_reported_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    async def explained(config: Config, key: str, sandbox: Sandbox) -> Row:
+        asked.append(key)
+        await asyncio.sleep(0.05)
+        if key == KEY:
+            raise ConfigError("the site is too large")
+        raise ValueError("unexpected")
+
+    async def ask(key: str) -> None:
+        patient = Subprocesses(patience_seconds=10.0)
+        for _ in range(2):
+            assert await hasty.explained(config, {"_id": key}) is None
+        with pytest.raises(ConfigError, match=r"too large|failed"):
+            await patient.explained(config, {"_id": key})
+        await asyncio.gather(*hasty.pending.values())
+        with pytest.raises(ConfigError, match=r"too large|failed"):
+            await hasty.explained(config, {"_id": key})
+
+    monkeypatch.setattr("crawler.reports.explanation.explained", explained)
+    config = Config.load(mongo_uri="unused")
+    hasty = Subprocesses(patience_seconds=0.0)
+    asyncio.run(ask(KEY))
+    asyncio.run(ask("another"))
+    assert len(asked) == 4, "one of each object and key"

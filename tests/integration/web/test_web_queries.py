@@ -1,0 +1,260 @@
+"""Queries of the web app read few documents, however many are stored: pages, boards, counts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crawler.reports.reading import feeds_page
+from crawler.storage import change_events, overview
+from crawler.storage.accounts import audit
+from crawler.storage.paging import Key, Order, read_page
+from crawler.utils.time import NEVER
+from crawler.web.database import WebDatabase
+from crawler.web.figures import Figures
+from crawler.web.metrics import DatabaseMetrics
+from tests.integration.harness import Db, Row
+from tests.integration.known_pages import on
+from tests.integration.web.browser import Browser
+
+pytestmark = pytest.mark.mongo
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def target(spider: str, number: int, **more: Any) -> Row:
+    url = f"https://{spider}.example/{number:04}"
+    return {
+        "_id": f"{spider} {url}", "spider": spider, "url": url, "kind": "item", "categories": [],
+        "first_seen": NOW, "next_visit": NOW + number * HOUR,
+    } | more  # fmt: skip
+
+
+def visit(number: int, **more: Any) -> Row:
+    return {
+        "spider": "shop", "target": "https://shop.example/0000", "at": NOW + number * HOUR,
+        "outcome": "changed", "changed": 1, "event": True,
+    } | more  # fmt: skip
+
+
+@contextmanager
+def examined(db: Db) -> Iterator[list[Row]]:
+    """Collect what the server examined for each query inside the block."""
+    found: list[Row] = []
+    db.command("profile", 2)
+    try:
+        yield found
+    finally:
+        db.command("profile", 0)
+        query = {
+            "op": {"$in": ["query", "command", "getmore"]},
+            "ns": {"$not": {"$regex": "profile"}},
+        }
+        found += db.system.profile.find(query)
+        db.system.profile.drop()
+
+
+def pages(uri: str, name: str, order: Order, limit: int, query: Row) -> list[list[Row]]:
+    """Return all pages of a list."""
+
+    async def read(db: Any) -> list[list[Row]]:
+        found, after = [], None
+        while True:
+            page = await read_page(db[name], query, order, limit, after)
+            found.append(page.rows)
+            if page.last is None:
+                return found
+            after = page.last
+
+    rows: list[list[Row]] = on(uri, read)
+    return rows
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_pages_have_every_row_once_also_without_values(stored: tuple[Db, str], way: int) -> None:
+    db, uri = stored
+    chance = random.Random(3)
+    values = [None, None, 1, 2, 2, 2, 3]
+    db.listing.insert_many(
+        [
+            {"_id": n, "v": value} if (value := chance.choice(values)) is not None else {"_id": n}
+            for n in range(40)
+        ]
+    )
+    expected = [row["_id"] for row in db.listing.find().sort([("v", way), ("_id", 1)])]
+    found = pages(uri, "listing", (("v", way), ("_id", 1)), 3, {})
+    assert [row["_id"] for page in found for row in page] == expected
+
+
+def test_a_late_page_reads_only_its_rows(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    db.audit.insert_many(
+        [{"at": NOW - n // 3 * HOUR, "user": "anna", "action": "POST /x"} for n in range(900)]
+    )
+    late: Key = (NOW - 250 * HOUR, db.audit.find_one()["_id"])
+    with examined(db) as queries:
+        rows = on(uri, lambda database: audit.entries(database, 10, late)).rows
+    assert all(row["at"] <= late[0] for row in rows)
+    assert len(rows) == 10
+    assert max(each["docsExamined"] for each in queries) <= 20
+
+
+def test_the_states_of_sites_take_a_few_keys_of_each(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    db.targets.insert_many(
+        [target("shop", n) for n in range(1, 300)]
+        + [target("feeds", n, kind="feed" if n == 7 else "item") for n in range(1, 200)]
+        + [target("off", n, next_visit=NEVER) for n in range(100)]
+    )
+    db.runs.insert_many(
+        [
+            {"spider": "shop", "started": NOW - n * HOUR, "finished": NOW, "counts": {"visits": n}}
+            for n in range(1, 200)
+        ]
+    )
+    names = ["shop", "feeds", "off", "none"]
+    with examined(db) as queries:
+        shop, feeds, off, none = on(uri, lambda database: overview.states_of(database, names))
+    assert (shop.kind, shop.next_visit, shop.started, shop.counts) == (
+        "item", NOW + HOUR, NOW - HOUR, {"visits": 1},
+    )  # fmt: skip
+    assert (feeds.kind, feeds.next_visit, feeds.started) == ("feed", NOW + HOUR, None)
+    assert (off.kind, off.next_visit) == ("item", None)
+    assert (none.kind, none.next_visit, none.started, none.counts) == (None, None, None, {})
+    of_lists = [each for each in queries if each["ns"].endswith((".targets", ".runs"))]
+    assert len(of_lists) == 3
+    assert {each["planSummary"].partition(" ")[0] for each in of_lists} == {"DISTINCT_SCAN"}
+    assert max(each["keysExamined"] for each in of_lists) <= 3 * len(names)
+
+
+def test_unread_changes_are_counted_by_an_index_alone(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    db.visits.insert_many([visit(n) for n in range(60)] + [visit(n, event=False) for n in range(9)])
+    for since, spider, expected in (
+        (None, None, 50), (None, "shop", 50), (NOW + 49 * HOUR, None, 10), (None, "none", 0),
+    ):  # fmt: skip
+        with examined(db) as queries:
+            n = on(uri, lambda database: change_events.count(database, since, 50, spider))  # noqa: B023
+        assert n == expected
+        (query,) = (each for each in queries if each["ns"].endswith(".visits"))
+        assert query["docsExamined"] == 0
+
+
+def test_lists_of_feeds_do_not_read_the_targets_of_sites(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    # `after` and `before` frame the spider of the feeds in every index.
+    db.targets.insert_many(
+        [target(name, n) for name in ("after", "zebra") for n in range(400)]
+        + [target("feeds", n, kind="feed") for n in range(5)]
+    )
+    with examined(db) as queries:
+        first, last = on(uri, lambda database: feeds_page(database, "", 3, None, attention=False))
+        rest, end = on(uri, lambda database: feeds_page(database, "", 3, last, attention=False))
+    urls = [f"https://feeds.example/{n:04}" for n in range(5)]
+    assert [feed["url"] for feed in (*first, *rest)] == urls
+    assert end is None
+    assert max(each.get("docsExamined", 0) for each in queries) <= 10
+    db.targets.delete_many({"kind": "feed"})
+    assert on(uri, lambda database: feeds_page(database, "", 3, None, attention=False)) == (
+        [],
+        None,
+    )
+
+
+def test_the_removal_of_a_feed_is_counted_by_an_index(local: Browser, database: Db) -> None:
+    feed = target("feeds", 1, kind="feed")
+    database.targets.insert_one(feed)
+    database.posts.insert_many(
+        [
+            {"_id": f"p{n}", "spider": "feeds", "feed": feed["url"] if n < 4 else "https://other",
+             "guid": str(n), "url": None, "first_seen": NOW, "content_hash": "x"}
+            for n in range(300)
+        ]
+    )  # fmt: skip
+    with examined(database) as queries:
+        page = local.get("/feeds/remove", params={"id": feed["_id"]})
+    assert "4 posts" in page.text or ">4<" in page.text
+    of_posts = [each for each in queries if each["ns"].endswith(".posts")]
+    assert of_posts
+    assert max(each["docsExamined"] for each in of_posts) <= 8
+
+
+def test_slow_numbers_are_shown_without_waiting() -> None:
+    async def work() -> tuple[list[int | None], int]:
+        made = 0
+
+        async def compute() -> int:
+            nonlocal made
+            made += 1
+            await asyncio.sleep(0.05)
+            return made
+
+        figures = Figures(patience_seconds=0.01)
+        first = await figures.get("key", compute)
+        await asyncio.sleep(0.2)
+        second = await figures.get("key", compute)
+        figures.drop("key")
+        # It would take longer than the patience, so the old number is returned immediately.
+        began = asyncio.get_running_loop().time()
+        third = await figures.get("key", compute)
+        waited = asyncio.get_running_loop().time() - began
+        await asyncio.sleep(0.2)
+        fourth = await figures.get("key", compute)
+        await figures.close()
+        return [first, second, third, fourth], round(waited / figures.patience_seconds)
+
+    values, waits = asyncio.run(work())
+    assert values == [None, 1, 1, 2]
+    assert waits == 0
+
+
+def test_numbers_of_many_keys_are_used_longer() -> None:
+    async def age(keys: int) -> float:
+        async def compute() -> int:
+            await asyncio.sleep(0.02)
+            return 1
+
+        figures = Figures(patience_seconds=5.0)
+        for key in range(keys):
+            await figures.get(key, compute)
+        entry = figures._entries[keys - 1]
+        ages = entry.until - asyncio.get_running_loop().time(), entry.seconds
+        await figures.close()
+        return ages[0] / ages[1]
+
+    # 20 times its own time for one; 5 times the time of all ten for the last one of ten.
+    assert 15 < asyncio.run(age(1)) <= 20
+    assert asyncio.run(age(10)) > 30
+
+
+def test_slow_metrics_are_returned_without_waiting() -> None:
+    texts = iter([b"first", b"second"])
+
+    class Quick(DatabaseMetrics):
+        async def _read(self) -> None:
+            self._reading = None
+            self._text = next(texts)
+
+    class Available(WebDatabase):
+        def __init__(self) -> None:
+            pass
+
+        async def problem(self) -> None:
+            return None
+
+    async def work() -> list[bytes | None]:
+        metrics = Quick(Available())
+        found = [await metrics.exposition()]
+        metrics._seconds = 3.0
+        found.append(await metrics.exposition())
+        await asyncio.sleep(0.01)
+        await metrics.close()
+        return [*found, metrics._text]
+
+    assert asyncio.run(work()) == [b"first", b"first", b"second"]

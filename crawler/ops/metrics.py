@@ -46,7 +46,7 @@ from crawler.ops.schedule import CHORES, FAILED
 from crawler.storage.store import Store
 from crawler.utils.prometheus import Described, Values, by_spider, described
 from crawler.utils.time import Clock
-from crawler.web.address import Address
+from crawler.web.options import Address
 
 if TYPE_CHECKING:
     from crawler.ops.service import Report

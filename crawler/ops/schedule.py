@@ -25,7 +25,7 @@ from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError
 from crawler.storage.embedded import EmbeddedServer
 from crawler.utils import time as units
-from crawler.web.address import Address, address_of
+from crawler.web.options import Address, address_of
 
 logger = logging.getLogger(__name__)
 # Interval between reads of due targets: imports and replans may make targets due earlier.

@@ -1,6 +1,7 @@
 """HTML forms: values that were sent, and what is wrong with each of them.
 
 A form that is rejected is shown again with all values kept, and each problem beside its field.
+`require_password` and `new_password_hash` check fields with passwords.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
+
+from crawler.errors import ConfigError
+from crawler.storage.accounts import users
+from crawler.storage.store import Store
+from crawler.web import passwords
+from crawler.web.auth import User
 
 MAX_FIELDS = 1000
 # Values of these fields are not sent back to the browser.
@@ -83,3 +90,34 @@ class Form:
                 message = "is missing" if each["type"] == "missing" else each["msg"]
                 self.reject(name, message.removeprefix("Value error, "))
             return None
+
+
+async def require_password(request: Request, user: User, store: Store, form: Form) -> None:
+    """Reject the form unless its field `password` is the password of the signed-in user.
+
+    An open browser or a stolen session is not enough then. Failures count as failed sign-ins.
+    """
+    limit: passwords.FailureLimit = request.app.state.failures
+    hashing: passwords.Hashing = request.app.state.hashing
+    key = f"user {user.name}"
+    if limit.begin(key) > 0:
+        form.reject("password", "Too many attempts. Try again later")
+        return
+    stored = await users.find(store.db, user.name)
+    if await hashing.matches(stored.password_hash if stored else None, form.secret("password")):
+        limit.succeeded(key)
+    else:
+        form.reject("password", "This is not your current password")
+
+
+async def new_password_hash(request: Request, form: Form) -> str | None:
+    """Return the hash of the field `new_password`, or None if the form has problems.
+
+    A password that is too short or too long is one of them.
+    """
+    hashing: passwords.Hashing = request.app.state.hashing
+    try:
+        new = passwords.check(form.secret("new_password"))
+    except ConfigError as error:
+        form.reject("new_password", error)
+    return await hashing.hashed(new) if form.is_valid else None

@@ -23,12 +23,10 @@ from crawler.fetch.guard import is_loopback
 from crawler.reports.metrics import read, up
 from crawler.utils.process import end_tasks
 from crawler.utils.prometheus import text_of
-from crawler.web.address import Address
 from crawler.web.auth import for_programs
 from crawler.web.database import WebDatabase
-from crawler.web.minimal import create_minimal_app
-from crawler.web.options import WebOptions
-from crawler.web.serving import listen, url_of
+from crawler.web.options import Address, WebOptions
+from crawler.web.serving import create_minimal_app, listen, url_of
 from crawler.web.serving import served as app_served
 
 CACHE_SECONDS = 60.0

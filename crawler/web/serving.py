@@ -3,7 +3,11 @@
 Limited are the connections, in total and per address, the time for the headers and the body of a
 request, for reading a response and between requests, and the size of headers. The size of bodies is
 limited by the app. No signal handlers and no event loop are installed, so the server also runs in a
-loop with Twisted's reactor.
+loop with Twisted's reactor: see `run_in_reactor`.
+
+Processes that are not `scrapy web` serve their metrics or the WebSub callback with an app of
+`create_minimal_app`: routers without pages, users and API, with the limits and headers of the web
+app. Its errors are lines of plain text.
 """
 
 from __future__ import annotations
@@ -16,24 +20,40 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import h11
 import uvicorn
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crawler.errors import ConfigError
-from crawler.web.address import client_address
-from crawler.web.options import WebOptions
+from crawler.web.middleware import BodyLimit, Errors, ProxyAndHost, SecurityHeaders
+from crawler.web.options import WebOptions, client_address
 
 logger = logging.getLogger(__name__)
 BACKLOG = 128
 # Minimum time between log lines about closed connections.
 LOG_SECONDS = 60.0
+# Of minimal apps, for routes that do not set their own limit: none of them reads a body.
+MAX_BODY_BYTES = 100_000
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +95,7 @@ class Phase(Enum):
 class LimitedProtocol(H11Protocol):
     """A connection with time limits.
 
-    address: by which connections are counted, see `address.client_address`
+    address: by which connections are counted, see `options.client_address`
     since:   when the connection began to wait for a complete request; None while one is handled
     """
 
@@ -304,3 +324,60 @@ async def serve_until_signal(
         with suppress(ValueError):
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+def create_minimal_app(
+    options: WebOptions,
+    routers: Sequence[APIRouter],
+    *,
+    any_host: bool = False,
+    uploads: Mapping[str, int] | None = None,
+) -> FastAPI:
+    """Return an app of some routers, whose routes need no user.
+
+    any_host: accept all Host headers, because the routes check signatures
+    uploads:  see `crawler.web.middleware.BodyLimit`
+    """
+    app = FastAPI(
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    app.state.options = options
+    app.add_exception_handler(HTTPException, _http_error)
+    for router in routers:
+        app.include_router(router)
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, uploads=uploads or {}, error_page=_line)
+    if not any_host:
+        app.add_middleware(ProxyAndHost, options=options, error_page=_line)
+    app.add_middleware(Errors, error_page=_line)
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
+def _line(_: Scope, status: int, detail: str) -> Response:
+    return PlainTextResponse(f"{detail}\n", status)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
+
+def run_in_reactor(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that needs Twisted's reactor; return its result or raise its error."""
+    from twisted.internet import asyncioreactor
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    asyncioreactor.install(loop)  # type: ignore[no-untyped-call]
+    from twisted.internet import reactor as installed
+
+    reactor: Any = installed
+    task = loop.create_task(work)
+    task.add_done_callback(lambda _: reactor.stop())
+    reactor.run(installSignalHandlers=False)
+    return task.result()

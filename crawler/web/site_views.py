@@ -27,7 +27,7 @@ from crawler.storage.overview import SiteState
 from crawler.storage.sites import Site
 from crawler.storage.store import Store
 from crawler.utils.time import Clock
-from crawler.web.crawls import Crawl, Crawls
+from crawler.web.commands import Crawl, Crawls
 from crawler.web.figures import Figures
 
 # Time for which numbers are shown again without computing them, so that a page is consistent.

@@ -144,9 +144,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(config: Config, opts: argparse.Namespace) -> None:
     """Serve the app until a signal; the URL is printed on stdout. Raises FreshetError."""
     from crawler.ops.schedule import command_line_settings
-    from crawler.web.address import address_of
     from crawler.web.dashboards.sources import find, output_folder, places
-    from crawler.web.options import WebOptions, proxies_of, root_path_of
+    from crawler.web.options import WebOptions, address_of, proxies_of, root_path_of
     from crawler.web.websub.options import subscriptions_of
 
     host = f"[{opts.host}]" if ":" in opts.host else opts.host
@@ -173,7 +172,7 @@ def run(config: Config, opts: argparse.Namespace) -> None:
         asyncio.run(_serve(config, options, opts))
         return
     # Requests to hubs use Twisted's reactor.
-    from crawler.web.reactor import run_in_reactor
+    from crawler.web.serving import run_in_reactor
 
     run_in_reactor(_serve(config, options, opts))
 

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from crawler.storage.accounts import audit, sessions, tokens, users
 from crawler.storage.accounts.schemas import Role
 from crawler.web import passwords
-from crawler.web.address import client_address
 from crawler.web.auth import (
     LOCAL,
     EditorDep,
@@ -25,9 +24,9 @@ from crawler.web.auth import (
     session_cookie,
     set_session_cookie,
 )
-from crawler.web.confirmation import new_password_hash, require_password
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
-from crawler.web.forms import Form
+from crawler.web.forms import Form, new_password_hash, require_password
+from crawler.web.options import client_address
 from crawler.web.pages import page, redirect, redirect_to
 
 router = APIRouter()

@@ -28,9 +28,16 @@ from crawler.storage.accounts import readers, users
 from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader
 from crawler.storage.accounts.schemas import MAX_MUTES, Scope
 from crawler.storage.store import Store
-from crawler.web.atom import MEDIA_TYPE, atom_feed
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
-from crawler.web.change_lists import FiltersDep, SinceQuery, read_list, read_pages, reader_of
+from crawler.web.change_lists import (
+    MEDIA_TYPE,
+    FiltersDep,
+    SinceQuery,
+    atom_feed,
+    read_list,
+    read_pages,
+    reader_of,
+)
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to

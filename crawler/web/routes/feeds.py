@@ -36,8 +36,8 @@ from crawler.storage import feeds as subscriptions
 from crawler.storage import reading as storage
 from crawler.storage.reading import Reading
 from crawler.storage.store import Store
-from crawler.web.adding import add_feeds
 from crawler.web.auth import EditorDep, User, UserDep, for_viewers
+from crawler.web.commands import add_feeds
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
 from crawler.web.pages import (

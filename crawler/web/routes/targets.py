@@ -22,7 +22,7 @@ from crawler.reports.target import FoundTargets, IntervalLimits, TargetReport
 from crawler.reports.version_diff import VersionDiff
 from crawler.storage import target_settings, versions, visits
 from crawler.storage.client import Document
-from crawler.web import target_charts
+from crawler.web import charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to
@@ -180,7 +180,7 @@ async def _target_page(
     return page(
         request, "targets/target.html", status=status, fragment="visits",
         target=report, visits=rows.visits, next=rows.next, place=place,
-        strip=target_charts.strip(rows.visits), outcomes=list(Outcome), chosen=outcomes,
+        strip=charts.strip(rows.visits), outcomes=list(Outcome), chosen=outcomes,
         versions=newest.versions, more_versions=newest.next is not None,
         series=await field_values.series_of(store.db, found["spider"], found["url"]),
         form=form or Form.of(report["limits"]), done=DONE.get(done),
@@ -191,7 +191,7 @@ async def _target_page(
 async def explain_page(request: Request, found: TargetDep, config: ConfigDep) -> Response:
     """Show why the target is visited when it is; until it is known, a page that asks again."""
     explanation = await Subprocesses.of(request.app).explained(config, found)
-    chart = None if explanation is None else target_charts.explanation_charts(explanation)
+    chart = None if explanation is None else charts.explanation_charts(explanation)
     return page(
         request, "targets/explain.html", fragment="explanation", target=target.report_of(found),
         explanation=explanation, chart=chart,

@@ -17,9 +17,8 @@ from crawler.storage.accounts import tokens, users
 from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.store import Store
 from crawler.web.auth import EditorDep, User
-from crawler.web.confirmation import new_password_hash, require_password
 from crawler.web.dependencies import NowDep, StoreDep
-from crawler.web.forms import Form
+from crawler.web.forms import Form, new_password_hash, require_password
 from crawler.web.pages import not_found, page, redirect
 
 router = APIRouter(prefix="/users")

@@ -27,10 +27,8 @@ from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock
 from crawler.web.database import WebDatabase
 from crawler.web.middleware import UNLIMITED
-from crawler.web.minimal import create_minimal_app
 from crawler.web.options import WebOptions
-from crawler.web.reactor import run_in_reactor
-from crawler.web.serving import Limits, listen, served
+from crawler.web.serving import Limits, create_minimal_app, listen, run_in_reactor, served
 from crawler.web.websub import callback
 from crawler.web.websub.callback import Receiver
 from crawler.web.websub.hubs import Hubs

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from crawler.config import Config
 from crawler.storage.paging import read_page
 from crawler.storage.store import opened
-from crawler.web import filters
+from crawler.web import pages
 from crawler.web.database import PAUSE_SECONDS
 from crawler.web.dependencies import cursor_of, key_of
 from crawler.web.forms import Form
@@ -209,12 +209,12 @@ def test_static_files_are_kept_by_browsers_only_under_their_digest(local: Browse
     ],
 )  # fmt: skip
 def test_only_addresses_of_the_web_are_links(url: Any) -> None:
-    assert "<a" not in filters.outside(url)
-    assert "href" not in filters.outside(url, "text")
+    assert "<a" not in pages.outside(url)
+    assert "href" not in pages.outside(url, "text")
 
 
 def test_links_to_other_sites_give_nothing_away() -> None:
-    shown = filters.outside('https://a.example/?q="><script>')
+    shown = pages.outside('https://a.example/?q="><script>')
     assert 'rel="noopener noreferrer nofollow"' in shown
     assert "<script>" not in shown
 
@@ -224,19 +224,19 @@ def test_long_texts_are_cut_wherever_they_are_printed() -> None:
 
     made = environment().from_string("<b>{{ title }}</b>").render(title="x" * 1_000_000)
     assert len(made) < 2100
-    assert filters.cut("a\ud800b") == "a?b"
+    assert pages.cut("a\ud800b") == "a?b"
     assert environment().from_string("{{ x }}").render(x=HOSTILE).count("<") == 0
 
 
 def test_times_are_printed_in_utc_for_the_script() -> None:
     at = datetime(2026, 11, 23, 8, 5, 7, tzinfo=UTC)
-    assert filters.time_of(at) == (
+    assert pages.time_of(at) == (
         '<time datetime="2026-11-23T08:05:07Z" title="2026-11-23 08:05:07 UTC">'
         "2026-11-23 08:05 UTC</time>"
     )
-    assert "3 h ago" in filters.ago(at, at + timedelta(hours=3))
-    assert "in 3 h" in filters.ago(at + timedelta(hours=3), at)
-    assert "none" in filters.time_of(None)
+    assert "3 h ago" in pages.ago(at, at + timedelta(hours=3))
+    assert "in 3 h" in pages.ago(at + timedelta(hours=3), at)
+    assert "none" in pages.time_of(None)
 
 
 def test_cursors_are_round_trips() -> None:

@@ -412,11 +412,11 @@ def test_a_page_without_a_feed_keeps_what_was_typed(
 
 @pytest.mark.mongo
 def test_a_slow_page_does_not_hold_the_app(local: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler.web.adding.MAX_SECONDS", 0.05)
+    monkeypatch.setattr("crawler.web.commands.MAX_ADD_SECONDS", 0.05)
     page = add(local, "https://feed.example/")
     assert page.status_code == 422
     assert "did not answer within 0.05 s" in page.text
-    monkeypatch.setattr("crawler.web.adding.MAX_PROCESSES", 0)
+    monkeypatch.setattr("crawler.web.commands.MAX_ADDS", 0)
     assert "other feeds are being added" in add(local, "https://feed.example/").text
 
 

@@ -36,10 +36,9 @@ from crawler.reports.metrics import dead_letters, estimated, of_database, queue_
 from crawler.storage.redis import QueueState
 from crawler.storage.stats import NUMBERS, Sample
 from crawler.utils.prometheus import Described, Fixed, text_of
-from crawler.web.address import Address, address_of
 from crawler.web.metrics import MetricsSource, probes, router
-from crawler.web.minimal import create_minimal_app
-from crawler.web.options import WebOptions
+from crawler.web.options import Address, WebOptions, address_of
+from crawler.web.serving import create_minimal_app
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"\bfreshet_\w+")

@@ -1,11 +1,15 @@
-"""Crawls that users start in the web app: the command `scrapy crawl` in processes of their own.
+"""Commands that users start in the web app, in processes of their own.
 
-A crawl goes on when the app ends. Its progress is read from the database like that of any run.
+`scrapy crawl` goes on when the app ends; its progress is read from the database like that of any
+run. `scrapy feeds add` fetches with Scrapy's engine, which cannot run beside the server, and with
+its guards: robots.txt, private addresses, sizes and times. The app limits its duration.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,10 +17,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO
+from pathlib import Path
+from typing import IO, cast
 
-from crawler.config import PROJECT
+from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import Busy, ConfigError
+from crawler.feeds.subscriptions import feed_url
+from crawler.reports.subscribing import AddReport
 from crawler.utils.process import end_tasks
 from crawler.utils.terminal import printable
 
@@ -26,6 +33,9 @@ MAX_CRAWLS = 4
 MAX_RESULTS = 100
 POLL_SECONDS = 0.25
 MAX_LOG_BYTES, MAX_MESSAGE_CHARACTERS = 4096, 500
+# Feeds being added at a time, the time for each, and the length of its error.
+MAX_ADDS, MAX_ADD_SECONDS, MAX_ADD_CHARACTERS = 2, 60.0, 300
+_adding: set[object] = set()
 
 
 @dataclass(slots=True)
@@ -115,3 +125,75 @@ def _last_line(log: IO[bytes]) -> str:
     log.seek(max(0, size - MAX_LOG_BYTES))
     lines = log.read(MAX_LOG_BYTES).decode(errors="replace").strip().splitlines()
     return printable(lines[-1])[:MAX_MESSAGE_CHARACTERS] if lines else ""
+
+
+async def add_feeds(
+    config: Config,
+    spider: str,
+    url: str,
+    *,
+    title: str = "",
+    categories: Sequence[str] = (),
+    every: bool = False,
+) -> AddReport:
+    """Fetch a URL, and add the feed there or the first one that the page links to.
+
+    every: add all feeds that the page links to
+
+    Raises ConfigError for an invalid URL and after MAX_ADD_SECONDS, and Busy if MAX_ADDS others
+    are being added.
+    """
+    try:
+        feed_url(url, config)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if len(_adding) >= MAX_ADDS:
+        raise Busy("other feeds are being added. Try again in a minute")
+    options = ["--spider", spider, *(["--all"] if every else [])]
+    options += [f"--title={title}"] if title else []
+    options += [f"--category={category}" for category in categories]
+    command = (sys.executable, "-m", "scrapy", "feeds", "add", "--json", *options, "--", url)
+    slot = object()
+    _adding.add(slot)
+    try:
+        return await _report_of(command, config)
+    finally:
+        _adding.discard(slot)
+
+
+async def _report_of(command: Sequence[str], config: Config) -> AddReport:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=PROJECT, env=_environment(config), stdin=asyncio.subprocess.DEVNULL,
+        stdout=pipe, stderr=pipe,
+    )  # fmt: skip
+    reading = asyncio.ensure_future(process.communicate())
+    try:
+        output, errors = await asyncio.wait_for(asyncio.shield(reading), MAX_ADD_SECONDS)
+    except TimeoutError:
+        raise ConfigError(
+            f"the site did not answer within {MAX_ADD_SECONDS:g} s. Try again"
+        ) from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await end_tasks(reading)
+        await process.wait()
+    try:
+        return cast(AddReport, json.loads(output))
+    except ValueError:
+        lines = errors.decode("utf-8", "replace").strip().splitlines()
+        raise ConfigError(
+            (lines or ["the feed could not be added"])[-1][:MAX_ADD_CHARACTERS]
+        ) from None
+
+
+def _environment(config: Config) -> dict[str, str]:
+    """Return the environment in which the command has the settings of this process."""
+    names = {field: name for name, field in UNPREFIXED.items()}
+    settings = {
+        names.get(field, f"{PREFIX}{field.upper()}"): str(value)
+        for field in config.model_fields_set
+        if isinstance(value := getattr(config, field), str | int | float | Path)
+    }
+    return os.environ | settings | {"SCRAPY_SETTINGS_MODULE": "crawler.settings"}

@@ -24,7 +24,7 @@ from crawler.cli.types import positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
-from crawler.reports.comparison import (
+from crawler.reports.duplicates import (
     GAP,
     LEFT,
     RIGHT,

@@ -39,7 +39,7 @@ from crawler.feeds.subscriptions import (
 )
 from crawler.items import FeedDocument, NoFeed
 from crawler.ops.progress import working
-from crawler.reports.subscribing import (
+from crawler.reports.feeds import (
     COMMAND,
     AddedFeed,
     AddReport,

@@ -15,8 +15,7 @@ from crawler.cli.feeds import spider_option
 from crawler.cli.types import category, positive_int
 from crawler.config import Config
 from crawler.feeds.subscriptions import TITLE_CHARACTERS, tidy
-from crawler.reports.feeds import FeedState, feed_states
-from crawler.reports.subscribing import owned
+from crawler.reports.feeds import FeedState, feed_states, owned
 from crawler.storage import feeds as subscriptions
 from crawler.storage.store import opened
 from crawler.utils.terminal import as_json, print_line, shortened, stdout

@@ -1,18 +1,400 @@
-"""Reports on near-duplicates: measured precision, labels of pairs, and texts side by side."""
+"""Reports on near-duplicates: two posts side by side with the verdict on them, and labels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import TypedDict
 
 from crawler.config import Config
-from crawler.reports.comparison import GAP, SAME, DiffRow, Span
-from crawler.storage.client import Database
-from crawler.storage.dedup import labels, queries
+from crawler.dedup.post_text import normal_text
+from crawler.dedup.scheme import Scheme
+from crawler.dedup.sketch import Sketch
+from crawler.errors import ConfigError
+from crawler.storage.client import Database, Document
+from crawler.storage.dedup import candidates, labels, queries
 from crawler.storage.dedup.labels import Label
 from crawler.storage.dedup.queries import Cluster
+from crawler.storage.target_queries import names_of, nearest
+from crawler.utils.terminal import printable
+from crawler.utils.text import listed
+from crawler.utils.urls import is_http
+
+if TYPE_CHECKING:
+    from crawler.dedup.compare import ComparedPost
+
+
+# The comparison takes quadratic time, so long texts are cut.
+MAX_CHARACTERS, MAX_SENTENCES, MAX_PAIRS = 100_000, 1500, 2500
+# Characters.
+MAX_SENTENCE = 240
+CONTEXT_ROWS = 1
+# Minimum share of common words for sentences to be shown as two versions of one sentence.
+MIN_COMMON_WORDS = 0.2
+SAME, CHANGED, LEFT, RIGHT, GAP = " ", "|", "<", ">", "…"
+# Full stops, exclamation and question marks of Chinese and Japanese, and closing quotation marks.
+_STOPS = "\u3002\uff01\uff1f\uff61"
+_CLOSING = "\"'\u201d\u2019\u300d\u300f)\\]\uff09\u3011"
+_ENDS = re.compile(rf"[{_STOPS}]+[{_CLOSING}]*|[.!?…]+[{_CLOSING}]*\s+")
+_PIECES = re.compile(rf"(?s).{{1,{MAX_SENTENCE}}}(?:\s|$)|.{{1,{MAX_SENTENCE // 2}}}")
+# A word, a character of a script without spaces, white space, or another character.
+_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u9fff]+|\s+|.")
+Span = tuple[int, int]
+
+
+class DiffRow(TypedDict):
+    """A row of the comparison: a sentence of the first text, of the second, or of both."""
+
+    mark: str
+    """How the sides differ: space (equal), `|` (versions), `<`, `>`, or `…` (equal, left out)."""
+    left: str
+    """Sentence of the first text."""
+    right: str
+    """Sentence of the second text."""
+    left_spans: list[Span]
+    """Start and end of the words of `left` that differ."""
+    right_spans: list[Span]
+    """Start and end of the words of `right` that differ."""
+    left_out: int
+    """Number of sentences that a row with the mark `…` leaves out."""
+
+
+class PostReport(TypedDict):
+    """One of the two posts."""
+
+    id: str
+    """Id of the post."""
+    url: str | None
+    """URL of the page; null for a post without a link."""
+    title: str | None
+    """Title."""
+    created: datetime
+    """Date of publication, else time of the first visit that saw the post."""
+    characters: int
+    """Characters of the compared text."""
+    words: int
+    """Words of the compared text."""
+    boilerplate: float
+    """Share of the text that other posts of the same source have, too."""
+    shingles: list[str]
+    """Sizes of the shingles of the text."""
+    bandings: list[str]
+    """Numbers of LSH bands and rows."""
+    compared_at: datetime | None
+    """Time when the post was compared with the others; null before that."""
+    changed_since: bool
+    """Whether the text has changed since then."""
+    cluster: str | None
+    """Id of the cluster of near-duplicates."""
+    original: str | None
+    """Id of the cluster's original."""
+    item: str | None
+    """Key of the page that the post is a source of."""
+
+
+class Comparison(TypedDict):
+    """Two posts, their similarity, and the verdict."""
+
+    a: PostReport
+    """The first post."""
+    b: PostReport
+    """The second post."""
+    shared_bands: int
+    """Number of LSH bands that both have."""
+    of_bands: int
+    """Number of LSH bands that they could share."""
+    similarity: float
+    """Estimated Jaccard similarity."""
+    exact: dict[str, float]
+    """Exact Jaccard similarity by size of the shingles."""
+    datasketch: dict[str, float]
+    """Estimates by the library datasketch, by size of the shingles; empty if not asked for."""
+    scheme: str
+    """How the posts are compared."""
+    threshold: float
+    """Minimum similarity of duplicates."""
+    same_item: bool
+    """Whether both posts are sources of one item."""
+    duplicates: bool
+    """Whether both posts are in one cluster, and not sources of one item."""
+    verdict: str
+    """Whether the posts are duplicates, and why."""
+    label: Label | None
+    """What a person decided on the two posts; null if nobody did."""
+    is_long: bool
+    """Whether `diff` compares only the beginnings of long texts."""
+    diff: list[DiffRow]
+    """Comparison of the texts by sentences."""
+
+
+class Row(NamedTuple):
+    """A row of the comparison: a sentence of the left text, of the right text, or of both.
+
+    mark:     how the sides differ, as in `sdiff`; GAP for equal sentences that are left out
+    left_spans, right_spans: positions of the words that differ
+    left_out: number of sentences left out by a GAP
+    """
+
+    mark: str
+    left: str = ""
+    right: str = ""
+    left_spans: tuple[Span, ...] = ()
+    right_spans: tuple[Span, ...] = ()
+    left_out: int = 0
+
+
+def rows(left: str, right: str) -> list[Row]:
+    """Compare two texts sentence by sentence.
+
+    Equal sentences are included only next to differences. Long texts are cut; see `is_long`.
+    """
+    first, second = (sentences(text[:MAX_CHARACTERS])[:MAX_SENTENCES] for text in (left, right))
+    keys = list(map(normal_text, first)), list(map(normal_text, second))
+    every: list[Row] = []
+    for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+        if tag == "equal":
+            every += [Row(SAME, *pair) for pair in zip(first[a:b], second[c:d], strict=True)]
+            continue
+        for before, after in _pair_sentences(first[a:b], second[c:d]):
+            if before is None or after is None:
+                mark = LEFT if after is None else RIGHT
+                every.append(Row(mark, before or "", after or ""))
+            else:
+                every.append(Row(CHANGED, before, after, *_differing_words(before, after)))
+    shown: list[Row] = []
+    for at, row in enumerate(every):
+        near = every[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1]
+        if any(neighbor.mark != SAME for neighbor in near):
+            shown.append(row)
+        elif shown and shown[-1].mark == GAP:
+            shown[-1] = Row(GAP, left_out=shown[-1].left_out + 1)
+        else:
+            shown.append(Row(GAP, left_out=1))
+    return shown
+
+
+def is_long(text: str) -> bool:
+    """Return whether `rows` compares only the beginning of a text."""
+    return len(text) > MAX_CHARACTERS or len(sentences(text)) > MAX_SENTENCES
+
+
+def sentences(text: str) -> list[str]:
+    """Return a text's sentences as printable text; long ones are split into pieces."""
+    pieces: list[str] = []
+    for line in text.splitlines():
+        for sentence in _ENDS.sub(lambda end: f"{end[0]}\n", line).split("\n"):
+            if shown := printable(sentence):
+                pieces += [piece.strip() for piece in _PIECES.findall(shown)]
+    return pieces
+
+
+def _differing_words(left: str, right: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Return the positions of the words that only one of two sentences has, for each of them."""
+    first, second = _WORDS.findall(left), _WORDS.findall(right)
+    spans: tuple[list[Span], list[Span]] = [], []
+    for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        if tag != "equal":
+            spans[0].append(_span(first, a, b))
+            spans[1].append(_span(second, c, d))
+    in_left, in_right = (tuple(span for span in side if span[0] < span[1]) for side in spans)
+    return in_left, in_right
+
+
+def _span(words: Sequence[str], start: int, stop: int) -> Span:
+    before = sum(map(len, words[:start]))
+    return before, before + sum(map(len, words[start:stop]))
+
+
+def _pair_sentences(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Pair sentences that are versions of each other, in order; None if there is no counterpart.
+
+    The pairs maximize the sum of the shares of common words.
+    """
+    if len(left) * len(right) > MAX_PAIRS:
+        yield from zip_longest(left, right)
+        return
+    best = _best_agreement(left, right)
+    i = j = 0
+    while i < len(left) or j < len(right):
+        if j == len(right) or (i < len(left) and best[i][j] == best[i + 1][j]):
+            yield left[i], None
+            i += 1
+        elif i == len(left) or best[i][j] == best[i][j + 1]:
+            yield None, right[j]
+            j += 1
+        else:
+            yield left[i], right[j]
+            i, j = i + 1, j + 1
+
+
+def _best_agreement(left: list[str], right: list[str]) -> list[list[float]]:
+    """Return a table: [i][j] is the best sum for pairing left[i:] with right[j:]."""
+    words = [
+        [set(_WORDS.findall(normal_text(text))) - {" "} for text in side] for side in (left, right)
+    ]
+    best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for i in reversed(range(len(left))):
+        for j in reversed(range(len(right))):
+            shared = len(words[0][i] & words[1][j])
+            common = shared / max(1, len(words[0][i] | words[1][j]))
+            paired = common + best[i + 1][j + 1] if common > MIN_COMMON_WORDS else 0.0
+            best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
+    return best
+
+
+async def compare_posts(
+    db: Database,
+    config: Config,
+    urls: tuple[str, str],
+    spider: str | None,
+    *,
+    by_datasketch: bool = True,
+) -> Comparison:
+    """Return two posts, their similarity and the verdict. Raises ConfigError.
+
+    urls:          URLs or ids of the posts
+    by_datasketch: also return the estimates of the library datasketch, which is slow to import
+    """
+    scheme = await queries.stored_scheme(db, config)
+    posts = [await _find_post(db, config, url, spider) for url in urls]
+    if posts[0]["_id"] == posts[1]["_id"]:
+        raise ConfigError(f"both are the same post: {posts[0]['_id']}")
+    label = await labels.of_pair(db, posts[0]["_id"], posts[1]["_id"])
+    a, b = await _compared_posts(db, scheme, posts)
+    # Long texts take seconds.
+    return await asyncio.to_thread(
+        _compared, (posts[0], a), (posts[1], b), scheme, label, by_datasketch=by_datasketch
+    )
+
+
+def _compared(
+    first: tuple[Document, ComparedPost],
+    second: tuple[Document, ComparedPost],
+    scheme: Scheme,
+    label: Label | None,
+    *,
+    by_datasketch: bool,
+) -> Comparison:
+    from crawler.dedup import compare  # slow: loads the compiled kernels
+
+    a, b = first[1], second[1]
+    measured = compare.measure(a, b, by_datasketch=by_datasketch)
+    return {
+        "a": _post_report(*first),
+        "b": _post_report(*second),
+        "shared_bands": measured.shared_bands,
+        "of_bands": measured.of_bands,
+        "similarity": measured.similarity,
+        "exact": measured.exact,
+        "datasketch": measured.datasketch,
+        "scheme": scheme.name,
+        "threshold": scheme.threshold,
+        "same_item": compare.is_same_item(a, b),
+        "duplicates": compare.are_duplicates(a, b),
+        "verdict": compare.verdict(a, b, measured, scheme, label and label["same"]),
+        "label": label,
+        "is_long": is_long(a.text) or is_long(b.text),
+        "diff": diff_rows(a.text, b.text),
+    }
+
+
+async def _find_post(db: Database, config: Config, url_or_id: str, spider: str | None) -> Document:
+    """Return the post with a URL or id; raises ConfigError unless there is exactly one."""
+    urls = names_of(url_or_id, config) if is_http(url_or_id) else []
+    posts = await queries.posts_named(db, url_or_id, urls, spider)
+    if not posts:
+        near = await nearest(db, url_or_id, ("posts",))
+        mean = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise ConfigError(f"post not found: {url_or_id}. {mean}scrapy search WORDS finds posts")
+    items = {post.get("item") for post in posts}
+    if len(posts) > 1 and len(items) == 1 and None not in items:
+        # All are sources of one item. The page itself is preferred to the posts of feeds.
+        return min(posts, key=lambda post: ("feed" in post, post["_id"]))
+    if len(posts) > 1:
+        ids = listed([repr(post["_id"]) for post in posts])
+        raise ConfigError(f"several posts have the URL {url_or_id}. Give the id of one: {ids}")
+    return posts[0]
+
+
+async def _compared_posts(
+    db: Database, scheme: Scheme, posts: list[Document]
+) -> list[ComparedPost]:
+    """Return the posts with their current sketches and stored signatures."""
+    from crawler.dedup.boilerplate import weighed
+    from crawler.dedup.compare import ComparedPost  # slow: loads the compiled kernels
+    from crawler.storage.dedup import boilerplate
+    from crawler.storage.dedup.registry import Registry
+
+    stored = await queries.signatures_of(db, [post["_id"] for post in posts])
+    ids = {row["cluster"] for row in stored.values() if "cluster" in row}
+    originals = await queries.originals_of(db, ids)
+    sides = []
+    for post in posts:
+        text, sketch = candidates.compared_text(post), candidates.sketch_of(post, scheme)
+        side = ComparedPost(post["_id"], text, sketch, item=post.get("item"))
+        sourced = candidates.sourced_of(post) if scheme.weighs else None
+        if sourced is not None and sketch is not None:
+            tables = await boilerplate.tables_of(Registry.of(db, scheme), [sourced.source])
+            side = replace(side, sketch=weighed(sketch, sourced, tables[sourced.source]))
+        if row := stored.get(post["_id"]):
+            cluster = row.get("cluster")
+            side = replace(
+                side,
+                scheme=row["signature_scheme"],
+                stored=Sketch.decode(row["sketch"]),
+                at=row["at"],
+                cluster=cluster,
+                original=originals.get(cluster),
+            )
+        sides.append(side)
+    return sides
+
+
+def diff_rows(left: str, right: str) -> list[DiffRow]:
+    """Compare two texts sentence by sentence, as `rows` does."""
+    return [_diff_row(row) for row in rows(left, right)]
+
+
+def _diff_row(row: Row) -> DiffRow:
+    return {
+        "mark": row.mark,
+        "left": row.left,
+        "right": row.right,
+        "left_spans": list(row.left_spans),
+        "right_spans": list(row.right_spans),
+        "left_out": row.left_out,
+    }
+
+
+def _post_report(post: Document, side: ComparedPost) -> PostReport:
+    from crawler.dedup.compare import shape_name
+
+    shapes = side.sketch.parts if side.sketch else ()
+    own = side.sketch.own if side.sketch else None
+    bandings = side.sketch.bandings if side.sketch else ()
+    return {
+        "id": post["_id"],
+        "url": post.get("url"),
+        "title": post.get("title"),
+        "created": candidates.created_of(post),
+        "characters": len(side.text),
+        "words": len(side.text.split()),
+        "boilerplate": round(1 - own.share, 3) if own else 0.0,
+        "shingles": [shape_name(shape) for shape in shapes],
+        "bandings": [f"{banding.bands} x {banding.rows}" for banding in bandings],
+        "compared_at": side.at,
+        "changed_since": side.at is not None and side.is_changed,
+        "cluster": None if side.cluster is None else str(side.cluster),
+        "original": side.original,
+        "item": side.item,
+    }
 
 
 class Piece(TypedDict):

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
-from crawler.reports.comparison import DiffRow, diff_rows
+from crawler.reports.duplicates import DiffRow, diff_rows
 from crawler.reports.feeds import FeedState, state_of
 from crawler.storage import feeds as subscriptions
 from crawler.storage import reading as storage

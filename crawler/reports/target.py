@@ -1,4 +1,4 @@
-"""One target: what is stored of it, what users can set, and how to find it.
+"""One target: what is stored of it, what users can set, how to find it, and its deletion.
 
 The id of a target in URLs is its `_id`, which has the spider and the URL, in base64.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from datetime import datetime
 from typing import Any
 
@@ -15,16 +16,22 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.extract.fields import read_number, read_price
 from crawler.items import CELL, Kind
-from crawler.storage import plans, target_settings, targets
+from crawler.storage import plans, target_settings, targets, versions
 from crawler.storage.client import Database, Document
 from crawler.storage.plans import VisitPlan
-from crawler.storage.target_queries import TargetState, names_of, nearest, state_of
+from crawler.storage.target_queries import TargetState, names_of, nearest, state_of, unknown
 from crawler.storage.targets import PERIOD
+from crawler.utils.time import Clock
 from crawler.utils.urls import is_http
 
 MIN_HOURS = 1.0
 MAX_URL_CHARACTERS = 8000
+# Fields to draw.
+MAX_SERIES = 8
+# A text with one number and little else, such as a price without a type in the site definition.
+ONE_NUMBER = re.compile(r"[^\d\n]{0,6}\d[\d.,'\u00a0\u202f]*[^\d\n]{0,6}")
 
 
 class IntervalLimits(TypedDict):
@@ -197,11 +204,100 @@ async def content_of_pair(
     db: Database, spider: str, url: str, hashes: tuple[str, str]
 ) -> tuple[Document, Document]:
     """Return two versions of a target. Raises ConfigError if one is not stored."""
-    from crawler.storage import versions
-
     first, second = [await versions.read_version(db, spider, url, name) for name in hashes]
     if first is None or second is None:
         raise ConfigError(
             "version not stored: it was pruned, or the visit stored no content. Choose others"
         )
     return first, second
+
+
+async def forget(db: Database, config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:
+    """Return the number of documents to delete by collection, and delete them if `really`.
+
+    Raises ConfigError if there are none.
+    """
+    # Slow: these load numpy.
+    from crawler.storage import retention
+    from crawler.storage.dedup.index import as_stored
+
+    async with as_stored(db, config) as registry:
+        now = Clock(config.clock_offset_hours).now()
+        if url_or_name.startswith(CELL):
+            counts = await retention.forget_url(db, registry, url_or_name, now, really=really)
+        elif is_http(url_or_name):
+            # A URL may be stored without some of its parameters. These differ between sites.
+            for url in dict.fromkeys([url_or_name, *names_of(url_or_name, config)]):
+                counts = await retention.forget_url(db, registry, url, now, really=really)
+                if any(counts.values()):
+                    break
+        else:
+            counts = await retention.forget_spider(db, registry, url_or_name, now, really=really)
+        if any(counts.values()):
+            return counts
+        if is_http(url_or_name):
+            raise await unknown(db, url_or_name, ("targets", "posts"))
+        spiders = ", ".join(await targets.spiders(db)) or "none"
+        raise ConfigError(f"no data stored for {url_or_name!r}. Sites with targets: {spiders}")
+
+
+class Point(TypedDict):
+    """A value from a time on."""
+
+    at: datetime
+    """Time of the visit that found the value."""
+    value: float
+    """The value."""
+
+
+class Series(TypedDict):
+    """The values of one field over time."""
+
+    name: str
+    """Name of the field."""
+    unit: str | None
+    """Currency; null for other numbers, and if it changes."""
+    points: list[Point]
+    """Each change of the value, oldest first; the value lasts until the next point."""
+
+
+async def series_of(db: Database, spider: str, url: str) -> list[Series]:
+    """Return the fields of a target whose values are numbers that changed, at most MAX_SERIES.
+
+    Uses the newest MAX_POINTS versions, and as many visits that found another version.
+    """
+    rows = await versions.short_values(db, spider, url)
+    numbers = {row["content_hash"]: _numbers(row["values"]) for row in rows}
+    times = {(row["at"], row["content_hash"]) for row in rows}
+    # A page may return to an earlier content, of which there is one version only.
+    changes = await versions.content_changes(db, spider, url)
+    times |= {(row["at"], row["content_hash"]) for row in changes if row.get("content_hash")}
+    found: dict[str, Series] = {}
+    for at, content_hash in sorted(times):
+        for name, (value, unit) in numbers.get(content_hash, {}).items():
+            series = found.setdefault(name, {"name": name, "unit": unit, "points": []})
+            series["unit"] = unit if series["unit"] == unit else None
+            if not series["points"] or series["points"][-1]["value"] != value:
+                series["points"].append({"at": at, "value": value})
+    changed = [series for series in found.values() if len(series["points"]) > 1]
+    return changed[:MAX_SERIES]
+
+
+def _numbers(pairs: list[dict[str, Any]]) -> dict[str, tuple[float, str | None]]:
+    """Return the numbers among some fields, each with its currency if it is a price."""
+    values = ((pair["k"], _number(pair["v"])) for pair in pairs)
+    return {name: value for name, value in values if value is not None}
+
+
+def _number(value: Any) -> tuple[float, str | None] | None:
+    if isinstance(value, str):
+        if ONE_NUMBER.fullmatch(value.strip()) is None:
+            return None
+        price = read_price(value)
+        value = price if price is not None and price["currency"] else read_number(value)
+    if isinstance(value, dict):
+        number, currency = value.get("amount"), value.get("currency")
+        if isinstance(number, int | float) and isinstance(currency, str | None):
+            return float(number), currency
+        return None
+    return (float(value), None) if isinstance(value, int | float) else None

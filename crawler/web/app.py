@@ -30,8 +30,8 @@ from crawler.web import metrics
 from crawler.web.api_docs import docs_page
 from crawler.web.auth import guard, is_signed_route, public
 from crawler.web.commands import Crawls
+from crawler.web.dashboards.build import kept_current
 from crawler.web.dashboards.sources import output_folder
-from crawler.web.dashboards.updates import kept_current
 from crawler.web.database import WebDatabase
 from crawler.web.errors import add_handlers, error_page
 from crawler.web.figures import Figures

@@ -23,7 +23,7 @@ from typing import IO, cast
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import Busy, ConfigError
 from crawler.feeds.subscriptions import feed_url
-from crawler.reports.subscribing import AddReport
+from crawler.reports.feeds import AddReport
 from crawler.utils.process import end_tasks
 from crawler.utils.terminal import printable
 

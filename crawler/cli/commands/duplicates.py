@@ -60,7 +60,7 @@ class Command(ActionsCommand):
         """Return the types of clusters, comparisons, verdicts and counts."""
         from crawler.cli.duplicates import RebuildReport
         from crawler.cli.duplicates_check import CheckedText, CheckReport
-        from crawler.reports.comparison import Comparison
+        from crawler.reports.duplicates import Comparison
         from crawler.storage.dedup.check_index import KeptIndex
         from crawler.storage.dedup.queries import Cluster, Overview
 

@@ -60,8 +60,7 @@ class Command(ActionsCommand):
     def json_types(self) -> JsonTypes:
         """Return the types of feeds and of the results of actions."""
         from crawler.cli.feeds import ExportedFeed, ExportReport
-        from crawler.reports.feeds import FeedState
-        from crawler.reports.subscribing import AddReport, ImportReport, RemovalReport
+        from crawler.reports.feeds import AddReport, FeedState, ImportReport, RemovalReport
         from crawler.web.websub.service import PushReport
 
         return {

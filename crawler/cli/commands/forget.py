@@ -59,7 +59,7 @@ class Command(FreshetCommand):
 
 
 async def _forget(config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:
-    from crawler.reports.forgetting import forget
+    from crawler.reports.target import forget
     from crawler.storage.store import opened
 
     async with opened(config) as db:

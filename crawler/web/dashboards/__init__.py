@@ -1,8 +1,8 @@
 """Dashboards of cells, written by `scrapy dashboards build` and by the web app.
 
 `sources` finds templates and static files; `render` renders a page and records the cells that it
-reads; `build` writes the pages whose cells or templates have changed since the last build;
-`updates` does so every second in the web app; `files` responds with the files of the output folder.
+reads; `build` writes the pages whose cells or templates have changed since the last build, once or
+every second in the web app, which serves the output folder.
 
 If rendering a page fails, its last version is kept, and other pages are not affected. Only the
 output folder is written to.

@@ -1,10 +1,16 @@
-"""Builds pages: compares the sources with the record of the last build, writes due pages."""
+"""Builds pages: compares the sources with the record of the last build, writes due pages.
+
+`build` does so once, for the command. `kept_current` keeps dashboards up to date in the web app: it
+checks cells and templates every second, and rebuilds what has changed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
@@ -12,16 +18,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ValidationError
 
-from crawler.errors import ConfigError
+from crawler.errors import ConfigError, FreshetError, StorageError
+from crawler.storage.cells import read as read_cells
+from crawler.utils.process import end_tasks
+from crawler.utils.terminal import complain
 from crawler.utils.text import count
+from crawler.utils.time import Clock
 from crawler.web.dashboards.render import CellFacts, Cells, Fact, render
-from crawler.web.dashboards.sources import STATES, Sources, is_there, remove, write
+from crawler.web.dashboards.sources import (
+    STATES,
+    Places,
+    Sources,
+    Stamp,
+    find,
+    is_there,
+    remove,
+    stamp,
+    write,
+)
+from crawler.web.database import WebDatabase
 
 RECORD = ".freshet-pages.json"
-
-
 WRITTEN, UNCHANGED, FAILED, REMOVED = "written", "unchanged", "failed", "removed"
 Facts = Callable[[str], list[Fact]]
+# Under which problems of updates are printed.
+COMMAND = "web"
+CHECK_SECONDS = 1.0
 
 
 def _inside(path: str) -> str:
@@ -211,3 +233,101 @@ def _render(
     done.pages[path] = FAILED if problem else WRITTEN
     written = problem is None or (before is not None and before.written)
     record.pages[path] = Built(cells=rendered.cells, written=written, failed=bool(problem))
+
+
+@asynccontextmanager
+async def kept_current(database: WebDatabase, places: Places) -> AsyncIterator[None]:
+    """Rebuild dashboards inside the context, as soon as their cells or templates change.
+
+    Problems are printed on stderr. A build in progress is completed at the end.
+    """
+    updates = Updates(database, places)
+    work = asyncio.create_task(updates.work())
+    try:
+        yield
+    finally:
+        await updates.end(work)
+
+
+class Updates:
+    """Builds the dashboards of a folder whenever they are due."""
+
+    def __init__(self, database: WebDatabase, places: Places) -> None:
+        self.places = places
+        self._database = database
+        self._clock = Clock(database.config.clock_offset_hours)
+        self._stamp: Stamp | None = None
+        self._sources: Sources
+        self._record = Record()
+        self._states = b""
+        self._problems: dict[str, str] = {}
+        self._has_built = False
+        self._is_failing = False
+        self._building = asyncio.Lock()
+
+    async def work(self) -> None:
+        """Check every second until cancelled; print the first of consecutive errors."""
+        while True:
+            try:
+                await self._check()
+            except StorageError as error:
+                self._warn(f"{error}; updates of dashboards paused until MongoDB is available")
+            except FreshetError as error:
+                self._warn(str(error))
+            else:
+                if self._is_failing:
+                    complain(COMMAND, "updates of dashboards resumed")
+                self._is_failing = False
+            await asyncio.sleep(CHECK_SECONDS)
+
+    async def end(self, work: asyncio.Task[None]) -> None:
+        """Stop checking, after the build in progress has ended."""
+        async with self._building:
+            work.cancel()
+        await end_tasks(work)
+
+    async def _check(self) -> None:
+        """Build the pages that are due; reads the contents of cells only if a state has changed."""
+        templates, out = self.places.templates, self.places.out
+        current = await asyncio.to_thread(stamp, templates)
+        if current != self._stamp:
+            self._sources = await asyncio.to_thread(find, templates)
+            self._stamp = current
+        if not self._has_built:
+            await self._build()
+            return
+        stored = await self._read(content=False)
+        work = (stored, self._sources, self._record, out)
+        plan = await asyncio.to_thread(decide, *work, retry=False)
+        if not plan.empty or self._record.templates != self._sources.digest:
+            await self._build()
+        elif (now := states(stored)) != self._states:
+            await asyncio.to_thread(write_states, out, now)
+            self._states = now
+
+    async def _build(self) -> None:
+        """Build the pages that are due; the first build also retries pages that failed before."""
+        stored, out = await self._read(content=True), self.places.out
+        retry = not self._has_built
+        async with self._building:
+            done = await asyncio.to_thread(build, stored, self._sources, out, retry=retry)
+        self._has_built = True
+        self._record = Record.read(out)
+        self._states = states(stored)
+        # Print the problem of a page only once, unless it changes.
+        for path, problem in done.problems.items():
+            if self._problems.get(path) != problem:
+                complain(COMMAND, problem)
+        failed = {path for path, built in self._record.pages.items() if built.failed}
+        failing = {path: line for path, line in self._problems.items() if path in failed}
+        self._problems = failing | done.problems
+
+    async def _read(self, *, content: bool) -> Cells:
+        async with self._database.opened() as store:
+            stored = await read_cells(store.db, content=content)
+        return Cells(stored, self._clock.now())
+
+    def _warn(self, message: str) -> None:
+        if not self._is_failing:
+            complain(COMMAND, message)
+        self._is_failing = True

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import mimetypes
+import re
 from pathlib import Path
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from crawler.web.dashboards.build import Record
-from crawler.web.dashboards.files import file_response
 from crawler.web.pages import page, path_to
 
 router = APIRouter(prefix="/dashboards")
 api = APIRouter(prefix="/dashboards", tags=["dashboards"])
+INDEX = "index.html"
+# Larger files are not dashboards; they would be read into memory.
+MAX_FILE_BYTES = 20_000_000
+# Templates are the operator's own code, so they may have styles of their own and scripts from
+# files. Images load from the hosts that cells name.
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src * data:; style-src 'self' 'unsafe-inline'; "
+        "form-action 'none'; frame-ancestors 'none'; base-uri 'none'; object-src 'none'"
+    ),
+    "Cache-Control": "no-cache",
+}
+# Media types whose files are served as UTF-8.
+TEXTS = re.compile(r"text/.*|application/(json|javascript)")
 
 
 class Dashboard(BaseModel):
@@ -76,3 +93,42 @@ async def _built(request: Request) -> list[Dashboard]:
         )
         for path, built in sorted(record.pages.items())
     ]
+
+
+def file_response(root: Path, path: str, etag: str = "") -> Response:
+    """Return the response to a request for a file of a folder.
+
+    path: decoded, relative to the folder
+    etag: the If-None-Match header
+    """
+    hidden = any(part.startswith(".") or "\\" in part or "\0" in part for part in path.split("/"))
+    try:
+        response = None if hidden else _read(root.resolve(), path, etag)
+    except (OSError, ValueError, RuntimeError):
+        response = None
+    if response is None:
+        response = PlainTextResponse("no such page\n", 404)
+    response.headers.update(HEADERS)
+    return response
+
+
+def _read(root: Path, name: str, etag: str) -> Response | None:
+    """Return a file of the folder; raises OSError, ValueError or RuntimeError for bad paths."""
+    place = (root / name.lstrip("/")).resolve()
+    if not place.is_relative_to(root):
+        return None
+    if place.is_dir():
+        if name and not name.endswith("/"):
+            return Response(status_code=301, headers={"Location": f"{quote(place.name)}/"})
+        place /= INDEX
+    elif name.endswith("/"):
+        return None
+    with place.open("rb") as file:
+        body = file.read(MAX_FILE_BYTES + 1)
+    if len(body) > MAX_FILE_BYTES:
+        return PlainTextResponse("this file is too large for the web app\n", 404)
+    own = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+    kind = mimetypes.guess_type(place.name)[0] or "application/octet-stream"
+    kind = f"{kind}; charset=utf-8" if TEXTS.fullmatch(kind) else kind
+    headers = {"ETag": own, "Content-Type": kind}
+    return Response(b"" if own == etag else body, 304 if own == etag else 200, headers)

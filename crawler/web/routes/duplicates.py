@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from crawler.errors import Busy, ConfigError
 from crawler.reports import duplicates as report
-from crawler.reports.comparison import Comparison, compare_posts
+from crawler.reports.duplicates import Comparison, compare_posts
 from crawler.storage.dedup import cluster_pages, labels, queries
 from crawler.storage.dedup.labels import Label, MeasuredPrecision
 from crawler.storage.dedup.queries import Cluster, ClusterRow

@@ -22,16 +22,16 @@ from crawler.feeds.subscriptions import (
 )
 from crawler.reports import reading as report
 from crawler.reports.duplicates import side_by_side
-from crawler.reports.feeds import FeedState
-from crawler.reports.reading import Folder, FullPost, ReaderPost, Shelf, UnreadFeed
-from crawler.reports.subscribing import (
+from crawler.reports.feeds import (
     COMMAND,
     AddReport,
+    FeedState,
     ImportReport,
     RemovalReport,
     import_report,
     remove_feeds,
 )
+from crawler.reports.reading import Folder, FullPost, ReaderPost, Shelf, UnreadFeed
 from crawler.storage import feeds as subscriptions
 from crawler.storage import reading as storage
 from crawler.storage.reading import Reading

@@ -14,11 +14,9 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Outcome
 from crawler.planning.explanation import Explanation
-from crawler.reports import field_values, target, version_diff
-from crawler.reports.field_values import Series
-from crawler.reports.forgetting import forget
+from crawler.reports import target, version_diff
 from crawler.reports.history import VisitRow, visit_row
-from crawler.reports.target import FoundTargets, IntervalLimits, TargetReport
+from crawler.reports.target import FoundTargets, IntervalLimits, Series, TargetReport, forget
 from crawler.reports.version_diff import VersionDiff
 from crawler.storage import target_settings, versions, visits
 from crawler.storage.client import Document
@@ -182,7 +180,7 @@ async def _target_page(
         target=report, visits=rows.visits, next=rows.next, place=place,
         strip=charts.strip(rows.visits), outcomes=list(Outcome), chosen=outcomes,
         versions=newest.versions, more_versions=newest.next is not None,
-        series=await field_values.series_of(store.db, found["spider"], found["url"]),
+        series=await target.series_of(store.db, found["spider"], found["url"]),
         form=form or Form.of(report["limits"]), done=DONE.get(done),
     )  # fmt: skip
 
@@ -374,7 +372,7 @@ async def target_difference(
 @api.get("/{target_id}/values", name="targets.api_values")
 async def target_values(store: StoreDep, found: TargetDep) -> list[Series]:
     """Return the numbers in the fields of a target over time."""
-    return await field_values.series_of(store.db, found["spider"], found["url"])
+    return await target.series_of(store.db, found["spider"], found["url"])
 
 
 @api.get("/{target_id}/explanation", name="targets.api_explanation")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crawler.reports.subscribing import AddReport
+from crawler.reports.feeds import AddReport
 from crawler.storage.accounts import users
 from tests.integration.harness import Db, Pages
 from tests.integration.web.browser import Browser, Browsers

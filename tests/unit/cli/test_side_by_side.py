@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler.reports.comparison import GAP, MAX_SENTENCES, Row, is_long, rows, sentences
+from crawler.reports.duplicates import GAP, MAX_SENTENCES, Row, is_long, rows, sentences
 
 TEXT = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
 

@@ -269,7 +269,9 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
     rows = await versions.short_values(db, spider, url)
     numbers = {
         row["content_hash"]: {
-            pair["k"]: value for pair in row["values"] if (number := _number(pair["v"])) is not None
+            pair["k"]: number
+            for pair in row["values"]
+            if (number := _number(pair["v"])) is not None
         }
         for row in rows
     }

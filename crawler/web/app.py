@@ -33,6 +33,7 @@ from crawler.web.crawls import Crawls
 from crawler.web.dashboards.sources import output_folder
 from crawler.web.dashboards.updates import kept_current
 from crawler.web.database import WebDatabase
+from crawler.web.duplicate_jobs import DuplicateJobs
 from crawler.web.errors import add_handlers, error_page
 from crawler.web.figures import Figures
 from crawler.web.middleware import (
@@ -116,7 +117,7 @@ def create_app(
     database_metrics = metrics.DatabaseMetrics(app.state.database)
     app.state.database_metrics, app.state.metrics = database_metrics, database_metrics.source
     app.state.dashboards = options.dashboards or output_folder(config)
-    app.state.planner = Planner(config)
+    app.state.planner, app.state.duplicate_jobs = Planner(config), DuplicateJobs(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
@@ -141,6 +142,7 @@ async def close(app: FastAPI) -> None:
     await app.state.crawls.close()
     await Subprocesses.of(app).close()
     await app.state.planner.close()
+    await app.state.duplicate_jobs.close()
     await app.state.database_metrics.close()
     await app.state.figures.close()
     await app.state.database.close()

@@ -24,6 +24,7 @@ from starlette.types import Scope
 import crawler
 from crawler.config import Config
 from crawler.errors import StorageError
+from crawler.reports.inbox_windows import Windows
 from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
 from crawler.web import metrics
@@ -122,6 +123,7 @@ def create_app(
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
     app.state.figures, app.state.crawls = Figures(), Crawls(options.crawl_settings)
+    app.state.inbox_windows = Windows()
     app.state.streams, app.state.path_templates = Streams(), {}
     app.state.navigation = [area for area in AREAS if area.title]
     push = _add_push(app, options.push) if options.push is not None else None

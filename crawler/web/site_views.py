@@ -22,6 +22,7 @@ from crawler.reports.sites import (
     SiteFilter,
     category_tree,
 )
+from crawler.reports.visit_counts import VisitCounts
 from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.overview import SiteState
 from crawler.storage.sites import Site
@@ -73,6 +74,7 @@ async def board_sites(
 ) -> list[BoardSite]:
     """Return the rows of some sites, in their order."""
     figures: Figures = app.state.figures
+    counts: VisitCounts = app.state.visit_counts
     states = await overview.states_of(store.db, list(names))
     running = await reports.running_names(store.db)
 
@@ -80,7 +82,7 @@ async def board_sites(
         # The page is loaded again at the end of a run, and shows the result.
         version, name = (state.started, state.finished), state.name
         return await figures.get(
-            ("site", name), lambda: reports.figures_of(store.db, name, now), version=version
+            ("site", name), lambda: reports.figures_of(store.db, name, now, counts), version=version
         )
 
     async def estimated() -> Any:

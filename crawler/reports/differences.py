@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from crawler.dedup.post_text import normal_text
 from crawler.storage.client import Document
 from crawler.utils.diff import Change, Matcher, by_word
 from crawler.utils.text import MAX_CHARACTERS
-
-if TYPE_CHECKING:
-    from crawler.dedup.sketch import Sketch
 
 # Characters of the added and of the removed words that a difference keeps.
 MAX_KEPT = 4000
 # Edits with fewer words resemble too many others: they fold only if they are identical.
 MIN_WORDS = 20
 MIN_SIMILARITY = 0.8
-# Earlier edits that one edit is compared with.
-MAX_CANDIDATES = 50
+# Words of a shingle, hashes of a sketch, and their seed: the same edits fold in each process.
+WIDTH, VALUES, SEED = 5, 128, 1
 # Characters of a field that are compared word by word for display, in about 50 ms.
 MAX_COMPARED = 100_000
 # Pairs of words that the comparison of a page may compare.
@@ -127,35 +129,43 @@ def similar_edits(differences: Sequence[Difference | None]) -> list[int]:
     A difference without a similar one, and None, gets its own index.
     """
     first = list(range(len(differences)))
-    long = [
-        (index, each) for index, each in enumerate(differences)
-        if each is not None and each.n_words >= MIN_WORDS
-    ]  # fmt: skip
-    if len(long) < 2:
-        return first
-    # Loads machine code, which inboxes without long edits do not need.
-    from crawler.dedup.signature import by_words
-
-    owners: dict[int, list[int]] = {}
-    sketches: dict[int, Sketch] = {}
-    for index, each in long:
-        sketch = by_words(f"{each.removed}\n{each.added}")
+    owners: dict[tuple[str, ...], list[int]] = {}
+    sketches = np.empty((len(differences), VALUES), np.uint32)
+    for index, each in enumerate(differences):
+        if each is None or each.n_words < MIN_WORDS:
+            continue
+        sketch = _sketch(f"{each.removed}\n{each.added}")
         if sketch is None:
             continue
-        bands = sketch.bands.tolist()
-        candidates = dict.fromkeys(owner for band in bands for owner in owners.get(band, ()))
-        for owner in islice(candidates, MAX_CANDIDATES):
-            if (
-                differences[owner].fields == each.fields  # type: ignore[union-attr]
-                and sketch.similarity(sketches[owner]) >= MIN_SIMILARITY
-            ):
-                first[index] = owner
-                break
+        earlier = owners.setdefault(each.fields, [])
+        similar = (sketches[earlier] == sketch).mean(axis=1) >= MIN_SIMILARITY
+        if similar.any():
+            first[index] = earlier[int(similar.argmax())]
         else:
             sketches[index] = sketch
-            for band in bands:
-                owners.setdefault(band, []).append(index)
+            earlier.append(index)
     return first
+
+
+def _sketch(text: str) -> npt.NDArray[np.uint32] | None:
+    """Return (VALUES,) minima of hashes of a text's shingles (MinHash); None if it is too short.
+
+    The kernels of `crawler.dedup` are faster, but the web app would have to load their compiler.
+    """
+    words = normal_text(text).split()
+    shingles = [" ".join(words[at : at + WIDTH]) for at in range(len(words) - WIDTH + 1)]
+    if not shingles:
+        return None
+    hashes = np.array([zlib.crc32(shingle.encode("utf-8", "replace")) for shingle in shingles])
+    # Multiply-shift hashing: the high half of a product with a random odd factor.
+    mixed: npt.NDArray[np.uint64] = hashes.astype(np.uint64)[:, None] * _factors()
+    return np.asarray((mixed >> np.uint64(32)).min(axis=0), np.uint32)
+
+
+@cache
+def _factors() -> npt.NDArray[np.uint64]:
+    random = np.random.default_rng(SEED)
+    return random.integers(0, 1 << 64, VALUES, dtype=np.uint64) | np.uint64(1)
 
 
 def parts_of(before: Any, after: Any, matcher: Matcher) -> list[Part]:

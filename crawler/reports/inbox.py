@@ -2,8 +2,8 @@
 
 The unread events are read in windows of bounded size, newest first. A web page is listed at its
 newest event, with its net difference over all unread events. All entries of a window with the same
-edit, or nearly the same, are folded into one. A page of the inbox is a part of a window: each page
-reads the window again, so nothing is kept between requests.
+edit, or nearly the same, are folded into one. A page of the inbox is a part of a window: the other
+pages of the window read it again, unless it is still in `Windows`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from bson import ObjectId
 
 from crawler.reports.differences import similar_edits
 from crawler.reports.inbox_entries import ChangedPage, Entry, changed_page, entry_of
+from crawler.reports.inbox_windows import Window, Windows, count_events
 from crawler.reports.net_changes import (
     ChangeKind,
     FoldKey,
@@ -39,6 +40,7 @@ MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 500, 40_000_000
 MAX_SECONDS = 0.15
 BATCH = 100
 MAX_COUNTED = 10_000
+MILLISECOND = timedelta(milliseconds=1)
 KINDS: tuple[ChangeKind, ...] = ("new", "changed", "gone", "back")
 # An id that stays the same, and the entry.
 FeedEntry = tuple[str, Entry]
@@ -111,22 +113,54 @@ async def read_inbox(
     limit: int,
     until: datetime,
     position: Position = FIRST,
+    windows: Windows | None = None,
 ) -> InboxPage:
     """Return a page of the unread changes of a reader, newest first.
 
-    until: as on the first page
+    until:   as on the first page
+    windows: that were read before, and where to keep the window of this page
     """
-    scan = _Scan(db, reader, filters, until)
-    last = await scan.read(position.window)
-    groups = [each for each in await scan.folded() if _is_after(position.shown, each)]
+    window = await _window(db, reader, filters, until, position, windows)
+    groups = [each for each in window.groups if _is_after(position.shown, each)]
     shown, hidden = groups[:limit], groups[limit:]
+    last = window.last
     if hidden:
         following, end = Position(position.window, _key_of(shown[-1])), hidden[0][0].event["at"]
     else:
         following, end = Position(last), last[0] if last else None
     entries = await _entries_of(db, shown)
     is_last = not hidden and last is None
-    return InboxPage(entries, until, scan.start, end, None if is_last else following, scan.muted)
+    return InboxPage(
+        entries, window.until, window.start, end, None if is_last else following, window.muted
+    )
+
+
+async def _window(
+    db: Database,
+    reader: Reader,
+    filters: Filters,
+    until: datetime,
+    position: Position,
+    windows: Windows | None,
+) -> Window:
+    """Return the window of a page, from `windows` if possible."""
+    windows = windows or Windows()
+    key = reader.name, reader.revision, reader.read_until, filters, position.window
+    if (window := await windows.get(db, key, until)) is not None:
+        return window
+    scan = _Scan(db, reader, filters, until)
+    last = await scan.read(position.window)
+    groups = await scan.folded()
+    for net in (net for group in groups for net in group):
+        net.shorten()
+    since = reader.read_until if last is None else last[0] - MILLISECOND
+    spider = filters.site or None
+    count = await count_events(db, since, position.window, until, spider)
+    window = Window(
+        groups, until, scan.start, last, scan.muted, since, position.window, spider, count
+    )
+    windows.put(key, window)
+    return window
 
 
 def _key_of(group: Sequence[NetChange]) -> Key:
@@ -144,14 +178,14 @@ async def pages_of_entry(
     until: datetime,
     position: Position,
     event: ObjectId,
+    windows: Windows | None = None,
 ) -> list[ChangedPage]:
     """Return all pages with the edit of an event, the last changed first; empty without any.
 
     until, position: of the page of the inbox that has the entry
     """
-    scan = _Scan(db, reader, filters, until)
-    await scan.read(position.window)
-    for group in await scan.folded():
+    window = await _window(db, reader, filters, until, position, windows)
+    for group in window.groups:
         if any(net.event["_id"] == event for net in group):
             return [changed_page(net) for net in group]
     return []

@@ -20,6 +20,8 @@ from crawler.storage.client import Database, Document
 
 ChangeKind = Literal["new", "changed", "gone", "back"]
 FoldKey = tuple[object, ...]
+# A window has up to 50 events of each page.
+OLDER_FIELDS = ("outcome", "diff_size", "posts_new", "posts_edited")
 # Contents before and after a change; None if not stored.
 Contents = tuple[Document | None, Document | None]
 
@@ -72,6 +74,12 @@ class NetChange:
         if self.difference is not None:
             return self.difference.size
         return sum(row.get("diff_size") or 0 for row in self.events)
+
+    def shorten(self) -> None:
+        """Drop fields of the older events that only the comparison and the details need."""
+        self.events[1:] = [
+            {name: row[name] for name in OLDER_FIELDS if name in row} for row in self.events[1:]
+        ]
 
 
 @dataclass(frozen=True, slots=True)

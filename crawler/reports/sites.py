@@ -13,8 +13,9 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import Estimates
+from crawler.reports.visit_counts import HourVisits, VisitCounts
 from crawler.storage import definitions, leases, overview, site_targets, sites
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database
 from crawler.storage.overview import SiteState, TargetNumbers
 from crawler.storage.sites import Site
 
@@ -143,19 +144,20 @@ class SiteFilter:
         return any(text in value.casefold() for value in (name, *tags))
 
 
-async def figures_of(db: Database, name: str, now: datetime) -> SiteFigures:
-    """Count the targets and the last week's visits of a site."""
+async def figures_of(db: Database, name: str, now: datetime, counts: VisitCounts) -> SiteFigures:
+    """Count the targets and the last week's visits of a site. counts: kept between calls."""
     (site,) = await sites.of_spiders(db, [name])
     zone = site.zone
     today = now.astimezone(zone).date()
     numbers = await overview.target_numbers(db, name, now)
-    rows = await overview.visits_by_hour(db, name, now - (WEEK_DAYS + 1) * DAY)
+    hours = await counts.by_hour(db, name, now - (WEEK_DAYS + 1) * DAY, now)
     days = [today - offset * DAY for offset in range(WEEK_DAYS - 1, -1, -1)]
     by_day = {day: _no_visits(day) for day in days}
-    for row in rows:
-        if (sums := by_day.get(row["hour"].astimezone(zone).date())) is not None:
-            _add(sums, row)
-    return _figures(numbers, list(by_day.values()), _requests(rows, now - DAY), now)
+    for hour, each in hours.items():
+        if (day := by_day.get(hour.astimezone(zone).date())) is not None:
+            _add(day, each)
+    requests = sum(each.requests for hour, each in hours.items() if hour >= now - DAY)
+    return _figures(numbers, list(by_day.values()), requests, now)
 
 
 def _figures(
@@ -177,22 +179,12 @@ def _no_visits(day: date) -> DayVisits:
     return {"day": day, "visits": 0, "new": 0, "changed": 0, "gone": 0, "errors": 0}
 
 
-def _add(sums: DayVisits, row: Document) -> None:
-    """Add a row of `overview.visits_by_hour` to the visits of its day."""
-    n, outcome = row["n"], row["outcome"]
-    sums["visits"] += n
-    if outcome == Outcome.NEW:
-        sums["new"] += n
-    elif outcome == Outcome.CHANGED:
-        sums["changed"] += n
-    elif outcome == Outcome.GONE and row["is_event"]:
-        sums["gone"] += n
-    elif outcome in FAILED:
-        sums["errors"] += n
-
-
-def _requests(rows: Sequence[Document], since: datetime) -> int:
-    return sum(row["n"] for row in rows if row["is_request"] and row["hour"] >= since)
+def _add(day: DayVisits, hour: HourVisits) -> None:
+    day["visits"] += hour.visits
+    day["new"] += hour.new
+    day["changed"] += hour.changed
+    day["gone"] += hour.gone
+    day["errors"] += hour.errors
 
 
 def board_site(

@@ -112,13 +112,19 @@ async def oldest(db: Database, since: datetime | None, until: datetime, limit: i
     return await read_page(db.visits, query, OLDEST_FIRST, limit, None, fields)
 
 
-async def count(db: Database, since: datetime | None, most: int, spider: str | None = None) -> int:
-    """Return the number of events after `since`, at most `most`."""
+async def count(
+    db: Database,
+    since: datetime | None,
+    most: int,
+    spider: str | None = None,
+    until: datetime | None = None,
+) -> int:
+    """Return the number of events after `since`, at most `most`. until: up to this time only."""
     query: Document = {"event": True}
     if spider is not None:
         query["spider"] = spider
     # A comparison is answered by the index alone; `$exists` reads the documents.
-    query["at"] = {"$gt": since or EPOCH}
+    query["at"] = {"$gt": since or EPOCH} | ({} if until is None else {"$lte": until})
     return await db.visits.count_documents(query, limit=most)
 
 

@@ -146,8 +146,10 @@ async def target_numbers(db: Database, name: str, now: datetime) -> TargetNumber
     )
 
 
-async def visits_by_hour(db: Database, name: str, since: datetime) -> list[Document]:
-    """Count the visits of a site since a time.
+async def visits_by_hour(
+    db: Database, name: str, since: datetime, until: datetime | None = None
+) -> list[Document]:
+    """Count the visits of a site since a time. until: before this time only.
 
     Returns rows of `hour` (UTC), `outcome`, `is_event`, `is_request` and `n`.
     """
@@ -157,8 +159,9 @@ async def visits_by_hour(db: Database, name: str, since: datetime) -> list[Docum
         "is_event": {"$eq": ["$event", True]},
         "is_request": {"$not": [NO_REQUEST]},
     }
+    span = {"$gte": since} | ({} if until is None else {"$lt": until})
     pipeline: list[Document] = [
-        {"$match": {"spider": name, "at": {"$gte": since}}},
+        {"$match": {"spider": name, "at": span}},
         {"$group": {"_id": key, "n": {"$sum": 1}}},
     ]
     return [row["_id"] | {"n": row["n"]} async for row in await db.visits.aggregate(pipeline)]

@@ -124,7 +124,8 @@ async def _local(
     db: Database, spider: str, zone: ZoneInfo, since: datetime | None, stages: list[Document]
 ) -> list[Document]:
     """Run stages on a spider's changes, each with its `local` day and hour in a zone."""
-    query: Document = {"spider": spider, "changed": 1}
+    # Every change is an event, so that the index of events has it.
+    query: Document = {"event": True, "spider": spider, "changed": 1}
     if since is not None:
         query["at"] = {"$gte": since}
     moment: dict[str, Any] = {"date": "$at", "timezone": str(zone)}

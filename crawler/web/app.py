@@ -24,6 +24,8 @@ from starlette.types import Scope
 import crawler
 from crawler.config import Config
 from crawler.errors import StorageError
+from crawler.reports.inbox_windows import Windows
+from crawler.reports.visit_counts import VisitCounts
 from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
 from crawler.web import metrics
@@ -33,6 +35,7 @@ from crawler.web.commands import Crawls
 from crawler.web.dashboards.build import kept_current
 from crawler.web.dashboards.sources import output_folder
 from crawler.web.database import WebDatabase
+from crawler.web.duplicate_jobs import DuplicateJobs
 from crawler.web.errors import add_handlers, error_page
 from crawler.web.figures import Figures
 from crawler.web.middleware import (
@@ -116,11 +119,12 @@ def create_app(
     database_metrics = metrics.DatabaseMetrics(app.state.database)
     app.state.database_metrics, app.state.metrics = database_metrics, database_metrics.source
     app.state.dashboards = options.dashboards or output_folder(config)
-    app.state.planner = Planner(config)
+    app.state.planner, app.state.duplicate_jobs = Planner(config), DuplicateJobs(config)
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
     app.state.figures, app.state.crawls = Figures(), Crawls(options.crawl_settings)
+    app.state.inbox_windows, app.state.visit_counts = Windows(), VisitCounts()
     app.state.streams, app.state.path_templates = Streams(), {}
     app.state.navigation = [area for area in AREAS if area.title]
     push = _add_push(app, options.push) if options.push is not None else None
@@ -141,6 +145,7 @@ async def close(app: FastAPI) -> None:
     await app.state.crawls.close()
     await Subprocesses.of(app).close()
     await app.state.planner.close()
+    await app.state.duplicate_jobs.close()
     await app.state.database_metrics.close()
     await app.state.figures.close()
     await app.state.database.close()

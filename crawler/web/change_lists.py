@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from xml.etree import ElementTree
 
 from bson import ObjectId
-from fastapi import Depends, HTTPException, Query
+from fastapi import Depends, HTTPException, Query, Request
 from pydantic import AwareDatetime
 
 from crawler.reports.inbox import (
@@ -22,12 +23,13 @@ from crawler.reports.inbox import (
     read_inbox,
 )
 from crawler.reports.inbox_entries import ChangedPage
+from crawler.reports.inbox_windows import Windows
 from crawler.storage.accounts import readers
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.paging import Key
 from crawler.storage.store import Store
 from crawler.web.auth import User
-from crawler.web.dependencies import Place, cursor_of
+from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.pages import is_linked, not_found
 
 # In a cursor, for a key that is not there.
@@ -68,28 +70,47 @@ async def reader_of(store: Store, user: User, since: datetime | None) -> Reader:
     return reader if since is None else reader.begin_at(since)
 
 
-async def read_list(
-    store: Store, reader: Reader, filters: Filters, place: Place, now: datetime
-) -> tuple[InboxPage, str | None]:
-    """Return a page of the unread changes, and the cursor of the next one."""
-    until, position = _position(place, now)
-    found = await read_inbox(store.db, reader, filters, place.limit, until, position)
-    if found.next is None:
-        return found, None
-    keys = (found.next.window or NO_KEY, found.next.shown or NO_KEY)
-    return found, cursor_of((until, *keys[0], *keys[1]))
+@dataclass(frozen=True, slots=True)
+class ChangeList:
+    """The list of changes that a request asks for. windows: of the app."""
 
+    store: Store
+    filters: Filters
+    place: Place
+    now: datetime
+    windows: Windows
 
-def _position(place: Place, now: datetime) -> tuple[datetime, Position]:
-    """Return the time until which changes are listed, and where the page begins."""
-    if place.after is None:
-        return now, FIRST
-    until, *rest = place.after
-    keys = [tuple(rest[:2]), tuple(rest[2:])]
-    if not isinstance(until, datetime) or not all(map(_is_key, keys)):
-        raise HTTPException(422, "cursor: not a cursor of this list")
-    window, shown = (None if key == NO_KEY else key for key in keys)
-    return until, Position(window, shown)
+    async def read(self, reader: Reader) -> tuple[InboxPage, str | None]:
+        """Return a page of the unread changes, and the cursor of the next one."""
+        until, position = self._position()
+        found = await read_inbox(
+            self.store.db, reader, self.filters, self.place.limit, until, position, self.windows
+        )
+        if found.next is None:
+            return found, None
+        keys = (found.next.window or NO_KEY, found.next.shown or NO_KEY)
+        return found, cursor_of((found.until, *keys[0], *keys[1]))
+
+    async def pages_of(self, reader: Reader, event: ObjectId) -> list[ChangedPage]:
+        """Return all pages of an entry; raises HTTPException (404) if the list does not have it."""
+        until, position = self._position()
+        found = await pages_of_entry(
+            self.store.db, reader, self.filters, until, position, event, self.windows
+        )
+        if not found:
+            raise not_found("Unread change")
+        return found
+
+    def _position(self) -> tuple[datetime, Position]:
+        """Return the time until which changes are listed, and where the page begins."""
+        if self.place.after is None:
+            return self.now, FIRST
+        until, *rest = self.place.after
+        keys = [tuple(rest[:2]), tuple(rest[2:])]
+        if not isinstance(until, datetime) or not all(map(_is_key, keys)):
+            raise HTTPException(422, "cursor: not a cursor of this list")
+        window, shown = (None if key == NO_KEY else key for key in keys)
+        return until, Position(window, shown)
 
 
 def _is_key(key: Key) -> bool:
@@ -99,15 +120,13 @@ def _is_key(key: Key) -> bool:
     return False
 
 
-async def read_pages(
-    store: Store, reader: Reader, filters: Filters, place: Place, now: datetime, event: ObjectId
-) -> list[ChangedPage]:
-    """Return all pages of an entry; raises HTTPException (404) if the list does not have it."""
-    until, position = _position(place, now)
-    found = await pages_of_entry(store.db, reader, filters, until, position, event)
-    if not found:
-        raise not_found("Unread change")
-    return found
+def _list(
+    request: Request, store: StoreDep, now: NowDep, place: PlaceDep, filters: FiltersDep
+) -> ChangeList:
+    return ChangeList(store, filters, place, now, request.app.state.inbox_windows)
+
+
+ListDep = Annotated[ChangeList, Depends(_list)]
 
 
 def atom_feed(

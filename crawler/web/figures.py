@@ -30,8 +30,9 @@ MAX_SECONDS = 120.0
 MAX_KEYS = 2000
 # Time for computations in progress at the end of the app. Connections are opened in less.
 CLOSE_SECONDS = 0.3
-# Numbers computed at a time: requests need the server, too.
-MAX_CONCURRENT = 2
+# Numbers computed at a time, of those that are quick and those that are slow: requests need the
+# server, too.
+MAX_QUICK, MAX_SLOW = 2, 1
 Value = TypeVar("Value")
 
 
@@ -41,12 +42,14 @@ class _Entry:
 
     value:   None before the first computation has ended
     version: of the value
+    since:   time of the monotonic clock after which another version is computed
     until:   time of the monotonic clock up to which the value is used
     seconds: time that the last computation took
     """
 
     value: Any = None
     version: Hashable = None
+    since: float = 0.0
     until: float = 0.0
     seconds: float = 0.0
     task: asyncio.Task[None] | None = None
@@ -61,7 +64,8 @@ class Figures:
 
     patience_seconds: float = PATIENCE_SECONDS
     _entries: OrderedDict[Hashable, _Entry] = field(default_factory=OrderedDict)
-    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
+    _quick: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_QUICK))
+    _slow: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SLOW))
 
     async def get(
         self,
@@ -76,12 +80,14 @@ class Figures:
         immediately, because waiting would hardly help.
 
         min_seconds: age up to which the number is used in any case
-        version:     numbers of other versions are too old, for example of the time before a run
+        version:     numbers of other versions are too old, for example of the time before a run;
+                     slow ones are still used for AGE_FACTOR times the time they took
         """
         entry = self._entries.setdefault(key, _Entry())
         self._entries.move_to_end(key)
         self._forget_oldest()
-        is_old = time.monotonic() >= entry.until or entry.version != version
+        now = time.monotonic()
+        is_old = now >= entry.until or (entry.version != version and now >= entry.since)
         if entry.task is None and is_old:
             entry.task = asyncio.create_task(self._compute(entry, compute, min_seconds, version))
         if entry.task is not None and not (
@@ -95,7 +101,7 @@ class Figures:
     def drop(self, key: Hashable) -> None:
         """Compute a number again when it is next needed."""
         if (entry := self._entries.get(key)) is not None:
-            entry.until = 0.0
+            entry.since = entry.until = 0.0
 
     async def close(self) -> None:
         """Wait a moment for computations in progress, then cancel them."""
@@ -113,7 +119,7 @@ class Figures:
         version: Hashable,
     ) -> None:
         try:
-            async with self._room:
+            async with self._slow if entry.seconds > self.patience_seconds else self._quick:
                 began = time.monotonic()
                 try:
                     async with asyncio.timeout(MAX_SECONDS):
@@ -132,6 +138,9 @@ class Figures:
                 entry.seconds = ended - began
                 in_use = sum(each.seconds for each in self._entries.values() if each.until > began)
                 age = AGE_FACTOR * entry.seconds, TOTAL_AGE_FACTOR * (in_use + entry.seconds)
+                if entry.seconds > self.patience_seconds:
+                    # The service may run a site every minute.
+                    entry.since = ended + age[0]
                 entry.until = ended + max(min_seconds, *age)
         finally:
             entry.task = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,7 @@ from crawler.reports.sites import (
     SiteFilter,
     category_tree,
 )
+from crawler.reports.visit_counts import VisitCounts
 from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key
@@ -32,7 +33,8 @@ from crawler.web.commands import Crawl, Crawls
 from crawler.web.figures import Figures
 
 # Time for which numbers are shown again without computing them, so that a page is consistent.
-PATTERN_SECONDS, ESTIMATE_SECONDS = 30.0, 5.0
+# Categories and patterns change little; a run changes them before.
+PATTERN_SECONDS, ESTIMATE_SECONDS = 600.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ async def board_sites(
 ) -> list[BoardSite]:
     """Return the rows of some sites, in their order."""
     figures: Figures = app.state.figures
+    counts: VisitCounts = app.state.visit_counts
     states = await overview.states_of(store.db, list(names))
     running = await reports.running_names(store.db)
 
@@ -80,7 +83,7 @@ async def board_sites(
         # The page is loaded again at the end of a run, and shows the result.
         version, name = (state.started, state.finished), state.name
         return await figures.get(
-            ("site", name), lambda: reports.figures_of(store.db, name, now), version=version
+            ("site", name), lambda: reports.figures_of(store.db, name, now, counts), version=version
         )
 
     async def estimated() -> Any:
@@ -124,13 +127,18 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
     async def tree() -> list[CategoryNode]:
         return category_tree(await site_targets.categories_of(db, name))
 
-    (row,), kinds, categories, failures, week, freshness = await asyncio.gather(
-        board_sites(app, store, now, [name]),
+    (row,) = await board_sites(app, store, now, [name])
+    version = row["last_run"], row["last_reason"]
+
+    async def of_run(key: str, compute: Callable[[], Awaitable[Any]]) -> Any:
+        return await figures.get((key, name), compute, PATTERN_SECONDS, version)
+
+    kinds, categories, failures, week, freshness = await asyncio.gather(
         figures.get(("kinds", name), lambda: site_targets.kinds_of(db, name)),
-        figures.get(("categories", name), tree),
+        of_run("categories", tree),
         figures.get(("failures", name), lambda: reports.failures_of(db, name)),
-        figures.get(("week", name), lambda: week_pattern(db, site, now)),
-        figures.get(("freshness", name), lambda: freshness_by_day(db, site, now), PATTERN_SECONDS),
+        of_run("week", lambda: week_pattern(db, site, now)),
+        of_run("freshness", lambda: freshness_by_day(db, site, now)),
     )
     return {
         "site": row,

@@ -29,16 +29,8 @@ from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader
 from crawler.storage.accounts.schemas import MAX_MUTES, Scope
 from crawler.storage.store import Store
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
-from crawler.web.change_lists import (
-    MEDIA_TYPE,
-    FiltersDep,
-    SinceQuery,
-    atom_feed,
-    read_list,
-    read_pages,
-    reader_of,
-)
-from crawler.web.dependencies import NowDep, PlaceDep, StoreDep
+from crawler.web.change_lists import MEDIA_TYPE, ListDep, SinceQuery, atom_feed, reader_of
+from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to
 
@@ -65,17 +57,17 @@ OwnDep = Annotated[User, Depends(_own)]
 
 @router.get("", name="changes.index")
 async def index(
-    request: Request, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
-    filters: FiltersDep, marked: Annotated[int | None, Query(ge=0, le=10**9)] = None,
+    request: Request, user: UserDep, store: StoreDep, wanted: ListDep,
+    marked: Annotated[int | None, Query(ge=0, le=10**9)] = None,
 ) -> Response:  # fmt: skip
     """Show the unread changes."""
     reader = await readers.load(store.db, user.name)
-    found, after = await read_list(store, reader, filters, place, now)
+    found, after = await wanted.read(reader)
     return page(
-        request, "changes/index.html", fragment="changes", inbox=found, next=after, place=place,
-        filters=filters, reader=reader, marked=marked, kinds=KINDS,
+        request, "changes/index.html", fragment="changes", inbox=found, next=after,
+        place=wanted.place, filters=wanted.filters, reader=reader, marked=marked, kinds=KINDS,
         sites=await targets.spiders(store.db), most=MAX_COUNTED,
-        unread=await count_unread(store.db, reader, filters.site),
+        unread=await count_unread(store.db, reader, wanted.filters.site),
         here=request.url.path + _list_query(request), query=_list_query(request),
         fields=_names(found, "fields"), categories=_names(found, "categories"),
     )  # fmt: skip
@@ -103,12 +95,11 @@ class ChangePage(BaseModel):
 
 @api.get("", name="changes.api")
 async def changes(
-    user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep, filters: FiltersDep,
-    since: SinceQuery = None,
+    user: UserDep, store: StoreDep, wanted: ListDep, since: SinceQuery = None
 ) -> ChangePage:  # fmt: skip
     """Return the unread changes, or those since a time, newest first."""
     reader = await reader_of(store, user, since)
-    found, after = await read_list(store, reader, filters, place, now)
+    found, after = await wanted.read(reader)
     return ChangePage(entries=found.entries, muted=found.muted, until=found.until, next=after)
 
 
@@ -152,12 +143,11 @@ async def api_begin_at(body: UnreadSince, user: OwnDep, store: StoreDep) -> Unre
 
 @router.get("/of/{event}/pages", name="changes.pages")
 async def pages_with_edit(
-    request: Request, event: EventId, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
-    filters: FiltersDep,
+    request: Request, event: EventId, user: UserDep, store: StoreDep, wanted: ListDep
 ) -> Response:  # fmt: skip
     """Show all pages of an entry."""
     reader = await readers.load(store.db, user.name)
-    found = await read_pages(store, reader, filters, place, now, ObjectId(event))
+    found = await wanted.pages_of(reader, ObjectId(event))
     return page(
         request, "changes/pages.html", pages=found,
         here=path_to(request, "changes.index") + _list_query(request),
@@ -172,12 +162,11 @@ def _list_query(request: Request) -> str:
 
 @api.get("/{event}/pages", name="changes.api_pages")
 async def api_pages(
-    event: EventId, user: UserDep, store: StoreDep, now: NowDep, place: PlaceDep,
-    filters: FiltersDep, since: SinceQuery = None,
+    event: EventId, user: UserDep, store: StoreDep, wanted: ListDep, since: SinceQuery = None
 ) -> list[ChangedPage]:  # fmt: skip
     """Return all pages of an entry, given the parameters of the list that has it."""
     reader = await reader_of(store, user, since)
-    return await read_pages(store, reader, filters, place, now, ObjectId(event))
+    return await wanted.pages_of(reader, ObjectId(event))
 
 
 @router.get("/of/{event}", name="changes.page")

@@ -12,13 +12,14 @@ from starlette.responses import Response
 
 from crawler.errors import Busy, ConfigError
 from crawler.reports import duplicates as report
-from crawler.reports.duplicates import Comparison, compare_posts
+from crawler.reports.duplicates import Comparison
 from crawler.storage.dedup import cluster_pages, labels, queries
 from crawler.storage.dedup.labels import Label, MeasuredPrecision
 from crawler.storage.dedup.queries import Cluster, ClusterRow
 from crawler.storage.store import Store
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
+from crawler.web.duplicate_jobs import DuplicateJobs
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to, with_parameters
 
@@ -60,13 +61,11 @@ async def index(
 
 
 @router.get("/compare", name="duplicates.compare")
-async def compare(
-    request: Request, store: StoreDep, a: PostName = "", b: PostName = ""
-) -> Response:
+async def compare(request: Request, a: PostName = "", b: PostName = "") -> Response:
     """Show two posts side by side, or the form again if one of them is not found."""
     form = Form.of({"a": a, "b": b})
     try:
-        compared = await _compared(store, a.strip(), b.strip())
+        compared = await _jobs(request).compare((a.strip(), b.strip()))
     except ConfigError as error:
         form.reject("", error)
         return page(request, "duplicates/find.html", status=422, form=form)
@@ -74,16 +73,14 @@ async def compare(
 
 
 @router.post("/label", name="duplicates.label")
-async def put_label(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -> Response:
+async def put_label(request: Request, user: EditorDep, now: NowDep) -> Response:
     """Label two posts, and show them again."""
     form = await Form.read(request)
     new = form.parse(NewLabel)
     if new is None:
         return page(request, "duplicates/find.html", status=422, form=form)
     try:
-        await report.put_label(
-            store.db, store.config, (new.a, new.b), now, same=new.same, by=user.name
-        )
+        await _jobs(request).label((new.a, new.b), now, same=new.same, by=user.name)
     except (ConfigError, Busy) as error:
         form.reject("", error)
         return page(request, "duplicates/find.html", status=422, form=form)
@@ -105,7 +102,7 @@ async def show_cluster(
     compared = problem = None
     if chosen:
         try:
-            compared = await _compared(store, found["original"]["id"], chosen)
+            compared = await _jobs(request).compare((found["original"]["id"], chosen))
         except ConfigError as error:
             problem = str(error)
     return page(
@@ -122,9 +119,9 @@ async def clusters(store: StoreDep, place: PlaceDep, order: Order = "newest") ->
 
 
 @api.get("/compare", name="duplicates.api_compare")
-async def compare_api(store: StoreDep, a: PostName, b: PostName) -> Comparison:
+async def compare_api(request: Request, a: PostName, b: PostName) -> Comparison:
     """Return two posts side by side, their similarity and the verdict."""
-    return await _compared(store, a, b)
+    return await _jobs(request).compare((a, b))
 
 
 @api.get("/precision", name="duplicates.api_precision")
@@ -134,14 +131,10 @@ async def precision(store: StoreDep) -> MeasuredPrecision:
 
 
 @api.put("/labels", name="duplicates.api_label")
-async def label_api(
-    request: Request, new: NewLabel, user: EditorDep, store: StoreDep, now: NowDep
-) -> Label:
+async def label_api(request: Request, new: NewLabel, user: EditorDep, now: NowDep) -> Label:
     """Label two posts, and move one of them to another cluster if necessary."""
     request.state.audit = f"{'the same' if new.same else 'not the same'}: {new.a} and {new.b}"
-    return await report.put_label(
-        store.db, store.config, (new.a, new.b), now, same=new.same, by=user.name
-    )
+    return await _jobs(request).label((new.a, new.b), now, same=new.same, by=user.name)
 
 
 @api.get("/{cluster}", name="duplicates.api_cluster")
@@ -166,8 +159,9 @@ async def _cluster(store: Store, name: str) -> Cluster:
     return found
 
 
-async def _compared(store: Store, a: str, b: str) -> Comparison:
-    return await compare_posts(store.db, store.config, (a, b), None, by_datasketch=False)
+def _jobs(request: Request) -> DuplicateJobs:
+    jobs: DuplicateJobs = request.app.state.duplicate_jobs
+    return jobs
 
 
 def _shown(compared: Comparison) -> dict[str, Any]:

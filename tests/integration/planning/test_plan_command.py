@@ -112,7 +112,7 @@ def test_a_plan_of_a_clock_that_was_ahead_begins_later(stored: Stored, freshet: 
 def visit(url: str, at: datetime, **own: Any) -> Row:
     usual = {
         "_id": ObjectId(), "spider": "shop", "target": f"{SHOP}/{url}", "at": at,
-        "outcome": "changed", "changed": 1, "update_size": 10, "diff_size": 3,
+        "outcome": "changed", "changed": 1, "event": True, "update_size": 10, "diff_size": 3,
     }  # fmt: skip
     return usual | own
 

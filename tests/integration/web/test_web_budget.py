@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -305,11 +303,3 @@ def test_a_move_of_the_slider_is_quick_with_many_sites(stored: tuple[Db, str]) -
             assert part.status_code == 200
         assert "All smaller sites" in part.text
         assert sorted(took)[2] < 0.2
-
-
-def test_the_app_does_not_load_the_compiler() -> None:
-    code = "import sys, crawler.web.app; print('numba' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "False"

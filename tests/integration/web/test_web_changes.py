@@ -703,3 +703,32 @@ def test_differences_of_hostile_texts_are_fast_and_small() -> None:
     parts = parts_of(old, new, Matcher(50_000_000))
     assert sum(len(text) for _, text in parts) < 30_000
     assert time.monotonic() - began < 3
+
+
+@pytest.mark.mongo
+def test_pages_of_a_list_share_its_window_until_something_changes(local: Browser, log: Log) -> None:
+    for number in range(12):
+        log.visit(hours(number), f"https://a.example/{number}", item(f"page {number}"))
+
+    def compared(path: str) -> int:
+        """Return the number of searches for earlier events of pages while loading a list."""
+        log.db.command("profile", 2)
+        assert local.get(path).status_code == 200
+        log.db.command("profile", 0)
+        found = log.db.system.profile.count_documents(
+            {"command.aggregate": "visits", "command.pipeline.$lookup": {"$exists": True}}
+        )
+        log.db.system.profile.drop()
+        return int(found)
+
+    following = local.get("/api/v1/changes?limit=5").json()["next"]
+    for path in ("/api/v1/changes?limit=5", f"/changes?limit=5&cursor={following}"):
+        assert compared(path) == 0, path
+    assert compared("/changes?site=shop") > 0, "another list"
+    log.visit(hours(5), "https://a.example/late", item("stored late"))
+    assert compared("/api/v1/changes?limit=5") > 0
+    assert "https://a.example/late" in {entry["url"] for entry in entries(local)}
+    look(local, 8)
+    assert {entry["url"] for entry in entries(local)} == {
+        f"https://a.example/{number}" for number in (9, 10, 11)
+    }

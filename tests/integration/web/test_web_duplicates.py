@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -43,6 +45,24 @@ def cluster(stored: tuple[Db, str]) -> str:
     put_posts(uri, a=words, b=edited(words, 3), c=edited(words, 4, seed=2), other=text(9))
     (row,) = database.clusters.find()
     return str(row["_id"])
+
+
+# Requests paths of an app on a database, and folds two long edits, as the inbox does.
+REQUEST = """
+import sys
+from crawler.reports.differences import difference_of, similar_edits
+from crawler.web.options import WebOptions
+from tests.integration.web.browser import browsers_of
+
+uri, *paths = sys.argv[1:]
+words = [{"text": " ".join(f"word{n}" for n in range(60)) + end} for end in (" a", " b")]
+assert similar_edits([difference_of({"text": ""}, each) for each in words]) == [0, 0]
+with browsers_of(uri, WebOptions()) as make:
+    browser = make(address="127.0.0.1")
+    for path in paths:
+        assert browser.get(path).status_code == 200, path
+print([name for name in ("numba", "llvmlite", "scipy") if name in sys.modules])
+"""
 
 
 def label(browser: Browser, same: str, a: str = "s a", b: str = "s b") -> Any:
@@ -181,3 +201,27 @@ def test_the_largest_clusters_are_counted_in_an_index(stored: tuple[Db, str], cl
     found = str(asyncio.run(plan()))
     assert "IXSCAN" in found
     assert "'FETCH'" not in found, "documents are not read"
+
+
+@pytest.mark.mongo
+def test_the_app_does_not_load_the_compiler(stored: tuple[Db, str], cluster: str) -> None:
+    paths = [
+        "/", "/changes", "/duplicates", f"/duplicates/{cluster}", "/duplicates/compare?a=s+a&b=s+b",
+        "/api/v1/duplicates/compare?a=s+a&b=s+b", "/feeds", "/budget", "/targets",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", REQUEST, stored[1], *paths], capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.mongo
+def test_comparisons_go_on_after_their_process_has_ended(local: Browser, cluster: str) -> None:
+    path = "/api/v1/duplicates/compare?a=s+a&b=s+b"
+    first = local.get(path).json()
+    process = local.app.state.duplicate_jobs._process
+    process.kill()
+    assert local.request("GET", path).status_code in (200, 500)
+    assert local.get(path).json() == first
+    assert local.app.state.duplicate_jobs._process.pid != process.pid

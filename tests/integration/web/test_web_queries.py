@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from crawler.reports.reading import feeds_page
+from crawler.reports.visit_counts import HourVisits, VisitCounts
 from crawler.storage import change_events, overview
 from crawler.storage.accounts import audit
 from crawler.storage.paging import Key, Order, read_page
@@ -212,6 +213,68 @@ def test_slow_numbers_are_shown_without_waiting() -> None:
     values, waits = asyncio.run(work())
     assert values == [None, 1, 1, 2]
     assert waits == 0
+
+
+def test_slow_numbers_are_used_for_a_while_after_a_run() -> None:
+    async def work() -> list[int | None]:
+        values = iter(range(9))
+
+        async def compute() -> int:
+            await asyncio.sleep(0.02)
+            return next(values)
+
+        figures = Figures(patience_seconds=0.01)
+        found = []
+        for version in (1, 2):
+            found.append(await figures.get("key", compute, version=version))
+            await asyncio.sleep(0.1)
+            found.append(await figures.get("key", compute, version=version))
+        # 20 times the time of the computation.
+        await asyncio.sleep(0.4)
+        await figures.get("key", compute, version=2)
+        await asyncio.sleep(0.1)
+        found.append(await figures.get("key", compute, version=2))
+        await figures.close()
+        return found
+
+    assert asyncio.run(work()) == [None, 0, 0, 0, 1]
+
+
+def test_hours_that_are_over_are_counted_once(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    now = NOW + timedelta(days=9, minutes=30)
+    # Each hour has another outcome, and as many visits as its number.
+    outcomes = ("new", "changed", "gone", "error", "unchanged")
+    for number in range(9 * 24):
+        outcome = outcomes[number % len(outcomes)]
+        one = visit(number, outcome=outcome, event=outcome in outcomes[:3])
+        database.visits.insert_many([one | {"n": n} for n in range(1 + number % 4)])
+    database.visits.insert_one(visit(8 * 24 + 20, outcome="new", pushed=True))
+    counts, since = VisitCounts(), now - timedelta(days=8)
+
+    def by_hour(now: datetime) -> tuple[dict[datetime, HourVisits], int]:
+        with examined(database) as found:
+            hours = on(uri, lambda db: counts.by_hour(db, "shop", now - timedelta(days=8), now))
+        return hours, sum(each.get("docsExamined", 0) for each in found)
+
+    first, n_first = by_hour(now)
+    assert len(first) == 8 * 24
+    assert sum(each.visits for each in first.values()) == n_first
+    assert n_first == database.visits.count_documents({"at": {"$gte": since.replace(minute=0)}})
+    for name in ("new", "changed", "gone"):
+        n = sum(getattr(each, name) for each in first.values())
+        assert n == database.visits.count_documents(
+            {"at": {"$gte": since.replace(minute=0)}, "outcome": name}
+        ), name
+    assert sum(each.requests for each in first.values()) == n_first - 1
+    late = visit(9 * 24 - 1, outcome="error")
+    database.visits.insert_many([late, visit(9 * 24, outcome="new")])
+    later = now + timedelta(hours=2)
+    second, n_second = by_hour(later)
+    assert n_second <= 12, "only the last hours are counted again"
+    assert second == on(
+        uri, lambda db: VisitCounts().by_hour(db, "shop", later - timedelta(days=8), later)
+    )
 
 
 def test_numbers_of_many_keys_are_used_longer() -> None:

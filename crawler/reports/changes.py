@@ -63,29 +63,29 @@ async def newest_changes(
 ) -> ChangeList:
     """Return the newest changes of some spiders; see `visits.latest` for the parameters."""
     rows, total, is_cut = await visits.latest(db, spiders, times, match, limit)
-    return ChangeList([await _change_of(db, row) for row in rows], total, is_cut)
-
-
-async def _change_of(db: Database, row: Document) -> Change:
-    """Return the change that a visit found. row: its row of `visits`."""
-    outcome = row["outcome"]
-    if outcome == Outcome.GONE:
-        summary = row.get("reason") or f"status {row['status']}"
-    elif outcome not in (Outcome.NEW, Outcome.CHANGED):
-        outcome, summary = "back", "the page was gone before this visit"
-    elif "posts_new" in row:
-        titles = await visits.titles(db, row)
-        summary = posts_summary(row["posts_new"], row.get("posts_edited") or 0, titles)
-    else:
-        summary = summary_of(*await visits.contents(db, row), row["diff_size"])
-    return {
-        "at": row["at"],
-        "outcome": outcome,
-        "spider": row["spider"],
-        "url": row["target"],
-        "summary": summary,
-        "diff_size": row["diff_size"],
-    }
+    changes: list[Change] = []
+    for row in rows:
+        outcome = row["outcome"]
+        if outcome == Outcome.GONE:
+            summary = row.get("reason") or f"status {row['status']}"
+        elif outcome not in (Outcome.NEW, Outcome.CHANGED):
+            outcome, summary = "back", "the page was gone before this visit"
+        elif "posts_new" in row:
+            titles = await visits.titles(db, row)
+            summary = posts_summary(row["posts_new"], row.get("posts_edited") or 0, titles)
+        else:
+            summary = summary_of(*await visits.contents(db, row), row["diff_size"])
+        changes.append(
+            {
+                "at": row["at"],
+                "outcome": outcome,
+                "spider": row["spider"],
+                "url": row["target"],
+                "summary": summary,
+                "diff_size": row["diff_size"],
+            }
+        )
+    return ChangeList(changes, total, is_cut)
 
 
 def posts_summary(new: int, edited: int, titles: Sequence[str]) -> str:

@@ -172,7 +172,12 @@ class DefinitionEdit(BaseModel):
             for field in self.fields
         }
         kept = {key: value for key, value in (base or {}).items() if key not in edited}
-        values = {key: value for key, value in edited.items() if not _is_unset(value)} | kept
+        # Keys without a value are left out; 0 and false are values.
+        values = {
+            key: value
+            for key, value in edited.items()
+            if value is not None and value not in ("", [], {})
+        } | kept
         is_same = base is not None and DefinitionEdit.of(values) == DefinitionEdit.of(base)
         return dict(base) if base is not None and is_same else values
 
@@ -212,8 +217,3 @@ def as_list(value: Any) -> list[str]:
 def _user_agent_key(headers: Mapping[str, Any]) -> str:
     """Return the name of the header as written; names of headers are case-insensitive."""
     return next((name for name in headers if name.lower() == USER_AGENT.lower()), USER_AGENT)
-
-
-def _is_unset(value: Any) -> bool:
-    """Return whether a key has no value; 0 and false are values."""
-    return value is None or value in ("", [], {})

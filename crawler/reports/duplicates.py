@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import TypedDict
@@ -198,18 +198,15 @@ def sentences(text: str) -> list[str]:
 def _differing_words(left: str, right: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """Return the positions of the words that only one of two sentences has, for each of them."""
     first, second = _WORDS.findall(left), _WORDS.findall(right)
+    # Position of each word, and of the end.
+    starts = [[*accumulate(map(len, words), initial=0)] for words in (first, second)]
     spans: tuple[list[Span], list[Span]] = [], []
     for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         if tag != "equal":
-            spans[0].append(_span(first, a, b))
-            spans[1].append(_span(second, c, d))
+            spans[0].append((starts[0][a], starts[0][b]))
+            spans[1].append((starts[1][c], starts[1][d]))
     in_left, in_right = (tuple(span for span in side if span[0] < span[1]) for side in spans)
     return in_left, in_right
-
-
-def _span(words: Sequence[str], start: int, stop: int) -> Span:
-    before = sum(map(len, words[:start]))
-    return before, before + sum(map(len, words[start:stop]))
 
 
 def _pair_sentences(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str | None]]:
@@ -220,7 +217,17 @@ def _pair_sentences(left: list[str], right: list[str]) -> Iterator[tuple[str | N
     if len(left) * len(right) > MAX_PAIRS:
         yield from zip_longest(left, right)
         return
-    best = _best_agreement(left, right)
+    words = [
+        [set(_WORDS.findall(normal_text(text))) - {" "} for text in side] for side in (left, right)
+    ]
+    # [i][j] is the best sum for pairing left[i:] with right[j:].
+    best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for i in reversed(range(len(left))):
+        for j in reversed(range(len(right))):
+            shared = len(words[0][i] & words[1][j])
+            common = shared / max(1, len(words[0][i] | words[1][j]))
+            paired = common + best[i + 1][j + 1] if common > MIN_COMMON_WORDS else 0.0
+            best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
     i = j = 0
     while i < len(left) or j < len(right):
         if j == len(right) or (i < len(left) and best[i][j] == best[i + 1][j]):
@@ -232,21 +239,6 @@ def _pair_sentences(left: list[str], right: list[str]) -> Iterator[tuple[str | N
         else:
             yield left[i], right[j]
             i, j = i + 1, j + 1
-
-
-def _best_agreement(left: list[str], right: list[str]) -> list[list[float]]:
-    """Return a table: [i][j] is the best sum for pairing left[i:] with right[j:]."""
-    words = [
-        [set(_WORDS.findall(normal_text(text))) - {" "} for text in side] for side in (left, right)
-    ]
-    best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
-    for i in reversed(range(len(left))):
-        for j in reversed(range(len(right))):
-            shared = len(words[0][i] & words[1][j])
-            common = shared / max(1, len(words[0][i] | words[1][j]))
-            paired = common + best[i + 1][j + 1] if common > MIN_COMMON_WORDS else 0.0
-            best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
-    return best
 
 
 async def compare_posts(
@@ -359,18 +351,17 @@ async def _compared_posts(
 
 def diff_rows(left: str, right: str) -> list[DiffRow]:
     """Compare two texts sentence by sentence, as `rows` does."""
-    return [_diff_row(row) for row in rows(left, right)]
-
-
-def _diff_row(row: Row) -> DiffRow:
-    return {
-        "mark": row.mark,
-        "left": row.left,
-        "right": row.right,
-        "left_spans": list(row.left_spans),
-        "right_spans": list(row.right_spans),
-        "left_out": row.left_out,
-    }
+    return [
+        {
+            "mark": row.mark,
+            "left": row.left,
+            "right": row.right,
+            "left_spans": list(row.left_spans),
+            "right_spans": list(row.right_spans),
+            "left_out": row.left_out,
+        }
+        for row in rows(left, right)
+    ]
 
 
 def _post_report(post: Document, side: ComparedPost) -> PostReport:

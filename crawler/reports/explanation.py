@@ -40,15 +40,14 @@ async def explained(config: Config, key: str, sandbox: Sandbox) -> Explanation:
 
 
 def _explain(config: Config, key: str) -> Explanation:
-    return asyncio.run(_explained(config, key))
-
-
-async def _explained(config: Config, key: str) -> Explanation:
     from crawler.planning.explain import explain_target
     from crawler.storage.target_settings import find
 
-    async with opened(config) as db:
-        if (target := await find(db, key)) is None:
-            raise ConfigError("target not found. It was deleted meanwhile")
-        now = Clock(config.clock_offset_hours).now()
-        return await explain_target(db, config, target, now, lambda _: None)
+    async def explain() -> Explanation:
+        async with opened(config) as db:
+            if (target := await find(db, key)) is None:
+                raise ConfigError("target not found. It was deleted meanwhile")
+            now = Clock(config.clock_offset_hours).now()
+            return await explain_target(db, config, target, now, lambda _: None)
+
+    return asyncio.run(explain())

@@ -105,6 +105,7 @@ async def feed_states(db: Database, query: Document) -> AsyncIterator[FeedState]
 def state_of(target: Document, monitor: Document) -> FeedState:
     """Return the state of a feed. target, monitor: its documents in `targets` and `feeds`."""
     state, needs_attention = _state(target, monitor)
+    push = monitor.get("push")
     return {
         "spider": target["_id"].partition(" ")[0],
         "url": target["url"],
@@ -124,7 +125,17 @@ def state_of(target: Document, monitor: Document) -> FeedState:
         "error": _error(target, monitor),
         "problems": monitor.get("problems", []),
         "consecutive_errors": target.get("consecutive_errors", 0),
-        "push": _push_of(monitor),
+        "push": {
+            "hub": push.get("hub"),
+            "topic": push.get("topic"),
+            "state": push.get("state"),
+            "lease_until": push.get("lease_until"),
+            "asked_at": push.get("asked_at"),
+            "delivered_at": push.get("delivered_at"),
+            "deliveries": push.get("deliveries", 0),
+        }
+        if push
+        else None,
         "plan": plan_of(target),
         "gone": bool(target.get("gone")),
         "alias_of": target.get("alias_of"),
@@ -141,20 +152,6 @@ def _rate_per_week(target: Document) -> float | None:
         return None
     weeks = max(history["until"] - history["since"], WEEK) / WEEK
     return round(float(target["changes"] / weeks), 3)
-
-
-def _push_of(monitor: Document) -> PushState | None:
-    if not (push := monitor.get("push")):
-        return None
-    return {
-        "hub": push.get("hub"),
-        "topic": push.get("topic"),
-        "state": push.get("state"),
-        "lease_until": push.get("lease_until"),
-        "asked_at": push.get("asked_at"),
-        "delivered_at": push.get("delivered_at"),
-        "deliveries": push.get("deliveries", 0),
-    }
 
 
 def _state(target: Document, monitor: Document) -> tuple[str, bool]:

@@ -163,7 +163,16 @@ async def history_of(
             "url": post["url"],
             "spider": owner,
             "target": None,
-            "post": _feed_post(post),
+            "post": {
+                "id": key,
+                "feed": post["feed"],
+                "guid": post.get("guid"),
+                "title": post.get("title"),
+                "categories": post.get("categories", []),
+                "published": post.get("published"),
+                "first_seen": post["first_seen"],
+                "changed_at": post.get("changed_at"),
+            },
             "visits": [],
             "versions": await _versions(db, owner, key.removeprefix(f"{owner} ")),
             "sources": _sources(other for other in feed_posts if other["_id"] != key),
@@ -218,19 +227,6 @@ def _post_of_source(feed_posts: Sequence[Document], url: str, source: str | None
             f"--source {source}: this feed has no post with the URL {url}. Available: {feeds}"
         )
     return post
-
-
-def _feed_post(post: Document) -> FeedPost:
-    return {
-        "id": post["_id"],
-        "feed": post["feed"],
-        "guid": post.get("guid"),
-        "title": post.get("title"),
-        "categories": post.get("categories", []),
-        "published": post.get("published"),
-        "first_seen": post["first_seen"],
-        "changed_at": post.get("changed_at"),
-    }
 
 
 def _sources(feed_posts: Iterable[Document]) -> list[Source]:

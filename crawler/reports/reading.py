@@ -233,6 +233,18 @@ async def full_post(db: Database, reading: Reading, key: str) -> FullPost | None
     names = await storage.titles(db, keys)
     versions = await storage.versions_of(db, post, MAX_VERSIONS)
     own = _copy(post, names)
+
+    def compared() -> list[PostVersion]:
+        """Compare each version with the one before it, which follows it in the list."""
+        texts = ["\n".join(as_lines(row["content"]))[:MAX_TEXT] for row in versions]
+        return [
+            {
+                "at": row["at"],
+                "diff": diff_rows(texts[at + 1], texts[at]) if at + 1 < len(texts) else [],
+            }
+            for at, row in enumerate(versions)
+        ]
+
     return {
         "id": key,
         "spider": post["spider"],
@@ -248,18 +260,8 @@ async def full_post(db: Database, reading: Reading, key: str) -> FullPost | None
         "cluster": str(post["cluster"]) if "cluster" in post else None,
         "duplicate_of": post.get("duplicate_of"),
         "copies": [_copy(row, names) for row in copies],
-        "versions": await asyncio.to_thread(_versions, versions),
+        "versions": await asyncio.to_thread(compared),
     }
-
-
-def _versions(rows: list[Document]) -> list[PostVersion]:
-    """Compare each version with the one before it. rows: newest first."""
-    texts = ["\n".join(as_lines(row["content"]))[:MAX_TEXT] for row in rows]
-    found: list[PostVersion] = []
-    for at, row in enumerate(rows):
-        diff = diff_rows(texts[at + 1], texts[at]) if at + 1 < len(rows) else []
-        found.append({"at": row["at"], "diff": diff})
-    return found
 
 
 async def feeds_page(

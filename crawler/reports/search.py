@@ -161,17 +161,16 @@ def _found_post(item: Document, query: Query, columns: int) -> FoundPost:
         "item": item.get("item"),
         "snippet": hit.text,
         "marks": [(start, stop) for start, stop in hit.marks],
-        "sources": [_source(source) for source in item["sources"]],
+        "sources": [
+            {
+                "id": source["_id"],
+                "spider": source["spider"],
+                "url": source.get("url"),
+                "feed": source.get("feed"),
+            }
+            for source in item["sources"]
+        ],
         "copies": 0,
-    }
-
-
-def _source(post: Document) -> FoundSource:
-    return {
-        "id": post["_id"],
-        "spider": post["spider"],
-        "url": post.get("url"),
-        "feed": post.get("feed"),
     }
 
 

@@ -282,7 +282,10 @@ def values_of(
                 raise ValueError("JMESPath is for JSON and has no values on HTML pages")
             values = [_shown(field.read(response, zone)) for response in responses]
         except ValueError as error:
-            found.append({"name": edit.name, "values": [], "problem": _first_line(error)})
+            errors = getattr(error, "errors", None)
+            text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
+            problem = text.splitlines()[0][:300] if text else "not valid"
+            found.append({"name": edit.name, "values": [], "problem": problem})
             continue
         found.append({"name": edit.name, "values": values, "problem": None})
     return found
@@ -372,9 +375,3 @@ def _shown(value: Any) -> str | None:
     else:
         text = str(value)
     return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}…"
-
-
-def _first_line(error: ValueError) -> str:
-    errors = getattr(error, "errors", None)
-    text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
-    return text.splitlines()[0][:300] if text else "not valid"

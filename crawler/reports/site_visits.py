@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from crawler.reports.site_history import CHANGES_WEEKS
 from crawler.storage import overview
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database
 from crawler.storage.sites import Site
 
 DAY_HOURS = 24
@@ -79,17 +79,17 @@ async def site_visits(
     found = await overview.page_of_visits(
         db, site.name, times, place, limit, only_events=wanted.only_events
     )
-    return SiteVisits([_visit(row) for row in found.rows], found.before)
-
-
-def _visit(row: Document) -> SiteVisit:
-    return {
-        "at": row["at"],
-        "url": row["target"],
-        "outcome": row["outcome"],
-        "reason": row.get("reason"),
-        "status": row.get("status"),
-        "elapsed_ms": row.get("elapsed_ms"),
-        "event": bool(row.get("event")),
-        "diff_size": row.get("diff_size", 0),
-    }
+    visits: list[SiteVisit] = [
+        {
+            "at": row["at"],
+            "url": row["target"],
+            "outcome": row["outcome"],
+            "reason": row.get("reason"),
+            "status": row.get("status"),
+            "elapsed_ms": row.get("elapsed_ms"),
+            "event": bool(row.get("event")),
+            "diff_size": row.get("diff_size", 0),
+        }
+        for row in found.rows
+    ]
+    return SiteVisits(visits, found.before)

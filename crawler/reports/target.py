@@ -267,7 +267,14 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
     Uses the newest MAX_POINTS versions, and as many visits that found another version.
     """
     rows = await versions.short_values(db, spider, url)
-    numbers = {row["content_hash"]: _numbers(row["values"]) for row in rows}
+    numbers = {
+        row["content_hash"]: {
+            pair["k"]: number
+            for pair in row["values"]
+            if (number := _number(pair["v"])) is not None
+        }
+        for row in rows
+    }
     times = {(row["at"], row["content_hash"]) for row in rows}
     # A page may return to an earlier content, of which there is one version only.
     changes = await versions.content_changes(db, spider, url)
@@ -283,13 +290,8 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
     return changed[:MAX_SERIES]
 
 
-def _numbers(pairs: list[dict[str, Any]]) -> dict[str, tuple[float, str | None]]:
-    """Return the numbers among some fields, each with its currency if it is a price."""
-    values = ((pair["k"], _number(pair["v"])) for pair in pairs)
-    return {name: value for name, value in values if value is not None}
-
-
 def _number(value: Any) -> tuple[float, str | None] | None:
+    """Return the number that a field has, with the currency of a price; None without one."""
     if isinstance(value, str):
         if ONE_NUMBER.fullmatch(value.strip()) is None:
             return None

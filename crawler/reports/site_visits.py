@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from crawler.reports.site_history import CHANGES_WEEKS
 from crawler.storage import overview
 from crawler.storage.client import Database
+from crawler.storage.paging import Key
 from crawler.storage.sites import Site
 
 DAY_HOURS = 24
@@ -58,10 +59,10 @@ class VisitFilter:
 
 @dataclass(frozen=True, slots=True)
 class SiteVisits:
-    """A page of visits. before: time before which the next page begins; None: no more visits."""
+    """A page of visits. last: key after which the next page begins; None: no more visits."""
 
     visits: list[SiteVisit]
-    before: datetime | None
+    last: Key | None
 
 
 async def site_visits(
@@ -92,4 +93,4 @@ async def site_visits(
         }
         for row in found.rows
     ]
-    return SiteVisits(visits, found.before)
+    return SiteVisits(visits, None if found.before is None else (found.before,))

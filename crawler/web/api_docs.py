@@ -50,7 +50,15 @@ def _operation(
     method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]
 ) -> Operation:
     parameters = [
-        (each["name"], each["in"], _type(each["schema"]), each.get("description", ""))
+        (
+            each["name"],
+            each["in"],
+            " or ".join(
+                str(kind.get("type", "any"))
+                for kind in each["schema"].get("anyOf", [each["schema"]])
+            ),
+            each.get("description", ""),
+        )
         for each in operation.get("parameters", ())
     ]
     responses = [
@@ -61,11 +69,6 @@ def _operation(
     text = operation.get("description") or operation.get("summary", "")
     body = _schema(operation.get("requestBody", {}).get("content", {}), schemas)
     return Operation(method, path, text, parameters, body, responses)
-
-
-def _type(schema: dict[str, Any]) -> str:
-    kinds = schema.get("anyOf", [schema])
-    return " or ".join(str(kind.get("type", "any")) for kind in kinds)
 
 
 def _schema(content: dict[str, Any], schemas: dict[str, Any]) -> str:

@@ -132,7 +132,10 @@ def atom_feed(
     for entry_id, each in entries:
         item = ElementTree.SubElement(feed, "entry")
         _add(item, "id", f"{feed_id}:{entry_id}")
-        _add(item, "title", _title(each["title"] or each["url"], each["kind"], each["page_count"]))
+        pages = each["page_count"]
+        name = " ".join((each["title"] or each["url"])[:MAX_TITLE].split())
+        more = f" and {pages - 1:,} more" if pages > 1 else ""
+        _add(item, "title", f"{WORDS[each['kind']]}: {name}{more}")
         _add(item, "updated", _time(each["at"]))
         url = each["url"]
         href = url if is_linked(url) and len(url) <= MAX_URL else site
@@ -141,16 +144,11 @@ def atom_feed(
         ElementTree.SubElement(item, "category", {"term": each["kind"]})
         lines = [each["summary"], f"Removed: {each['removed']}" if each["removed"] else ""]
         lines += [f"Added: {each['added']}" if each["added"] else ""]
-        lines += [page["url"][:MAX_URL] for page in each["pages"]] if each["page_count"] > 1 else []
+        lines += [page["url"][:MAX_URL] for page in each["pages"]] if pages > 1 else []
         text = "\n".join(filter(None, lines)) or WORDS[each["kind"]]
         ElementTree.SubElement(item, "content", {"type": "text"}).text = _clean(text[:MAX_TEXT])
     document: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
     return document
-
-
-def _title(name: str, kind: str, pages: int) -> str:
-    more = f" and {pages - 1:,} more" if pages > 1 else ""
-    return f"{WORDS[kind]}: {' '.join(name[:MAX_TITLE].split())}{more}"
 
 
 def _add(parent: ElementTree.Element, name: str, text: str) -> None:

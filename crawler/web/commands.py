@@ -117,14 +117,11 @@ class Crawls:
             crawl.code = process.returncode
             del self._processes[crawl.site]
             if crawl.code:
-                crawl.message = _last_line(log) or f"exit code {crawl.code}"
-
-
-def _last_line(log: IO[bytes]) -> str:
-    size = log.seek(0, 2)
-    log.seek(max(0, size - MAX_LOG_BYTES))
-    lines = log.read(MAX_LOG_BYTES).decode(errors="replace").strip().splitlines()
-    return printable(lines[-1])[:MAX_MESSAGE_CHARACTERS] if lines else ""
+                size = log.seek(0, 2)
+                log.seek(max(0, size - MAX_LOG_BYTES))
+                lines = log.read(MAX_LOG_BYTES).decode(errors="replace").strip().splitlines()
+                last = printable(lines[-1])[:MAX_MESSAGE_CHARACTERS] if lines else ""
+                crawl.message = last or f"exit code {crawl.code}"
 
 
 async def add_feeds(

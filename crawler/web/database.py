@@ -62,7 +62,8 @@ class WebDatabase:
         if self._problem is not None and (
             self._opening.locked() or time.monotonic() < self._retry_at
         ):
-            raise _again(self._problem)
+            # A copy: raising the same error again would extend its traceback.
+            raise type(self._problem)(*self._problem.args)
         async with self._opening:
             if self._store is not None and self._problem is None:
                 return self._store
@@ -82,8 +83,3 @@ class WebDatabase:
     def _failed(self, error: StorageError) -> None:
         self._problem = error
         self._retry_at = time.monotonic() + PAUSE_SECONDS
-
-
-def _again(error: StorageError) -> StorageError:
-    """Return a copy of an error, because raising the same one again would extend its traceback."""
-    return type(error)(*error.args)

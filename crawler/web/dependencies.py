@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from bson import ObjectId
 from bson.errors import InvalidId
@@ -28,6 +28,7 @@ MAX_CURSOR_CHARACTERS = 4000
 MAX_INTEGER = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIME, ID = "t", "o"
+Value = TypeVar("Value")
 
 
 async def _store(request: Request) -> AsyncIterator[Store]:
@@ -52,6 +53,16 @@ class Place:
 
     limit: int
     after: Key | None
+
+    def value(self, kind: type[Value]) -> Value | None:
+        """Return the key of a list that is ordered by one value; None: from the first row.
+
+        Raises HTTPException (422) for the cursor of another list.
+        """
+        value = self.after[0] if self.after else None
+        if value is not None and not isinstance(value, kind):
+            raise HTTPException(422, "cursor: not valid. Begin with the first page")
+        return value
 
 
 def cursor_of(key: Key | None) -> str | None:

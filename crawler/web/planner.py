@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 
 import crawler
 from crawler.config import Config
-from crawler.errors import Busy
+from crawler.errors import Busy, ConfigError
 from crawler.planning.budget_curve import BudgetCurve
 from crawler.planning.feed_curve import FeedBudgetCurve, FeedBudgetPreview
 from crawler.planning.jobs import (
@@ -176,6 +176,16 @@ class Planner:
         self.job = job = Job(secrets.token_hex(8), kind, by, now, order)
         self._task = asyncio.create_task(self._run(job))
         return job
+
+    def apply(self, kind: Kind, preview_id: str, by: str, now: datetime) -> Job:
+        """Start applying a dry run; raises Busy, and ConfigError if it is not the last one."""
+        last = self.last(APPLIES[kind])
+        if last is None or last.id != preview_id or last.result is None:
+            raise ConfigError("This is not the last dry run. Make the dry run again.")
+        order, plans = last.order, last.result["plans"]
+        return self.start(
+            kind, by, now, budget=order.budget, objective=order.objective, plans=plans
+        )
 
     async def cancel(self, job_id: str) -> None:
         """Cancel the job with this id, if it is still running and may be cancelled."""

@@ -24,6 +24,7 @@ from crawler.reports.sites import (
 )
 from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.overview import SiteState
+from crawler.storage.paging import Key
 from crawler.storage.sites import Site
 from crawler.storage.store import Store
 from crawler.utils.time import Clock
@@ -39,13 +40,13 @@ class Board:
     """A part of the sites.
 
     tags:   of all sites
-    last:   name after which the next part begins; None: no more sites
+    last:   key after which the next part begins; None: no more sites
     number: of all sites, whether they fulfill the conditions or not
     """
 
     sites: list[BoardSite]
     tags: list[str]
-    last: str | None
+    last: Key | None
     number: int
 
 
@@ -63,7 +64,7 @@ async def board(
     ]
     rows = await board_sites(app, store, now, chosen[:limit])
     tags = {tag for each in marks.values() for tag in each.tags}
-    last = chosen[limit - 1] if len(chosen) > limit else None
+    last = (chosen[limit - 1],) if len(chosen) > limit else None
     return Board(rows, sorted(tags, key=str.casefold), last, len(names))
 
 

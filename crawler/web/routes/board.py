@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
 from crawler.reports.sites import BoardSite, RunningSite, SiteFilter
 from crawler.web import charts
-from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
+from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
 from crawler.web.pages import page
-from crawler.web.site_views import Board, board, runs_in_progress
+from crawler.web.site_views import board, runs_in_progress
 
 router = APIRouter()
 api = APIRouter(tags=["sites"])
@@ -42,11 +42,12 @@ async def index(
     text: TextQuery = "", tag: TagQuery = "",
 ) -> Response:  # fmt: skip
     """Show all sites."""
-    found = await board(request.app, store, now, *_asked(place, text, tag))
+    wanted = SiteFilter(text or None, tag or None)
+    found = await board(request.app, store, now, wanted, place.limit, place.value(str))
     crawls = {site["name"]: request.app.state.crawls.of(site["name"]) for site in found.sites}
     return page(
         request, "board/index.html", fragment="sites",
-        board=found, crawls=crawls, next=_cursor(found), place=place, text=text, tag=tag,
+        board=found, crawls=crawls, next=cursor_of(found.last), place=place, text=text, tag=tag,
         charts=charts,
     )  # fmt: skip
 
@@ -57,8 +58,9 @@ async def sites(
     text: TextQuery = "", tag: TagQuery = "",
 ) -> Sites:  # fmt: skip
     """Return sites with their state, by name."""
-    found = await board(request.app, store, now, *_asked(place, text, tag))
-    return Sites(sites=found.sites, tags=found.tags, next=_cursor(found))
+    wanted = SiteFilter(text or None, tag or None)
+    found = await board(request.app, store, now, wanted, place.limit, place.value(str))
+    return Sites(sites=found.sites, tags=found.tags, next=cursor_of(found.last))
 
 
 @api.get("/runs", name="board.runs")
@@ -78,14 +80,3 @@ async def events(request: Request) -> Response:
 
     response: Response = app.state.streams.response("runs", read)
     return response
-
-
-def _asked(place: Place, text: str, tag: str) -> tuple[SiteFilter, int, str | None]:
-    after = place.after[0] if place.after else None
-    if after is not None and not isinstance(after, str):
-        raise HTTPException(422, "cursor: not valid. Begin with the first page")
-    return SiteFilter(text or None, tag or None), place.limit, after
-
-
-def _cursor(found: Board) -> str | None:
-    return cursor_of(None if found.last is None else (found.last,))

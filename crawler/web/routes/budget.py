@@ -175,7 +175,7 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
     form = await Form.read(request)
     application = form.parse(Application)
     try:
-        job = _apply(planner, application.preview if application else "", user.name, now)
+        job = planner.apply(APPLY, application.preview if application else "", user.name, now)
     except (Busy, ConfigError) as error:
         form.reject("", error)
         return _page(request, planner, user.name, now, form, 409)
@@ -209,17 +209,6 @@ async def cancel(request: Request, _: EditorDep, planner: PlannerDep) -> Respons
     if form["area"] == "feeds":
         return redirect(request, "feed_budget.index")
     return _back(request, form)
-
-
-def _apply(planner: Planner, preview_id: str, by: str, now: datetime) -> Job:
-    """Start applying a dry run; raises Busy, and ConfigError if it is not the last one."""
-    last = planner.last(PREVIEW)
-    if last is None or last.id != preview_id or last.result is None:
-        raise ConfigError("This is not the last dry run. Make the dry run again.")
-    order, result = last.order, last.result
-    return planner.start(
-        APPLY, by, now, budget=order.budget, objective=order.objective, plans=result["plans"]
-    )
 
 
 def _back(request: Request, form: Form) -> Response:
@@ -280,7 +269,11 @@ async def curve(
 
     While the curve is computed, the status is 503. Ask again after the time in Retry-After.
     """
-    return _curve_or_later(planner, objective, user.name, now)
+    found = planner.curve(objective)
+    if found is None:
+        planner.want_curve(objective, user.name, now)
+        raise not_ready(planner)
+    return found
 
 
 @api.get("/forecast", name="budget.api_forecast")
@@ -295,16 +288,8 @@ async def forecast_of(
         raise HTTPException(
             422, f"budget: invalid request rate: {budget!r}. Example: 265"
         ) from None
-    found = _curve_or_later(planner, objective, user.name, now)
+    found = await curve(user, now, planner, objective)
     return forecast(found, choice.budget or usual_budget(found))
-
-
-def _curve_or_later(planner: Planner, objective: str, by: str, now: datetime) -> BudgetCurve:
-    found = planner.curve(objective)
-    if found is None:
-        planner.want_curve(objective, by, now)
-        raise not_ready(planner)
-    return found
 
 
 def not_ready(planner: Planner) -> HTTPException:
@@ -342,7 +327,7 @@ async def start_apply(
     application: Application, user: EditorDep, now: NowDep, planner: PlannerDep
 ) -> JobState:
     """Start the replan of the last dry run, as `scrapy replan` does."""
-    return started(_apply(planner, application.preview, user.name, now))
+    return started(planner.apply(APPLY, application.preview, user.name, now))
 
 
 @api.post("/simulate", name="budget.api_simulate", status_code=202)

@@ -76,19 +76,14 @@ async def index(
         filters=filters, reader=reader, marked=marked, kinds=KINDS,
         sites=await targets.spiders(store.db), most=MAX_COUNTED,
         unread=await count_unread(store.db, reader, filters.site),
-        here=_query(request), query=_list_query(request), fields=_names(found, "fields"),
-        categories=_names(found, "categories"),
+        here=request.url.path + _list_query(request), query=_list_query(request),
+        fields=_names(found, "fields"), categories=_names(found, "categories"),
     )  # fmt: skip
 
 
 def _names(found: InboxPage, key: Literal["fields", "categories"]) -> list[str]:
     """Return the fields or categories of the shown entries, as suggestions for filters."""
     return sorted({name for entry in found.entries for name in entry[key]})
-
-
-def _query(request: Request) -> str:
-    """Return the path of this list, to come back to it after a mark."""
-    return request.url.path + _list_query(request)
 
 
 class ChangePage(BaseModel):
@@ -129,17 +124,14 @@ class Unread(BaseModel):
     )
 
 
-async def _unread(store: Store, reader: Reader, site: str = "") -> Unread:
-    return Unread(since=reader.read_until, changes=await count_unread(store.db, reader, site))
-
-
 @api.get("/unread", name="changes.api_unread")
 async def api_unread(
     user: UserDep, store: StoreDep,
     site: Annotated[str, Query(max_length=200, description="name of the site")] = "",
 ) -> Unread:  # fmt: skip
     """Return since when changes are unread, and their number."""
-    return await _unread(store, await readers.load(store.db, user.name), site)
+    reader = await readers.load(store.db, user.name)
+    return Unread(since=reader.read_until, changes=await count_unread(store.db, reader, site))
 
 
 class UnreadSince(BaseModel):
@@ -155,7 +147,7 @@ class UnreadSince(BaseModel):
 async def api_begin_at(body: UnreadSince, user: OwnDep, store: StoreDep) -> Unread:
     """Mark all changes since a time as unread, and all others as read."""
     await inbox_marks.begin_at(store.db, user.name, body.since)
-    return await _unread(store, await readers.load(store.db, user.name))
+    return await api_unread(user, store)
 
 
 @router.get("/of/{event}/pages", name="changes.pages")
@@ -191,10 +183,7 @@ async def api_pages(
 @router.get("/of/{event}", name="changes.page")
 async def detail(request: Request, event: EventId, user: UserDep, store: StoreDep) -> Response:
     """Show the net change of a page, word by word."""
-    reader = await readers.load(store.db, user.name)
-    change = await page_change(store.db, reader, ObjectId(event))
-    if change is None:
-        raise not_found("Change")
+    change = await api_detail(event, user, store)
     return page(request, "changes/detail.html", change=change, entry=change["entry"])
 
 
@@ -387,13 +376,8 @@ async def begin_at(request: Request, user: OwnDep, store: StoreDep) -> Response:
 async def make_feed(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
     """Make the secret address of the feed; an older address ends."""
     await Form.read(request)
-    address = await _new_address(request, user, store, now)
-    return await _settings_page(request, user, store, Form(), address=address)
-
-
-async def _new_address(request: Request, user: User, store: Store, now: datetime) -> str:
-    secret = await readers.make_feed(store.db, user.name, now)
-    return f"{own_origin(request)}{path_to(request, 'changes.feed')}?token={secret}"
+    made = await api_make_feed(request, user, store, now)
+    return await _settings_page(request, user, store, Form(), address=made.url)
 
 
 @router.post("/feed/end", name="changes.end_feed")
@@ -488,7 +472,9 @@ async def api_make_feed(
     request: Request, user: OwnDep, store: StoreDep, now: NowDep
 ) -> FeedAddress:
     """Make the secret address of the feed; an older address ends."""
-    return FeedAddress(url=await _new_address(request, user, store, now))
+    secret = await readers.make_feed(store.db, user.name, now)
+    path = path_to(request, "changes.feed")
+    return FeedAddress(url=f"{own_origin(request)}{path}?token={secret}")
 
 
 @api.delete("/feed", name="changes.api_end_feed", status_code=204)

@@ -70,20 +70,15 @@ async def dashboards(request: Request) -> Dashboards:
 async def file(request: Request, path: str) -> Response:
     """Return a file of the built dashboards."""
     etag = request.headers.get("if-none-match", "")
-    response = await asyncio.to_thread(file_response, _folder(request), path, etag)
+    response = await asyncio.to_thread(file_response, request.app.state.dashboards, path, etag)
     if response.status_code == 404 and not path:
         # Templates without an index.html: the list of pages leads on.
         return Response(status_code=303, headers={"Location": path_to(request, "dashboards.index")})
     return response
 
 
-def _folder(request: Request) -> Path:
-    folder: Path = request.app.state.dashboards
-    return folder
-
-
 async def _built(request: Request) -> list[Dashboard]:
-    record = await asyncio.to_thread(Record.read, _folder(request))
+    record = await asyncio.to_thread(Record.read, request.app.state.dashboards)
     return [
         Dashboard(
             path=path,

@@ -23,7 +23,7 @@ from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.pages import page, path_to, redirect_to, with_parameters
-from crawler.web.planner import Job, Planner
+from crawler.web.planner import Planner
 from crawler.web.routes.budget import (
     Application,
     BudgetText,
@@ -91,20 +91,12 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
     form = await Form.read(request)
     application = form.parse(Application)
     try:
-        job = _apply(planner, application.preview if application else "", user.name, now)
+        job = planner.apply(FEED_APPLY, application.preview if application else "", user.name, now)
     except (Busy, ConfigError) as error:
         form.reject("", error)
         return _page(request, planner, user.name, now, form, 409)
     request.state.audit = f"replan of feeds: {job.order.budget:g} fetches a day"
     return _back(request, form)
-
-
-def _apply(planner: Planner, preview_id: str, by: str, now: datetime) -> Job:
-    """Start applying a dry run; raises Busy, and ConfigError if it is not the last one."""
-    last = planner.last(FEED_PREVIEW)
-    if last is None or last.id != preview_id or last.result is None:
-        raise ConfigError("This is not the last dry run. Make the dry run again.")
-    return planner.start(FEED_APPLY, by, now, budget=last.order.budget, plans=last.result["plans"])
 
 
 def _back(request: Request, form: Form) -> Response:
@@ -151,7 +143,11 @@ async def curve(user: UserDep, now: NowDep, planner: PlannerDep) -> FeedBudgetCu
 
     While the curve is computed, the status is 503. Ask again after the time in Retry-After.
     """
-    return _curve_or_later(planner, user.name, now)
+    found = planner.feed_curve()
+    if found is None:
+        planner.want_feed_curve(user.name, now)
+        raise not_ready(planner)
+    return found
 
 
 @api.get("/forecast", name="feed_budget.api_forecast")
@@ -165,16 +161,8 @@ async def forecast_of(
         raise HTTPException(
             422, f"budget: invalid request rate: {budget!r}. Example: 265"
         ) from None
-    found = _curve_or_later(planner, user.name, now)
+    found = await curve(user, now, planner)
     return forecast_of_feeds(found, chosen or usual_feed_budget(found))
-
-
-def _curve_or_later(planner: Planner, by: str, now: datetime) -> FeedBudgetCurve:
-    found = planner.feed_curve()
-    if found is None:
-        planner.want_feed_curve(by, now)
-        raise not_ready(planner)
-    return found
 
 
 @api.post("/preview", name="feed_budget.api_preview", status_code=202)
@@ -192,4 +180,4 @@ async def start_apply(
     application: Application, user: EditorDep, now: NowDep, planner: PlannerDep
 ) -> JobState:
     """Start the replan of the last dry run, as `scrapy replan --kind feeds` does."""
-    return started(_apply(planner, application.preview, user.name, now))
+    return started(planner.apply(FEED_APPLY, application.preview, user.name, now))

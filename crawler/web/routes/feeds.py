@@ -36,7 +36,7 @@ from crawler.storage import feeds as subscriptions
 from crawler.storage import reading as storage
 from crawler.storage.reading import Reading
 from crawler.storage.store import Store
-from crawler.web.auth import EditorDep, User, UserDep, for_viewers
+from crawler.web.auth import EditorDep, UserDep, for_viewers
 from crawler.web.commands import add_feeds
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
@@ -180,7 +180,7 @@ async def post_page(
     request: Request, user: UserDep, store: StoreDep, now: NowDep, key: PostKey
 ) -> Response:
     """Show a post with its text, near-duplicates and versions."""
-    post = await _post(store, user, now, key)
+    post = await post_api(user, store, now, key)
     versions = [
         {"at": version["at"], "rows": side_by_side(version["diff"])} for version in post["versions"]
     ]
@@ -195,9 +195,9 @@ async def read(request: Request, user: UserDep, store: StoreDep, now: NowDep) ->
     new = form.parse(PostRead)
     if new is None:
         raise ConfigError("post not found. Reload the page")
-    is_read = await _mark(store, user, now, new)
+    marked = await read_api(new, user, store, now)
     if wants_fragment(request):
-        return page(request, "feeds/mark.html", fragment="mark", id=new.post, read=is_read)
+        return page(request, "feeds/mark.html", fragment="mark", id=new.post, read=marked.read)
     return redirect_to(request, with_parameters(path_to(request, "feeds.post"), id=new.post))
 
 
@@ -209,7 +209,7 @@ async def read_all(request: Request, user: UserDep, store: StoreDep, now: NowDep
     new = form.parse(AllRead)
     if new is None:
         raise ConfigError("Posts not marked as read: reload the page and try again")
-    await _mark_all(store, user, now, new)
+    await read_all_api(new, user, store, now)
     return redirect(request, "feeds.index")
 
 
@@ -293,13 +293,12 @@ async def add(request: Request, _: EditorDep, store: StoreDep) -> Response:
     new, done = form.parse(NewFeed), None
     if new is not None:
         try:
-            done = await _add(store, new)
+            done = await add_api(request, new, _, store)
         except (ConfigError, Busy) as error:
             form.reject("url", error)
         else:
             for refused in done["refused"]:
                 form.reject("url", refused["reason"])
-            request.state.audit = f"{new.url}: {done['added']} added"
     if not form.is_valid:
         return await _add_page(request, store, form=form, status=422)
     return await _add_page(request, store, done=done)
@@ -329,10 +328,6 @@ async def import_(request: Request, _: EditorDep, store: StoreDep, now: NowDep) 
 @router.get("/export", name="feeds.export")
 async def export(store: StoreDep, now: NowDep) -> Response:
     """Return all feeds as OPML."""
-    return await _exported(store, now)
-
-
-async def _exported(store: Store, now: datetime) -> Response:
     feeds = await subscriptions.exported(store.db, COMMAND)
     headers = {"Content-Disposition": 'attachment; filename="freshet-feeds.opml"'}
     lines = opml.written(feeds, f"Feeds of {COMMAND}", now)
@@ -375,27 +370,42 @@ async def unread_api(user: UserDep, store: StoreDep, now: NowDep) -> Unread:
 @api.get("/post", name="feeds.api_post")
 async def post_api(user: UserDep, store: StoreDep, now: NowDep, key: PostKey) -> FullPost:
     """Return a post with its text, near-duplicates and versions."""
-    return await _post(store, user, now, key)
+    reading = await storage.reading_of(store.db, user.name, now)
+    post = await report.full_post(store.db, reading, key)
+    if post is None:
+        raise not_found("Post")
+    return post
 
 
 @api.post("/read", name="feeds.api_read")
 @for_viewers
 async def read_api(new: PostRead, user: UserDep, store: StoreDep, now: NowDep) -> PostRead:
     """Mark a post as read or unread for this reader."""
-    return PostRead(post=new.post, read=await _mark(store, user, now, new))
+    post = await report.feed_to_read(store.db, new.post)
+    reading: Reading = await storage.reading_of(store.db, user.name, now)
+    if new.read:
+        await storage.mark_read(store.db, reading, post)
+        return new
+    return PostRead(post=new.post, read=not await storage.mark_unread(store.db, reading, post))
 
 
 @api.post("/read-all", name="feeds.api_read_all", status_code=204)
 @for_viewers
 async def read_all_api(new: AllRead, user: UserDep, store: StoreDep, now: NowDep) -> None:
     """Mark all posts of a feed, of a folder or of all feeds as read for this reader."""
-    await _mark_all(store, user, now, new)
+    shelf = await _shelf(store, new.feed, new.folder)
+    reading = await storage.reading_of(store.db, user.name, now)
+    await storage.mark_all_read(store.db, reading, shelf.view, min(new.until, now))
 
 
 @api.post("", name="feeds.api_add")
 async def add_api(request: Request, new: NewFeed, _: EditorDep, store: StoreDep) -> AddReport:
     """Find the feed at a URL, and add it."""
-    done = await _add(store, new)
+    folder = category_of(new.folder)
+    done = await add_feeds(
+        store.config, COMMAND, new.url.strip(), title=tidy(new.title, TITLE_CHARACTERS),
+        categories=[folder] if folder else [], every=new.every,
+    )  # fmt: skip
     request.state.audit = f"{new.url}: {done['added']} added"
     return done
 
@@ -453,7 +463,7 @@ async def import_api(
 )  # fmt: skip
 async def export_api(store: StoreDep, now: NowDep) -> Response:
     """Return all feeds as OPML."""
-    return await _exported(store, now)
+    return await export(store, now)
 
 
 async def _shelf(store: Store, feed: str, folder: str) -> Shelf:
@@ -461,30 +471,6 @@ async def _shelf(store: Store, feed: str, folder: str) -> Shelf:
     if shelf is None:
         raise not_found("Feed" if feed else "Folder")
     return shelf
-
-
-async def _post(store: Store, user: User, now: datetime, key: str) -> FullPost:
-    reading = await storage.reading_of(store.db, user.name, now)
-    post = await report.full_post(store.db, reading, key)
-    if post is None:
-        raise not_found("Post")
-    return post
-
-
-async def _mark(store: Store, user: User, now: datetime, new: PostRead) -> bool:
-    """Mark a post; return whether it is read now."""
-    post = await report.feed_to_read(store.db, new.post)
-    reading: Reading = await storage.reading_of(store.db, user.name, now)
-    if new.read:
-        await storage.mark_read(store.db, reading, post)
-        return True
-    return not await storage.mark_unread(store.db, reading, post)
-
-
-async def _mark_all(store: Store, user: User, now: datetime, new: AllRead) -> None:
-    shelf = await _shelf(store, new.feed, new.folder)
-    reading = await storage.reading_of(store.db, user.name, now)
-    await storage.mark_all_read(store.db, reading, shelf.view, min(new.until, now))
 
 
 async def _feed(store: Store, key: str) -> FeedState:
@@ -514,14 +500,6 @@ async def _add_page(
     return page(
         request, "feeds/add.html", status=status, form=form or Form(),
         folders=await report.folders(store.db), max_bytes=MAX_UPLOAD_BYTES, **values,
-    )  # fmt: skip
-
-
-async def _add(store: Store, new: NewFeed) -> AddReport:
-    folder = category_of(new.folder)
-    return await add_feeds(
-        store.config, COMMAND, new.url.strip(), title=tidy(new.title, TITLE_CHARACTERS),
-        categories=[folder] if folder else [], every=new.every,
     )  # fmt: skip
 
 

@@ -111,10 +111,10 @@ async def visits_page(
     place: PlaceDep,
 ) -> Response:  # fmt: skip
     """Show the visits of a site, newest first."""
-    found = await site_visits(store.db, site, wanted, now, place.limit, _before(place))
+    found = await site_visits(store.db, site, wanted, now, place.limit, place.value(datetime))
     return page(
         request, "sites/visits.html", fragment="visits",
-        site=site, visits=found.visits, wanted=wanted, place=place, next=_cursor(found.before),
+        site=site, visits=found.visits, wanted=wanted, place=place, next=cursor_of(found.last),
     )  # fmt: skip
 
 
@@ -204,8 +204,8 @@ async def visits(
     site: SiteDep, wanted: VisitFilterDep, store: StoreDep, now: NowDep, place: PlaceDep
 ) -> Visits:
     """Return visits of a site in the last eight weeks, newest first."""
-    found = await site_visits(store.db, site, wanted, now, place.limit, _before(place))
-    return Visits(visits=found.visits, next=_cursor(found.before))
+    found = await site_visits(store.db, site, wanted, now, place.limit, place.value(datetime))
+    return Visits(visits=found.visits, next=cursor_of(found.last))
 
 
 @api.get("/{name:path}", name="sites.api")
@@ -242,14 +242,3 @@ async def set_tags_by_api(site: SiteDep, sent: Tags, store: StoreDep) -> SiteMar
     """Replace the tags of a site."""
     await sites.set_tags(store.db, site.name, reports.checked_tags(sent.tags))
     return await reports.marks_of(store.db, site.name)
-
-
-def _before(place: Place) -> datetime | None:
-    before = place.after[0] if place.after else None
-    if before is not None and not isinstance(before, datetime):
-        raise HTTPException(422, "cursor: not valid. Begin with the first page")
-    return before
-
-
-def _cursor(before: datetime | None) -> str | None:
-    return cursor_of(None if before is None else (before,))

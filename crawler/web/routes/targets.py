@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse, Response
 
-from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Outcome
 from crawler.planning.explanation import Explanation
@@ -48,13 +47,7 @@ async def _target(request: Request, store: StoreDep) -> Document:
     return found
 
 
-def _config(request: Request) -> Config:
-    config: Config = request.app.state.database.config
-    return config
-
-
 TargetDep = Annotated[Document, Depends(_target)]
-ConfigDep = Annotated[Config, Depends(_config)]
 Outcomes = Annotated[list[Outcome], Query(description="outcomes of visits; absent: all")]
 Hash = Annotated[str, Query(max_length=MAX_HASH, description="`content_hash` of a version")]
 UrlText = Annotated[
@@ -102,44 +95,19 @@ class Forgotten(BaseModel):
     dry_run: bool = Field(description="whether nothing was deleted")
 
 
-async def _visit_page(
-    store: StoreDep, found: Document, outcomes: list[Outcome], place: Place
-) -> VisitPage:
-    chosen = [str(outcome) for outcome in outcomes]
-    rows = await visits.page_of_target(
-        store.db, found["spider"], found["url"], chosen, place.limit, place.after
-    )
-    return VisitPage(visits=[visit_row(row) for row in rows.rows], next=cursor_of(rows.last))
-
-
-async def _version_page(store: StoreDep, found: Document, place: Place) -> VersionPage:
-    rows = await versions.read_versions(
-        store.db, found["spider"], found["url"], place.limit, place.after
-    )
-    stored = [StoredVersion.model_validate(row) for row in rows.rows]
-    return VersionPage(versions=stored, next=cursor_of(rows.last))
-
-
-async def _difference(
-    request: Request, store: StoreDep, found: Document, before: str, after: str
-) -> VersionDiff:
-    pair = await target.content_of_pair(store.db, found["spider"], found["url"], (before, after))
-    return await version_diff.compared(*pair, Subprocesses.of(request.app).comparing)
-
-
 # Pages
 
 
 @router.get("/targets", name="targets.index")
 async def index(
-    request: Request, store: StoreDep, config: ConfigDep, url: UrlText = "", spider: Spider = None
+    request: Request, store: StoreDep, url: UrlText = "", spider: Spider = None
 ) -> Response:
     """Show the search; go to the target if only one has the URL."""
     found: FoundTargets | None = None
     form = Form.of({"url": url})
     if url.strip():
         try:
-            found = await target.search(store.db, config, url, spider or None)
+            found = await target.search(store.db, store.config, url, spider or None)
         except ConfigError as error:
             form.reject("url", error)
     if found and len(found["exact"]) == 1:
@@ -172,8 +140,8 @@ async def _target_page(
     done: str = "",
 ) -> Response:
     report = target.report_of(found)
-    rows = await _visit_page(store, found, outcomes, place)
-    newest = await _version_page(store, found, Place(NEW_VERSIONS, None))
+    rows = await target_visits(store, found, place, outcomes)
+    newest = await target_versions(store, found, Place(NEW_VERSIONS, None))
     status = 200 if form is None else 422
     return page(
         request, "targets/target.html", status=status, fragment="visits",
@@ -186,9 +154,9 @@ async def _target_page(
 
 
 @router.get("/targets/{target_id}/explain", name="targets.explain")
-async def explain_page(request: Request, found: TargetDep, config: ConfigDep) -> Response:
+async def explain_page(request: Request, store: StoreDep, found: TargetDep) -> Response:
     """Show why the target is visited when it is; until it is known, a page that asks again."""
-    explanation = await Subprocesses.of(request.app).explained(config, found)
+    explanation = await Subprocesses.of(request.app).explained(store.config, found)
     chart = None if explanation is None else charts.explanation_charts(explanation)
     return page(
         request, "targets/explain.html", fragment="explanation", target=target.report_of(found),
@@ -201,7 +169,7 @@ async def versions_page(
     request: Request, store: StoreDep, found: TargetDep, place: PlaceDep
 ) -> Response:
     """Show all versions, to choose two of them."""
-    rows = await _version_page(store, found, place)
+    rows = await target_versions(store, found, place)
     return page(
         request, "targets/versions.html", target=target.report_of(found),
         versions=rows.versions, next=rows.next, place=place,
@@ -225,7 +193,7 @@ async def compare_page(
         before, after = pair
     return page(
         request, "targets/compare.html", target=target.report_of(found), view=view,
-        difference=await _difference(request, store, found, before, after),
+        difference=await target_difference(request, store, found, before, after),
     )  # fmt: skip
 
 
@@ -262,9 +230,7 @@ async def unmute(request: Request, store: StoreDep, found: TargetDep, now: NowDe
 
 
 @router.post("/targets/{target_id}/limits", name="targets.limits")
-async def limits(
-    request: Request, store: StoreDep, found: TargetDep, config: ConfigDep
-) -> Response:
+async def limits(request: Request, store: StoreDep, found: TargetDep) -> Response:
     """Set the limits of the interval."""
     form = await Form.read(request)
     given: dict[str, float | None] = {}
@@ -275,7 +241,7 @@ async def limits(
             form.reject(name, "not a number of hours. Use a number such as 6 or 0.5")
     if form.is_valid:
         limits = IntervalLimits(min_hours=given["min_hours"], max_hours=given["max_hours"])
-        for name, problem in target.problems_of_limits(found, limits, config).items():
+        for name, problem in target.problems_of_limits(found, limits, store.config).items():
             form.reject(name, problem)
     if not form.is_valid:
         return await _target_page(request, store, found, Place(50, None), [], form)
@@ -284,30 +250,26 @@ async def limits(
 
 
 @router.get("/targets/{target_id}/forget", name="targets.forget")
-async def forget_page(
-    request: Request, store: StoreDep, found: TargetDep, config: ConfigDep
-) -> Response:
+async def forget_page(request: Request, store: StoreDep, found: TargetDep) -> Response:
     """Show what would be deleted, and ask."""
-    counts = await forget(store.db, config, found["url"], really=False)
+    counts = await forget(store.db, store.config, found["url"], really=False)
     return page(
         request, "targets/forget.html", target=target.report_of(found), counts=counts, form=Form()
     )
 
 
 @router.post("/targets/{target_id}/forget", name="targets.do_forget")
-async def do_forget(
-    request: Request, store: StoreDep, found: TargetDep, config: ConfigDep
-) -> Response:
+async def do_forget(request: Request, store: StoreDep, found: TargetDep) -> Response:
     """Delete all data of the URL."""
     form = await Form.read(request)
     if form["confirm"] != "yes":
         form.reject("confirm", "Check the box to confirm")
-        counts = await forget(store.db, config, found["url"], really=False)
+        counts = await forget(store.db, store.config, found["url"], really=False)
         return page(
             request, "targets/forget.html", status=422, target=target.report_of(found),
             counts=counts, form=form,
         )  # fmt: skip
-    counts = await forget(store.db, config, found["url"], really=True)
+    counts = await forget(store.db, store.config, found["url"], really=True)
     return page(request, "targets/forgotten.html", url=found["url"], counts=counts)
 
 
@@ -331,11 +293,9 @@ async def _recheck(store: StoreDep, found: Document, now: datetime) -> None:
 
 
 @api.get("", name="targets.api")
-async def search(
-    store: StoreDep, config: ConfigDep, url: UrlText, spider: Spider = None
-) -> FoundTargets:
+async def search(store: StoreDep, url: UrlText, spider: Spider = None) -> FoundTargets:
     """Return the targets with a URL; without any, similar ones."""
-    return await target.search(store.db, config, url, spider)
+    return await target.search(store.db, store.config, url, spider)
 
 
 @api.get("/{target_id}", name="targets.api_target")
@@ -352,13 +312,21 @@ async def target_visits(
     outcome: Outcomes = [],  # noqa: B006 - FastAPI copies defaults
 ) -> VisitPage:
     """Return the visits of a target, newest first."""
-    return await _visit_page(store, found, outcome, place)
+    chosen = [str(each) for each in outcome]
+    rows = await visits.page_of_target(
+        store.db, found["spider"], found["url"], chosen, place.limit, place.after
+    )
+    return VisitPage(visits=[visit_row(row) for row in rows.rows], next=cursor_of(rows.last))
 
 
 @api.get("/{target_id}/versions", name="targets.api_versions")
 async def target_versions(store: StoreDep, found: TargetDep, place: PlaceDep) -> VersionPage:
     """Return the versions of a target without their contents, newest first."""
-    return await _version_page(store, found, place)
+    rows = await versions.read_versions(
+        store.db, found["spider"], found["url"], place.limit, place.after
+    )
+    stored = [StoredVersion.model_validate(row) for row in rows.rows]
+    return VersionPage(versions=stored, next=cursor_of(rows.last))
 
 
 @api.get("/{target_id}/difference", name="targets.api_difference")
@@ -366,7 +334,8 @@ async def target_difference(
     request: Request, store: StoreDep, found: TargetDep, before: Hash, after: Hash
 ) -> VersionDiff:
     """Return the difference between two versions, field by field."""
-    return await _difference(request, store, found, before, after)
+    pair = await target.content_of_pair(store.db, found["spider"], found["url"], (before, after))
+    return await version_diff.compared(*pair, Subprocesses.of(request.app).comparing)
 
 
 @api.get("/{target_id}/values", name="targets.api_values")
@@ -376,12 +345,12 @@ async def target_values(store: StoreDep, found: TargetDep) -> list[Series]:
 
 
 @api.get("/{target_id}/explanation", name="targets.api_explanation")
-async def target_explanation(request: Request, found: TargetDep, config: ConfigDep) -> Explanation:
+async def target_explanation(request: Request, store: StoreDep, found: TargetDep) -> Explanation:
     """Return why the target is visited when it is, as `scrapy explain --json` does.
 
     While the explanation is made, the status is 503. Ask again after the time in Retry-After.
     """
-    explanation = await Subprocesses.of(request.app).explained(config, found)
+    explanation = await Subprocesses.of(request.app).explained(store.config, found)
     if explanation is None:
         raise HTTPException(503, "The explanation is not ready", {"Retry-After": "1"})
     return explanation
@@ -409,12 +378,10 @@ async def api_unmute(store: StoreDep, found: TargetDep, now: NowDep) -> TargetRe
 
 
 @api.put("/{target_id}/limits", name="targets.api_limits")
-async def api_limits(
-    store: StoreDep, found: TargetDep, config: ConfigDep, given: Limits
-) -> TargetReport:
+async def api_limits(store: StoreDep, found: TargetDep, given: Limits) -> TargetReport:
     """Set the limits of the interval between two visits."""
     limits = IntervalLimits(min_hours=given.min_hours, max_hours=given.max_hours)
-    for name, problem in target.problems_of_limits(found, limits, config).items():
+    for name, problem in target.problems_of_limits(found, limits, store.config).items():
         raise HTTPException(422, f"{name}: {problem}" if name else problem)
     await target_settings.set_limits(store.db, found["_id"], **limits)
     return await _again(store, found)
@@ -424,12 +391,11 @@ async def api_limits(
 async def api_forget(
     store: StoreDep,
     found: TargetDep,
-    config: ConfigDep,
     *,
     dry_run: Annotated[bool, Query(description="only count")] = False,
 ) -> Forgotten:
     """Delete all data of the URL of a target, of all spiders. This cannot be undone."""
-    counts = await forget(store.db, config, found["url"], really=not dry_run)
+    counts = await forget(store.db, store.config, found["url"], really=not dry_run)
     return Forgotten(deleted=counts, dry_run=dry_run)
 
 

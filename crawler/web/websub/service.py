@@ -76,7 +76,9 @@ def run(config: Config, options: PushOptions) -> PushReport:
 
 
 async def _work(config: Config, options: PushOptions) -> PushReport:
-    stop, began = _stop_at_signals(), time.monotonic()
+    loop, stop, began = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
     web = WebOptions(host=options.bind, port=options.port)
     limits = Limits(body_seconds=config.response_seconds)
     store = await Store.open(config)
@@ -94,7 +96,11 @@ async def _work(config: Config, options: PushOptions) -> PushReport:
                     url = options.subscriptions.callback
                     logger.info("Listening at %s:%d, public URL %s", host, port, url)
                     async with push.requesting():
-                        await _until_signal(stop, options.seconds)
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(options.seconds):
+                                await stop.wait()
+                                # The next signal cancels the wait for the hubs' confirmations.
+                                stop.clear()
                     unsubscribed = await push.unsubscribe(stop) if options.unsubscribe else 0
                     await push.subscriptions.pool.drain(DRAIN_SECONDS)
             patience = push.subscriptions.patience
@@ -109,22 +115,6 @@ async def _work(config: Config, options: PushOptions) -> PushReport:
         "counts": {name: n for name, n in sorted(push.subscriptions.counts.items()) if n},
         "subscriptions": states,
     }
-
-
-def _stop_at_signals() -> asyncio.Event:
-    """Install handlers of SIGINT and SIGTERM; return the event that they set."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop
-
-
-async def _until_signal(stop: asyncio.Event, seconds: float | None) -> None:
-    """Wait for a signal, up to a timeout; clear the event so that it can report the next signal."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-            stop.clear()
 
 
 @dataclass(frozen=True, slots=True)

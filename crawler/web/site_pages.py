@@ -1,7 +1,7 @@
 """Pages that are fetched while somebody adds or edits a site, kept in memory for an hour.
 
 Pages are fetched in a subprocess with the limits of a crawl, and read in subprocesses with limits
-of time and memory.
+of time and memory. `SitePages` shows what an edit of the site definition extracts from them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from typing_extensions import TypedDict
+
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
 from crawler.extract.proposals import Anchor, LinkPage, Proposals, propose, worth_fetching
+from crawler.extract.site_definition import PAGE_VALUES
 from crawler.reports import site_setup
+from crawler.reports.definition_edit import DefinitionEdit
+from crawler.reports.site_setup import SAMPLE_PAGES, CategoryItems, ChosenField, FieldValues
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.urls import host_of
 
@@ -62,6 +67,19 @@ class CachedPage:
     def _unpacked(self) -> Any:
         # Written by this process; nothing else can put data here.
         return pickle.loads(zlib.decompress(self.packed))
+
+
+class Samples(TypedDict):
+    """What an edit extracts from the fetched pages."""
+
+    samples: list[str]
+    """URLs of the item pages, at most SAMPLE_PAGES."""
+    values: list[FieldValues]
+    """Values by field on these pages."""
+    usual: list[ChosenField]
+    """Proposed fields; empty if there are fields."""
+    categories: list[CategoryItems]
+    """Categories of the items on list pages."""
 
 
 class SitePages:
@@ -125,8 +143,9 @@ class SitePages:
             self._waiting -= 1
         return problems
 
-    async def explore(self, definition: dict[str, Any], url: str) -> str | None:
-        """Fetch a page and a few linked ones; return why the first one cannot be read."""
+    async def explore(self, url: str) -> str | None:
+        """Fetch a page of a new site and a few linked ones; return why it cannot be read."""
+        definition = site_setup.fetchable(DefinitionEdit(start_urls=[url]), None)
         problem = (await self.fetch(definition, [url]))[url]
         if problem is not None:
             return problem
@@ -138,6 +157,52 @@ class SitePages:
             tried |= {*chosen}
             await self.fetch(definition, chosen)
         return None
+
+    async def fetch_more(
+        self, edit: DefinitionEdit, base: Mapping[str, Any] | None, *, lists: bool
+    ) -> dict[str, str | None]:
+        """Fetch the sample pages of items; return the problem of each page, None without one.
+
+        base:  definition that is edited; None: of a new site
+        lists: fetch a few unread list pages instead
+        """
+        definition = site_setup.fetchable(edit, base)
+        problems: dict[str, str | None] = {}
+        if not self.links(edit.start_urls):
+            problems |= await self.fetch(definition, edit.start_urls[:SAMPLE_PAGES])
+        found = site_setup.matches(edit, base, self.links(edit.start_urls))
+        unread = [url for url in found["lists"] if self.get(url) is None]
+        wanted = unread if lists else found["items"]
+        return problems | await self.fetch(definition, wanted[:SAMPLE_PAGES])
+
+    async def samples(
+        self, edit: DefinitionEdit, base: Mapping[str, Any] | None, items: Sequence[str],
+        chosen: str = "",
+    ) -> Samples:  # fmt: skip
+        """Return the fetched item pages with the values of the fields, and the categories of items.
+
+        items:  URLs of item pages
+        chosen: URL of the page to show first; empty: as in `items`
+        """
+        urls = dict.fromkeys(([chosen] if chosen else []) + list(items))
+        known = [page for url in urls if (page := self.get(url))][:SAMPLE_PAGES]
+        texts = [(page.html, page.final_url) for page in known]
+        values: list[FieldValues] = []
+        usual: list[ChosenField] = []
+        if texts:
+            values = await self.read(
+                partial(site_setup.values_of, edit.fields, texts, edit.timezone)
+            )
+            if not edit.fields:
+                usual = await self.read(partial(site_setup.usual_fields, texts))
+            if edit.wants_main_text:
+                values += await self._page_values(edit, known)
+        return {
+            "samples": [page.url for page in known],
+            "values": values,
+            "usual": usual,
+            "categories": await self._categories(edit, base),
+        }
 
     async def proposals(self, urls: Sequence[str]) -> Proposals:
         """Return patterns for the site of some URLs, from its fetched pages."""
@@ -160,6 +225,36 @@ class SitePages:
             found = await self.read(partial(site_setup.main_texts_of, texts))
             self._main_texts |= dict(zip(unread, found, strict=True))
         return [self._main_texts[page] for page in pages]
+
+    async def _page_values(
+        self, edit: DefinitionEdit, pages: Sequence[CachedPage]
+    ) -> list[FieldValues]:
+        """Return title and main text, without those that fields of the same name replace."""
+        names = [name for name in PAGE_VALUES if name not in {field.name for field in edit.fields}]
+        try:
+            texts = await self.main_texts(pages)
+        except ConfigError as error:
+            return [{"name": name, "values": [], "problem": str(error)} for name in names]
+        return [
+            {"name": name, "values": [text[name] for text in texts], "problem": None}
+            for name in names
+        ]
+
+    async def _categories(
+        self, edit: DefinitionEdit, base: Mapping[str, Any] | None
+    ) -> list[CategoryItems]:
+        """Return the categories of the items on the fetched pages of a site."""
+        fetched = self.of_hosts(edit.start_urls)
+
+        def work() -> list[CategoryItems]:
+            texts = [(page.html, page.url, [a.url for a in page.anchors]) for page in fetched]
+            return site_setup.categories(edit, base, texts)
+
+        try:
+            return await self.read(work) if fetched else []
+        except ConfigError:
+            # The pages take too long to read. The rest of the preview is still useful.
+            return []
 
     def _link_pages(self, urls: Sequence[str]) -> list[LinkPage]:
         pages = self.of_hosts(urls)

@@ -287,13 +287,13 @@ async def add_page(request: Request, _: EditorDep, store: StoreDep) -> Response:
 
 
 @router.post("/add", name="feeds.do_add")
-async def add(request: Request, _: EditorDep, store: StoreDep) -> Response:
+async def add(request: Request, user: EditorDep, store: StoreDep) -> Response:
     """Find the feed at a URL, and add it."""
     form = await Form.read(request)
     new, done = form.parse(NewFeed), None
     if new is not None:
         try:
-            done = await add_api(request, new, _, store)
+            done = await add_api(request, new, user, store)
         except (ConfigError, Busy) as error:
             form.reject("url", error)
         else:

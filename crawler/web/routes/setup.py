@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -12,9 +12,8 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import HTMLResponse, Response
 
-from crawler.errors import Busy, ConfigError, FreshetError, first_problem
+from crawler.errors import Busy, FreshetError, first_problem
 from crawler.extract.fields import FieldType
-from crawler.extract.site_definition import PAGE_VALUES
 from crawler.reports import site_setup
 from crawler.reports.definition_edit import PATTERN_KEYS, SINGLE_KEYS, DefinitionEdit
 from crawler.reports.site_setup import (
@@ -32,7 +31,7 @@ from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.middleware import CONTENT_POLICY
 from crawler.web.pages import not_found, page, path_to, redirect_to, static_path
-from crawler.web.site_pages import CachedPage, SitePages
+from crawler.web.site_pages import SitePages
 
 router = APIRouter()
 api = APIRouter(prefix="/setup", tags=["setup"])
@@ -70,18 +69,13 @@ async def start(request: Request, user: EditorDep, store: StoreDep) -> Response:
     try:
         url = site_setup.absolute(form["url"])
         request.state.audit = f"fetch {url}"
-        problem = await _explore(_pages(request), url)
+        problem = await _pages(request).explore(url)
     except FreshetError as error:
         problem = str(error)
     if problem is not None:
         form.reject("url", problem)
         return await _index(request, store, form, 422)
     return redirect_to(request, f"{path_to(request, 'setup.new')}?{urlencode({'url': url})}")
-
-
-async def _explore(pages: SitePages, url: str) -> str | None:
-    draft = DefinitionEdit(start_urls=[url])
-    return await pages.explore(site_setup.fetchable(draft, None), url)
 
 
 @router.get("/setup/new", name="setup.new")
@@ -128,65 +122,10 @@ async def _editor(
         request, "setup/editor.html", status=status, edit=edit, editable=editable, form=form,
         proposals=proposals, matches=found, digest=usual, saved=saved, types=list(FieldType),
         failed={}, toml=_toml(edit, editable), is_new=editable is None and not usual,
-        **await _samples(pages, edit, base, found["items"]),
+        **await pages.samples(edit, base, found["items"]),
     )  # fmt: skip
     response.headers["Content-Security-Policy"] = EDITOR_POLICY
     return response
-
-
-async def _samples(
-    pages: SitePages, edit: DefinitionEdit, base: Mapping[str, Any] | None, items: Sequence[str],
-    chosen: str = "",
-) -> dict[str, Any]:  # fmt: skip
-    """Return the fetched item pages with the values of the fields, and the categories of items."""
-    urls = dict.fromkeys(([chosen] if chosen else []) + list(items))
-    known = [found for url in urls if (found := pages.get(url))][:SAMPLE_PAGES]
-    texts = [(found.html, found.final_url) for found in known]
-    values: list[FieldValues] = []
-    usual: list[ChosenField] = []
-    if texts:
-        values = await pages.read(partial(site_setup.values_of, edit.fields, texts, edit.timezone))
-        if not edit.fields:
-            usual = await pages.read(partial(site_setup.usual_fields, texts))
-        if edit.wants_main_text:
-            values += await _page_values(pages, edit, known)
-    return {
-        "samples": [found.url for found in known],
-        "values": values,
-        "usual": usual,
-        "categories": await _categories(pages, edit, base),
-    }
-
-
-async def _page_values(
-    pages: SitePages, edit: DefinitionEdit, known: Sequence[CachedPage]
-) -> list[FieldValues]:
-    """Return title and main text of pages, without those that fields of the same name replace."""
-    names = [name for name in PAGE_VALUES if name not in {field.name for field in edit.fields}]
-    try:
-        texts = await pages.main_texts(known)
-    except ConfigError as error:
-        return [{"name": name, "values": [], "problem": str(error)} for name in names]
-    return [
-        {"name": name, "values": [text[name] for text in texts], "problem": None} for name in names
-    ]
-
-
-async def _categories(
-    pages: SitePages, edit: DefinitionEdit, base: Mapping[str, Any] | None
-) -> list[CategoryItems]:
-    """Return the categories of the items on the fetched pages of a site."""
-    fetched = pages.of_hosts(edit.start_urls)
-
-    def work() -> list[CategoryItems]:
-        texts = [(page.html, page.url, [a.url for a in page.anchors]) for page in fetched]
-        return site_setup.categories(edit, base, texts)
-
-    try:
-        return await pages.read(work) if fetched else []
-    except ConfigError:
-        # The pages take too long to read. The rest of the preview is still useful.
-        return []
 
 
 def _toml(edit: DefinitionEdit, editable: Editable | None) -> str:
@@ -221,7 +160,7 @@ async def _preview(
     return page(
         request, "setup/preview.html", edit=edit, matches=found, toml=_toml(edit, editable),
         failed={url: text for url, text in (problems or {}).items() if text},
-        **await _samples(pages, edit, base, found["items"], chosen),
+        **await pages.samples(edit, base, found["items"], chosen),
     )  # fmt: skip
 
 
@@ -233,24 +172,10 @@ async def more_pages(request: Request, user: EditorDep, store: StoreDep) -> Resp
     if edit is None or not form.is_valid:
         raise HTTPException(422, next(iter(form.problems.values())))
     editable = await _edited(store, form)
-    problems = await _fetch_more(_pages(request), edit, editable, form["more"])
+    base = editable.values if editable else None
+    problems = await _pages(request).fetch_more(edit, base, lists=form["more"] == "lists")
     request.state.audit = f"fetch {len(problems)} pages for {edit.name}"
     return await _preview(request, edit, editable, form["sample"], problems)
-
-
-async def _fetch_more(
-    pages: SitePages, edit: DefinitionEdit, editable: Editable | None, more: str
-) -> dict[str, str | None]:
-    """Fetch the sample pages of items, or with `lists` a few unread list pages."""
-    base = editable.values if editable else None
-    definition = site_setup.fetchable(edit, base)
-    problems: dict[str, str | None] = {}
-    if not pages.links(edit.start_urls):
-        problems |= await pages.fetch(definition, edit.start_urls[:SAMPLE_PAGES])
-    found = site_setup.matches(edit, base, pages.links(edit.start_urls))
-    unread = [url for url in found["lists"] if pages.get(url) is None]
-    wanted = unread if more == "lists" else found["items"]
-    return problems | await pages.fetch(definition, wanted[:SAMPLE_PAGES])
 
 
 @router.get("/setup/frame", name="setup.frame")
@@ -439,7 +364,7 @@ async def api_proposals(request: Request, user: EditorDep, given: NewSite) -> Pr
     """Fetch a few pages of a site, and return patterns for its list and item pages."""
     url = site_setup.absolute(given.url)
     pages = _pages(request)
-    if (problem := await _explore(pages, url)) is not None:
+    if (problem := await pages.explore(url)) is not None:
         raise HTTPException(422, problem)
     found = await pages.proposals([url])
     return ProposedPatterns(
@@ -461,7 +386,9 @@ async def api_pages(
     """Fetch pages for the previews of a definition, at most eight; they are kept for an hour."""
     name = given.definition.name
     editable = await definitions.find(store.db, name) if given.digest else None
-    found = await _fetch_more(_pages(request), given.definition, editable, given.more)
+    found = await _pages(request).fetch_more(
+        given.definition, editable.values if editable else None, lists=given.more == "lists"
+    )
     request.state.audit = f"fetch {len(found)} pages for {name}"
     return SamplePages(
         pages=[url for url, problem in found.items() if problem is None],
@@ -478,7 +405,7 @@ async def api_values(
     editable = await definitions.find(store.db, edit.name) if given.digest else None
     base = editable.values if editable else None
     items = site_setup.matches(edit, base, pages.links(edit.start_urls))["items"]
-    return SampleValues(**await _samples(pages, edit, base, items))
+    return SampleValues(**await pages.samples(edit, base, items))
 
 
 @api.get("/selector", name="setup.api_selector")

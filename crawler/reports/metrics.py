@@ -270,9 +270,9 @@ async def read(store: Store) -> list[Metric]:
 def reading_families(seconds: float, at: float) -> Iterator[Metric]:
     """Yield the gauges of the last database read: its duration, and its end as Unix time."""
     text = "Duration of the last database read in seconds."
-    yield _unlabeled("freshet_database_read_seconds", text, seconds)
+    yield GaugeMetricFamily("freshet_database_read_seconds", text, value=seconds)
     text = "Unix time of the last database read."
-    yield _unlabeled("freshet_database_read_timestamp_seconds", text, at)
+    yield GaugeMetricFamily("freshet_database_read_timestamp_seconds", text, value=at)
 
 
 class MetricSample(TypedDict):
@@ -301,11 +301,9 @@ def samples_of(metrics: Iterable[Metric]) -> list[MetricSample]:
 
 def up(value: float) -> Metric:
     """Return the gauge of whether MongoDB could be read."""
-    return _unlabeled("freshet_database_up", "1 if MongoDB could be read, else 0.", value)
-
-
-def _unlabeled(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
+    return GaugeMetricFamily(
+        "freshet_database_up", "1 if MongoDB could be read, else 0.", value=value
+    )
 
 
 def of_database() -> list[Described]:

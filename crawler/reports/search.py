@@ -133,7 +133,21 @@ async def found_posts(
         if with_copies:
             hidden = await search.hidden(db, stored[part])
             for post, copies in zip(posts[part], hidden, strict=True):
-                post["hidden"] = [_copy(copy) for copy in copies]
+                post["hidden"] = [
+                    {
+                        "id": copy["_id"],
+                        "spider": copy["spider"],
+                        "url": copy.get("url"),
+                        "feed": copy.get("feed"),
+                        "title": None if copy.get("title") is None else str(copy["title"]),
+                        "published": copy.get("published"),
+                        "first_seen": copy["first_seen"],
+                        "date": copy["date"],
+                        "similarity": copy.get("similarity"),
+                        "duplicate_of": copy["duplicate_of"],
+                    }
+                    for copy in copies
+                ]
                 post["copies"] = len(copies)
         else:
             for post, n in zip(posts[part], await search.counted(db, stored[part]), strict=True):
@@ -171,20 +185,4 @@ def _found_post(item: Document, query: Query, columns: int) -> FoundPost:
             for source in item["sources"]
         ],
         "copies": 0,
-    }
-
-
-def _copy(post: Document) -> FoundCopy:
-    title = post.get("title")
-    return {
-        "id": post["_id"],
-        "spider": post["spider"],
-        "url": post.get("url"),
-        "feed": post.get("feed"),
-        "title": None if title is None else str(title),
-        "published": post.get("published"),
-        "first_seen": post["first_seen"],
-        "date": post["date"],
-        "similarity": post.get("similarity"),
-        "duplicate_of": post["duplicate_of"],
     }

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from crawler.cli import web
+from crawler.cli.commands import web
 from crawler.config import PREFIX, UNPREFIXED, Config
 from crawler.errors import ConfigError
 from crawler.ops import schedule as options

@@ -134,6 +134,26 @@ class Comparison(TypedDict):
     """Comparison of the texts by sentences."""
 
 
+class Piece(TypedDict):
+    """A part of a sentence."""
+
+    text: str
+    """The text."""
+    shared: bool
+    """Whether both sides have it."""
+
+
+class PairRow(TypedDict):
+    """A row of two texts side by side."""
+
+    left: list[Piece]
+    """Sentence of the first text; empty if only the second text has it."""
+    right: list[Piece]
+    """Sentence of the second text; empty if only the first text has it."""
+    left_out: int
+    """Number of equal sentences that this row leaves out."""
+
+
 class Row(NamedTuple):
     """A row of the comparison: a sentence of the left text, of the right text, or of both.
 
@@ -386,26 +406,6 @@ def _post_report(post: Document, side: ComparedPost) -> PostReport:
         "original": side.original,
         "item": side.item,
     }
-
-
-class Piece(TypedDict):
-    """A part of a sentence."""
-
-    text: str
-    """The text."""
-    shared: bool
-    """Whether both sides have it."""
-
-
-class PairRow(TypedDict):
-    """A row of two texts side by side."""
-
-    left: list[Piece]
-    """Sentence of the first text; empty if only the second text has it."""
-    right: list[Piece]
-    """Sentence of the second text; empty if only the first text has it."""
-    left_out: int
-    """Number of equal sentences that this row leaves out."""
 
 
 async def put_label(

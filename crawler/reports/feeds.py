@@ -96,6 +96,71 @@ class FeedState(TypedDict):
     """Whether the feed is gone, has an error, or has errors in its document."""
 
 
+class RefusedFeed(TypedDict):
+    """An entry that is not a feed."""
+
+    where: str
+    """Position such as `line 3`, with the title if there is one; empty on the command line."""
+    url: str
+    """The URL, without secrets."""
+    reason: str
+    """Why the URL was refused."""
+
+
+class ImportReport(TypedDict):
+    """Result of an import."""
+
+    added: int
+    """Number of new feeds."""
+    known: int
+    """Number of feeds that were stored already."""
+    categories: int
+    """Number of categories in the list."""
+    refused: list[RefusedFeed]
+    """Entries that are not feeds."""
+    problems: list[str]
+    """Problems of the list as a whole."""
+
+
+class AddedFeed(TypedDict):
+    """A feed that was added, or was stored already."""
+
+    url: str
+    """URL of the feed."""
+    title: str | None
+    """Title that was given, else the title in the document."""
+    format: str | None
+    """Format, such as `rss20`, `atom10`, `json11`; null with `--no-fetch`."""
+    given: str
+    """URL as given: of the feed, or of a page that links to it."""
+    added: bool
+    """Whether the feed is new."""
+
+
+class AddReport(TypedDict):
+    """Added feeds."""
+
+    added: int
+    """Number of new feeds."""
+    known: int
+    """Number of feeds that were stored already."""
+    feeds: list[AddedFeed]
+    """The feeds."""
+    refused: list[RefusedFeed]
+    """URLs without a feed."""
+
+
+class RemovalReport(TypedDict):
+    """Removed feeds."""
+
+    dry_run: bool
+    """Whether nothing was removed."""
+    urls: list[str]
+    """URLs of the feeds, including aliases."""
+    removed: dict[str, int]
+    """Number of removed documents by collection."""
+
+
 async def feed_states(db: Database, query: Document) -> AsyncIterator[FeedState]:
     """Yield feeds by URL, in constant memory. query: of `crawler.storage.feeds`."""
     async for target, monitor in subscriptions.listed(db, query):
@@ -176,71 +241,6 @@ def _error(target: Document, monitor: Document) -> str | None:
         return None
     last = target.get("last_visit") or {}
     return str(monitor.get("error") or last.get("reason") or target.get("outcome") or "error")
-
-
-class RefusedFeed(TypedDict):
-    """An entry that is not a feed."""
-
-    where: str
-    """Position such as `line 3`, with the title if there is one; empty on the command line."""
-    url: str
-    """The URL, without secrets."""
-    reason: str
-    """Why the URL was refused."""
-
-
-class ImportReport(TypedDict):
-    """Result of an import."""
-
-    added: int
-    """Number of new feeds."""
-    known: int
-    """Number of feeds that were stored already."""
-    categories: int
-    """Number of categories in the list."""
-    refused: list[RefusedFeed]
-    """Entries that are not feeds."""
-    problems: list[str]
-    """Problems of the list as a whole."""
-
-
-class AddedFeed(TypedDict):
-    """A feed that was added, or was stored already."""
-
-    url: str
-    """URL of the feed."""
-    title: str | None
-    """Title that was given, else the title in the document."""
-    format: str | None
-    """Format, such as `rss20`, `atom10`, `json11`; null with `--no-fetch`."""
-    given: str
-    """URL as given: of the feed, or of a page that links to it."""
-    added: bool
-    """Whether the feed is new."""
-
-
-class AddReport(TypedDict):
-    """Added feeds."""
-
-    added: int
-    """Number of new feeds."""
-    known: int
-    """Number of feeds that were stored already."""
-    feeds: list[AddedFeed]
-    """The feeds."""
-    refused: list[RefusedFeed]
-    """URLs without a feed."""
-
-
-class RemovalReport(TypedDict):
-    """Removed feeds."""
-
-    dry_run: bool
-    """Whether nothing was removed."""
-    urls: list[str]
-    """URLs of the feeds, including aliases."""
-    removed: dict[str, int]
-    """Number of removed documents by collection."""
 
 
 async def owned(db: Database, config: Config, spider: str, urls: Iterable[str]) -> list[str]:

@@ -92,6 +92,26 @@ class TargetReport(TypedDict):
     """Schedule; null before the first plan and for aliases."""
 
 
+class Point(TypedDict):
+    """A value from a time on."""
+
+    at: datetime
+    """Time of the visit that found the value."""
+    value: float
+    """The value."""
+
+
+class Series(TypedDict):
+    """The values of one field over time."""
+
+    name: str
+    """Name of the field."""
+    unit: str | None
+    """Currency; null for other numbers, and if it changes."""
+    points: list[Point]
+    """Each change of the value, oldest first; the value lasts until the next point."""
+
+
 def target_id(key: str) -> str:
     """Return the id in URLs of a target with this `_id`."""
     return base64.urlsafe_b64encode(key.encode("utf-8", "surrogatepass")).decode().rstrip("=")
@@ -239,26 +259,6 @@ async def forget(db: Database, config: Config, url_or_name: str, *, really: bool
             raise await unknown(db, url_or_name, ("targets", "posts"))
         spiders = ", ".join(await targets.spiders(db)) or "none"
         raise ConfigError(f"no data stored for {url_or_name!r}. Sites with targets: {spiders}")
-
-
-class Point(TypedDict):
-    """A value from a time on."""
-
-    at: datetime
-    """Time of the visit that found the value."""
-    value: float
-    """The value."""
-
-
-class Series(TypedDict):
-    """The values of one field over time."""
-
-    name: str
-    """Name of the field."""
-    unit: str | None
-    """Currency; null for other numbers, and if it changes."""
-    points: list[Point]
-    """Each change of the value, oldest first; the value lasts until the next point."""
 
 
 async def series_of(db: Database, spider: str, url: str) -> list[Series]:

@@ -33,7 +33,7 @@ def app(freshet: Freshet, database: Db, shop: RunningSite) -> Iterator[Served]:
     """Serve the web app with one user; it may fetch the demo site."""
     put_user(database, "anna")
     # Without a delay, a crawl may end between two events of its progress.
-    delay = ("-s", "AUTOTHROTTLE_ENABLED=0", "-s", "DOWNLOAD_DELAY=0.2")
+    delay = ("-s", "AUTOTHROTTLE_ENABLED=0", "-s", "DOWNLOAD_DELAY=0.4")
     served = Served(freshet, *delay, FRESHET_PRIVATE_HOSTS=shop.url.removeprefix("http://"))
     yield served
     served.stop()

@@ -41,8 +41,8 @@ from tests.bench.webviews import Views
 
 REQUESTS = 10_000
 QUICK = 10
-# Requirements: 95 % of the requests of each view, and the app process. Planning jobs, which need more
-# memory the more targets there are, are processes of their own.
+# Requirements: 95 % of the requests of each view, and the app process. Planning jobs need more
+# memory the more targets there are; they are processes of their own.
 MAX_MS, MAX_MB = 300.0, 250.0
 # Growth of the memory in the second half.
 GROWTH_SHARE = 0.05

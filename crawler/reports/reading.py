@@ -23,7 +23,7 @@ MAX_COPIES = 20
 # Copies of one post in a list of posts.
 MAX_SHOWN_COPIES = 5
 # Feeds in which a page of feeds that need attention searches.
-MAX_SEARCHED = 1000
+MAX_SEARCHED = 500
 # Characters of a version that are compared.
 MAX_TEXT = 100_000
 
@@ -275,18 +275,14 @@ async def feeds_page(
     if folder:
         query |= subscriptions.within(folder)
     found: list[FeedState] = []
-    last = after
-    for _ in range(max(1, MAX_SEARCHED // limit)):
-        rows, last = await subscriptions.page_of(db, query, limit, last)
-        for target, monitor in rows:
-            state = state_of(target, monitor)
-            if attention and not state["needs_attention"]:
-                continue
-            found.append(state)
-            if len(found) == limit and target is not rows[-1][0]:
-                return found, (target["_id"],)
-        if last is None or len(found) >= limit or not attention:
-            break
+    rows, last = await subscriptions.page_of(db, query, MAX_SEARCHED if attention else limit, after)
+    for target, monitor in rows:
+        state = state_of(target, monitor)
+        if attention and not state["needs_attention"]:
+            continue
+        found.append(state)
+        if len(found) == limit and target is not rows[-1][0]:
+            return found, (target["_id"],)
     return found, last
 
 

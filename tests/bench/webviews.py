@@ -20,10 +20,10 @@ from crawler.web.app import create_app
 from crawler.web.dependencies import cursor_of
 from tests.bench.webdata import FEEDS, site_name
 
-# Streams, static files, and pages about fetched pages of other servers.
+# Streams, static files, pages about fetched pages of other servers, and users: there are none.
 LEFT_OUT = {
     "board.events", "dashboards.file", "setup.frame", "setup.api_selector", "setup.preview",
-    "changes.feed", "account.sign_in",
+    "changes.feed", "account.sign_in", "users.user",
 }  # fmt: skip
 SAMPLE = 60
 SEED = 5
@@ -197,6 +197,8 @@ class Views:
         both("deep", deep)
         ids = [{"event": row["_id"]} for row in events]
         self._both("changes.page", "changes.api_page", "", ids)
+        newest = db.visits.find({"event": True}).sort("at", -1).limit(20)
+        self._both("changes.pages", "changes.api_pages", "", [{"event": e["_id"]} for e in newest])
         self._add("changes.settings", [{}])
         self._add("changes.api_mutes", [{}])
 
@@ -239,15 +241,17 @@ class Views:
         self._add("feeds.api_unread", [{}])
         self._both("feeds.health", "feeds.api", "", [{}, {"folder": "News/3"}])
         self._both("feeds.health", "feeds.api", "attention", [{"attention": True}])
-        for name in ("feeds.feed", "feeds.remove"):
+        for name in ("feeds.feed", "feeds.remove", "feeds.api_feed"):
             self._add(name, [{"id": feed} for feed in feeds])
         self._add("feeds.add", [{}])
-        self._add("feeds.export", [{}])
+        self._both("feeds.export", "feeds.api_export", "", [{}])
 
     def _add_others(self, sites: list[str]) -> None:
         moves = [{"budget": n * 10_000} for n in range(20, 140)]
         self._both("budget.index", "budget.api_forecast", "", moves)
-        for name in ("budget.api", "budget.jobs", "budget.api_jobs"):
+        moves = [{"budget": n * 100} for n in range(20, 140)]
+        self._both("feed_budget.index", "feed_budget.api_forecast", "", moves)
+        for name in ("budget.api", "budget.jobs", "budget.api_jobs", "feed_budget.api"):
             self._add(name, [{}])
         edited = [{"name": site} for site in sites if site != FEEDS]
         self._both("setup.edit", "setup.api_site", "", edited)
@@ -255,6 +259,7 @@ class Views:
         for name in (
             "setup.index", "setup.api_sites", "account.index", "account.api_me",
             "dashboards.index", "dashboards.api", "metrics", "api.schema", "api.docs", "health",
+            "users.index", "users.api", "users.api_tokens", "changes.api_unread",
         ):  # fmt: skip
             self._add(name, [{}])
         audit = [{"cursor": cursor_of((self._now - timedelta(days=9), "x"))}]

@@ -300,7 +300,7 @@ async def api_read_all(body: ReadAll, user: OwnDep, store: StoreDep, now: NowDep
 async def settings(
     request: Request, user: UserDep, store: StoreDep,
     url: Annotated[str, Query(max_length=MAX_SUGGESTED)] = "",
-    pages: Annotated[int, Query(ge=1)] = 1,
+    pages: Annotated[int, Query(ge=1, le=10**9)] = 1,
 ) -> Response:  # fmt: skip
     """Show mutes, the feed, and since when changes are unread.
 

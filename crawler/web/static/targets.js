@@ -12,7 +12,7 @@
       values.push(Number(row.querySelector("[data-value]").dataset.value));
     }
     // The last value lasts until now.
-    times.push(Math.max(Date.now() / 1000, times.at(-1)));
+    times.push(Math.max(Date.parse(figure.dataset.now) / 1000, times.at(-1)));
     values.push(values.at(-1));
     return [times, values];
   }

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.integration.harness import Freshet
 from tests.integration.web.served import Served
@@ -31,6 +31,7 @@ OPTIONS = (
 PATIENCE_MILLISECONDS = 20_000
 # Schemes of URLs that the browser loads without a request.
 LOCAL_SCHEMES = ("data:", "blob:", "about:")
+expect.set_options(timeout=PATIENCE_MILLISECONDS)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from playwright.sync_api import Page
 from crawler.config import Config
 from crawler.web.app import create_app
 from tests.conftest import Databases
-from tests.integration.web.browser import CSRF
+from tests.integration.web.browser import CSRF, PASSWORD, put_user
 from tests.integration.web.hostile import HOURS, Crawled, crawled, views
 from tests.integration.web.served import Served
 from tests.integration.web.test_web_security import routes
@@ -32,6 +32,8 @@ PARTS = {"/budget/jobs", "/setup/preview"}
 FRAME = "/setup/frame"
 # Templates of dashboards are the operator's, and may show images of all hosts.
 DASHBOARD = "/dashboards/{path:path}"
+# Needs a stored user, and with users the app requires a sign-in.
+OF_USERS = "/users/{name}"
 DANGEROUS = """() => [...document.querySelectorAll("*")].flatMap(
     element => [...element.attributes]
         .filter(({name, value}) => name.startsWith("on") || /^\\s*javascript:/i.test(value))
@@ -93,7 +95,7 @@ def test_every_view_is_opened(paths: dict[str, list[str]]) -> None:
         for route in routes(create_app(Config.load(mongo_uri="mongodb://127.0.0.1:1/unused")))
         if "GET" in route.methods and not route.path.startswith("/api/v1/")
     }
-    assert shown == paths.keys()
+    assert shown == {*paths, OF_USERS}
 
 
 def test_files_have_types_that_browsers_do_not_run(
@@ -131,23 +133,26 @@ def left(problems: list[str], allowed: tuple[str, ...] = ()) -> list[str]:
 def test_views_are_safe_and_accessible(
     page: Page, paths: dict[str, list[str]], problems: list[str]
 ) -> None:
-    script = AXE_FILE_PATH.read_text(encoding="utf-8")
     faults: dict[str, list[str]] = {}
     for route in paths.keys() - FILES - PARTS - {FRAME, DASHBOARD}:
-        page.set_viewport_size(DESKTOP)
-        page.emulate_media(color_scheme="light")
-        opened(page, paths[route][0])
-        found = left(problems)
-        page.evaluate(script)
-        found += page.evaluate(AXE, WCAG)
-        page.emulate_media(color_scheme="dark")
-        found += [f"dark: {each}" for each in page.evaluate(AXE, CONTRAST)]
-        page.set_viewport_size(PHONE)
-        found += [f"phone: {each}" for each in page.evaluate(AXE, LAYOUT)]
-        found += page.evaluate(TOO_WIDE)
-        if found:
+        if found := accessibility_faults(page, paths[route][0], problems):
             faults[route] = found
     assert faults == {}
+
+
+def accessibility_faults(page: Page, path: str, problems: list[str]) -> list[str]:
+    """Open a view; return what axe finds at two widths and color schemes, and other problems."""
+    page.set_viewport_size(DESKTOP)
+    page.emulate_media(color_scheme="light")
+    opened(page, path)
+    found = left(problems)
+    page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
+    found += page.evaluate(AXE, WCAG)
+    page.emulate_media(color_scheme="dark")
+    found += [f"dark: {each}" for each in page.evaluate(AXE, CONTRAST)]
+    page.set_viewport_size(PHONE)
+    found += [f"phone: {each}" for each in page.evaluate(AXE, LAYOUT)]
+    return found + list(page.evaluate(TOO_WIDE))
 
 
 def test_views_of_all_attacks_are_safe(
@@ -184,3 +189,17 @@ def test_the_wizard_shows_pages_without_anything_active(
         )
         assert not tree.xpath("//body//@*[starts-with(name(), 'on') or name() = 'style']")
         assert left(problems) == [], path
+
+
+def test_users_are_managed_accessibly(page: Page, hostile: Crawled, problems: list[str]) -> None:
+    put_user(hostile.db, "anna")
+    try:
+        page.goto("/users")
+        page.locator("[name=name]").fill("anna")
+        page.locator("[name=password]").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/users")
+        for path in ("/users", "/users/anna"):
+            assert accessibility_faults(page, path, problems) == [], path
+    finally:
+        hostile.db.users.delete_one({"_id": "anna"})

@@ -124,6 +124,7 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         "/metrics": ["/metrics"],
         "/changes": ["/changes", f"/changes?{urlencode({'q': ATTACKS['attribute']})}"],
         "/changes/of/{event}": [f"/changes/of/{change['_id']}" for change in changes],
+        "/changes/of/{event}/pages": [f"/changes/of/{changes[0]['_id']}/pages"],
         "/changes/settings": [f"/changes/settings?{urlencode({'url': ATTACKS['script']})}"],
         "/changes/feed.atom": [f"/changes/feed.atom?token={secret}"],
         "/targets": [
@@ -157,6 +158,7 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         ],
         "/duplicates/{cluster}": [f"/duplicates/{cluster}" for cluster in clusters],
         "/budget": [f"/budget?{urlencode({'budget': ATTACKS['attribute']})}"],
+        "/budget/feeds": ["/budget/feeds"],
         "/budget/jobs": ["/budget/jobs"],
         "/setup": ["/setup"],
         "/setup/new": [f"/setup/new?{urlencode({'url': home})}"],
@@ -171,6 +173,7 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         "/dashboards/{path:path}": [f"/dashboards/{name}" for name in dashboards],
         "/sign-in": [f"/sign-in?{urlencode({'next': ATTACKS['attribute']})}"],
         "/account": ["/account"],
+        "/users": ["/users"],
         "/account/audit": ["/account/audit"],
         "/api/docs": ["/api/docs"],
         "/api/openapi.json": ["/api/openapi.json"],

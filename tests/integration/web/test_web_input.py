@@ -44,6 +44,7 @@ MAX_BYTES, MAX_SECONDS = 400_000, 3.0
 # They start work in the background, or their answer does not end.
 LEFT_OUT = {
     "/budget", "/api/v1/budget", "/api/v1/budget/forecast", "/api/v1/budget/simulate",
+    "/budget/feeds", "/api/v1/budget/feeds", "/api/v1/budget/feeds/forecast",
     "/api/v1/runs/events", "/sites/{name:path}/run", "/api/v1/sites/{name:path}/run",
 }  # fmt: skip
 FORM_FIELDS = frozenset(
@@ -145,7 +146,7 @@ def test_no_member_of_a_json_body_makes_the_api_fail(filled: Browser) -> None:
         members = [
             name
             for each in dependant.body_params
-            for name in each.field_info.annotation.model_fields
+            for name in getattr(each.field_info.annotation, "model_fields", ())
         ]
         for number, name in enumerate(members):
             for text in JSON if number else (*JSON, *LARGE_JSON):

@@ -24,7 +24,7 @@ from tests.integration.pushing import (
     wait_for,
 )
 from tests.integration.web.browser import browsers_of, put_user
-from tests.integration.web.test_web_serving import READY
+from tests.integration.web.served import READY
 
 pytestmark = pytest.mark.mongo
 PUSH = SubscriptionOptions("https://public.example/websub", timedelta(days=10), 60)

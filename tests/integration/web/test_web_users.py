@@ -76,11 +76,14 @@ def test_a_wrong_form_adds_nobody(
     assert database.users.count_documents({}) == 2
 
 
-def test_a_new_role_counts_from_the_next_request(anna: Browser, vic: Browser) -> None:
+def test_a_new_role_ends_the_sessions_of_the_user(anna: Browser, vic: Browser) -> None:
     assert vic.get("/users").status_code == 403
     assert send(anna, "/vic/role", role="editor").status_code == 303
+    assert vic.get("/users").headers["location"].startswith("/sign-in")
+    vic.sign_in("vic")
     assert vic.get("/users").status_code == 200
     assert send(vic, "/vic/role", role="viewer").status_code == 303
+    vic.sign_in("vic")
     assert vic.get("/users").status_code == 403
 
 

@@ -1,0 +1,208 @@
+"""The way of a new user, from an empty database to an Atom feed of changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.integration.harness import Db, Freshet
+from tests.integration.web.browser import PASSWORD, put_user
+from tests.integration.web.served import Served
+from tests.site.running import RunningSite
+
+pytestmark = pytest.mark.mongo
+# For crawls, and for jobs of the planner, which are processes of their own.
+JOB_MILLISECONDS = 90_000
+NAME = "mill"
+
+
+@pytest.fixture
+def shop() -> Iterator[RunningSite]:
+    """Run a small demo site."""
+    with RunningSite(items=24) as running:
+        yield running
+
+
+@pytest.fixture
+def app(freshet: Freshet, database: Db, shop: RunningSite) -> Iterator[Served]:
+    """Serve the web app with one user; it may fetch the demo site."""
+    put_user(database, "anna")
+    # Without a delay, a crawl may end between two events of its progress.
+    delay = ("-s", "AUTOTHROTTLE_ENABLED=0", "-s", "DOWNLOAD_DELAY=0.2")
+    served = Served(freshet, *delay, FRESHET_PRIVATE_HOSTS=shop.url.removeprefix("http://"))
+    yield served
+    served.stop()
+
+
+def test_from_an_empty_database_to_a_feed_of_changes(
+    page: Page, app: Served, database: Db, shop: RunningSite
+) -> None:
+    sign_in(page, app)
+    add_site(page, shop)
+    run_and_watch(page)
+    url = database.targets.find_one({"spider": NAME, "url": re.compile("/item/")})["url"]
+    recheck(page, shop, url)
+    read_changes(page, url)
+    compare_versions(page, url)
+    apply_budget(page, database)
+    subscribe(page, url)
+
+
+def sign_in(page: Page, app: Served) -> None:
+    page.goto(app.url)
+    page.get_by_label("Name").fill("anna")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="No sites yet")).to_be_visible()
+
+
+def add_site(page: Page, shop: RunningSite) -> None:
+    """Use proposed patterns, click the title and the price of an item, and write a selector."""
+    page.get_by_role("link", name="Add the first site").click()
+    page.get_by_label("URL of the site").fill(f"{shop.url}/")
+    page.get_by_role("button", name="Propose patterns").click(timeout=JOB_MILLISECONDS)
+    page.get_by_label("Name", exact=True).fill(NAME)
+    for key, pattern in (("item_pages", "/shop/[^/]+/[^/]+/?$"), ("list_pages", "/shop/[^/]+/?$")):
+        use = page.locator(f'[data-use="{key}"][data-pattern$="{pattern}"]')
+        use.click()
+        expect(use).to_have_attribute("aria-pressed", "true")
+        expect(page.locator(f'[name="{key}"]')).to_have_value(re.compile(re.escape(pattern)))
+    preview = page.get_by_role("region", name="Preview")
+    expect(preview.locator(".matches .badge.good")).to_have_count(2)
+    page.get_by_role("button", name="Fetch six item pages").click()
+    expect(page.locator("#sample option")).to_have_count(6, timeout=JOB_MILLISECONDS)
+    item = page.frame_locator("#picker iframe")
+    for place, name in ((item.locator("h1"), "title"), (item.get_by_text("£"), "price")):
+        click_in_frame(page, place)
+        expect(page.locator('[name="field_name"]').last).to_have_value(name)
+        expect(preview.get_by_role("heading", name=name)).to_be_visible()
+    expect(page.locator('[name="field_selector"]').last).to_have_value(".price")
+    expect(preview.locator(".values").last.locator("li")).to_have_count(6)
+    page.get_by_role("button", name="Add a field").click()
+    page.locator('[name="field_name"]').last.fill("description")
+    page.locator('[name="field_selector"]').last.fill("main")
+    expect(preview.get_by_role("heading", name="description")).to_be_visible()
+    # The dialog of all pages, on the page with the most scripts.
+    page.get_by_role("heading", name="Add a site").click()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Save the site").click()
+    expect(page.get_by_role("status")).to_contain_text(f"scrapy crawl {NAME}")
+
+
+def click_in_frame(page: Page, place: Locator) -> None:
+    """Click a place of the page without scripts, which is below a cover."""
+    place.scroll_into_view_if_needed(timeout=JOB_MILLISECONDS)
+    box = place.bounding_box()
+    assert box
+    page.mouse.click(box["x"] + 10, box["y"] + box["height"] / 2)
+
+
+def run_and_watch(page: Page) -> None:
+    """Run the site from the editor; the board shows the progress and then the result."""
+    page.get_by_role("button", name="Run now").click()
+    expect(page.get_by_role("progressbar", name=f"Run of {NAME}")).to_be_visible(
+        timeout=JOB_MILLISECONDS
+    )
+    expect_end_of_run(page, "29 visits")
+    row = page.get_by_role("row", name=NAME)
+    expect(row).to_contain_text("29 new, 0 changed, 0 gone")
+
+
+def expect_end_of_run(page: Page, visits: str) -> None:
+    last = page.locator("[data-progress]")
+    expect(last.get_by_role("progressbar")).to_have_count(0, timeout=JOB_MILLISECONDS)
+    expect(last).to_contain_text(visits, timeout=JOB_MILLISECONDS)
+
+
+def recheck(page: Page, shop: RunningSite, url: str) -> None:
+    """Let the next run visit a page that has changed."""
+    shop.edit(urlsplit(url).path)
+    page.get_by_role("link", name="Targets", exact=True).click()
+    page.get_by_label("Find a target by its URL").fill(url)
+    page.keyboard.press("Enter")
+    expect(page.locator("#explanation")).to_contain_text("change", timeout=JOB_MILLISECONDS)
+    page.get_by_role("button", name="Recheck now").click()
+    expect(page.get_by_text("due now")).to_be_visible()
+    page.get_by_role("link", name="Board", exact=True).click()
+    page.get_by_role("button", name=re.compile("Run now")).click()
+    expect_end_of_run(page, "1 visit")
+    expect(page.get_by_role("row", name=NAME)).to_contain_text("29 new, 1 changed, 0 gone")
+
+
+def read_changes(page: Page, url: str) -> None:
+    """Move through the inbox by keys; mark a new page as read, then open the changed page."""
+    page.keyboard.press("g")
+    page.keyboard.press("c")
+    expect(page.get_by_role("heading", name="Changes")).to_be_visible()
+    changes = page.locator("[data-change]")
+    expect(changes).to_have_count(29)
+    expect(changes.first).to_contain_text(url)
+    page.keyboard.press("j")
+    expect(changes.nth(0).locator("[data-open]")).to_be_focused()
+    page.keyboard.press("j")
+    expect(changes.nth(1).locator("[data-open]")).to_be_focused()
+    page.keyboard.press("m")
+    expect(page.get_by_role("status")).to_have_text("Marked 1 page as read.")
+    expect(changes).to_have_count(28)
+    # The focus is still on the second change.
+    expect(changes.nth(1).locator("[data-open]")).to_be_focused()
+    page.keyboard.press("k")
+    expect(changes.nth(0).locator("[data-open]")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+
+
+def compare_versions(page: Page, url: str) -> None:
+    """Compare both versions of the changed page, side by side and inline."""
+    page.get_by_role("link", name="Targets", exact=True).click()
+    page.get_by_label("Find a target by its URL").fill(url)
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Compare versions").click()
+    expect(page.locator(".sides ins").first).to_be_visible()
+    page.get_by_role("link", name="Inline").click()
+    expect(page.locator(".inline ins").first).to_be_visible()
+    expect(page.locator(".sides")).to_have_count(0)
+
+
+def apply_budget(page: Page, database: Db) -> None:
+    """Move the slider, which updates the numbers; make a dry run, then apply the plan."""
+    page.get_by_role("link", name="Budget", exact=True).click()
+    slider = page.get_by_role("slider", name="Requests a day")
+    expect(slider).to_be_visible(timeout=JOB_MILLISECONDS)
+    expect(page.locator("#chart canvas")).to_be_visible()
+    field = page.locator("#field-budget")
+    before = field.input_value()
+    with page.expect_response(re.compile(r"/budget\?")):
+        slider.focus()
+        page.keyboard.press("PageUp")
+    after = field.input_value()
+    assert float(after) > float(before)
+    dry_run = page.get_by_role("button", name=f"Dry run with {after} requests a day")
+    expect(dry_run).to_be_visible()
+    assert f"budget={after}" in page.url
+    dry_run.click()
+    expect(page.get_by_role("heading", name="Dry run")).to_be_visible(timeout=JOB_MILLISECONDS)
+    assert database.plans.count_documents({}) == 0
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Apply this plan").click()
+    expect(page.get_by_text("anna applied a plan")).to_be_visible(timeout=JOB_MILLISECONDS)
+    assert database.plans.count_documents({"state": "active"}) == 1
+
+
+def subscribe(page: Page, url: str) -> None:
+    """Make the address of the Atom feed, and read it without a session."""
+    page.get_by_role("link", name="Changes", exact=True).click()
+    page.get_by_role("link", name="Muted pages and Atom feed").click()
+    page.get_by_role("button", name="Make a secret address").click()
+    address = page.get_by_label("Address of your feed").input_value()
+    feed = httpx.get(address)
+    assert feed.status_code == 200
+    assert feed.headers["content-type"].startswith("application/atom+xml")
+    assert url in feed.text

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from crawler.storage import sampling_phases
 from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import in_json, run
+from tests.integration.known_pages import on
 from tests.integration.once import Left, elsewhere, left_in, put_into
 
 # A Monday at noon; the tests run at offsets in hours from it, on Freshet's clock.
@@ -283,6 +285,18 @@ def test_gone_pages_are_let_be(life: Life) -> None:
     again = life.db.targets.find_one({"url": url})
     assert again is not None
     assert again["next_visit"] == row["next_visit"]
+
+
+def test_a_failing_page_waits_for_its_retry(life: Life, stored: tuple[Db, str]) -> None:
+    life.learned(1, "--budget", "144")
+    fails, waits = sorted(life.learning())
+    retry = MONDAY + 9 * HOUR
+    life.db.targets.update_many({"url": {"$in": [fails, waits]}}, {"$set": {"next_visit": retry}})
+    life.db.targets.update_one({"url": fails}, {"$set": {"consecutive_errors": 1}})
+    on(stored[1], lambda db: sampling_phases.follow(db, SPIDER, MONDAY + 2 * HOUR))
+    due = {row["url"]: row["next_visit"] for row in life.db.targets.find()}
+    assert due[fails] == retry
+    assert due[waits] <= MONDAY + (2 + GRID) * HOUR
 
 
 def test_forget_forgets_the_phase(life: Life) -> None:

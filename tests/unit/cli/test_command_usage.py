@@ -10,6 +10,7 @@ from bson import ObjectId
 from scrapy.exceptions import UsageError
 
 from crawler.cli.base import print_json, refuse_left_over
+from crawler.cli.types import as_time, time_or_age
 from crawler.utils.terminal import complain
 
 
@@ -62,3 +63,9 @@ def test_json_has_times_in_iso_8601_and_ids_as_text(capsys: pytest.CaptureFixtur
         "at": "2024-05-01T12:00:00+00:00", "id": str(some_id), "name": "é", "n": 1,
     }  # fmt: skip
     assert "é" in out
+
+
+@pytest.mark.parametrize("text", ["2024-05-01T12:00", "2024-05-01T14:00+02:00", "36h"])
+def test_times_are_in_utc_unless_they_have_an_offset(text: str) -> None:
+    now = datetime(2024, 5, 3, tzinfo=UTC)
+    assert as_time(time_or_age(text), now) == datetime(2024, 5, 1, 12, tzinfo=UTC)

@@ -96,6 +96,15 @@ def test_posts_that_share_no_band() -> None:
     assert verdict(A, B, measured, SCHEME).endswith("a lookup of one does not find the other")
 
 
+def test_a_label_is_the_reason_only_where_it_has_been_applied() -> None:
+    a, b = replace(A, **COPY), replace(B, **COPY)
+    found = measure(a, b)
+    assert verdict(a, b, found, SCHEME, label=True) == "duplicates: labeled as the same"
+    assert verdict(A, B, found, SCHEME, label=False) == "not duplicates: labeled as such"
+    assert verdict(a, b, found, SCHEME, label=False) == verdict_text(a, b)
+    assert verdict(A, B, found, SCHEME, label=True) == verdict_text(A, B)
+
+
 def test_posts_that_are_different() -> None:
     assert verdict_text(A, side("b", text(7))).endswith("is below 0.70")
     nearly = Measured(1, 16, 0.68, {"5 characters": 0.72})

@@ -10,6 +10,7 @@ from scrapy.http import HtmlResponse, Response, TextResponse
 
 from crawler.extract.response import (
     HANDLED,
+    MAX_VALIDATOR_BYTES,
     at_least_hours,
     decoded,
     moved_to,
@@ -189,6 +190,11 @@ def test_validators_are_the_server_s_words() -> None:
         'W/"1"', "Wed, 01 May 2024 12:00:00 GMT"
     )
     assert not validators_of(Response(SITE))
+
+
+def test_validators_that_are_too_long_to_store_and_send_are_ignored() -> None:
+    headers = {"ETag": "e" * MAX_VALIDATOR_BYTES, "Last-Modified": "l" * (MAX_VALIDATOR_BYTES + 1)}
+    assert validators_of(Response(SITE, headers=headers)) == Validators(headers["ETag"], None)
 
 
 def test_the_raw_hash_is_of_every_byte() -> None:

@@ -36,6 +36,13 @@ def test_rules_of_others_are_left_out() -> None:
     assert for_agent(text, AGENT) == "User-agent: *\nDisallow: /private"
 
 
+@pytest.mark.parametrize("name", ["reshet", "ot"])
+def test_a_name_within_a_word_of_the_user_agent_does_not_match(name: str) -> None:
+    text = f"User-agent: {name}\nDisallow: /\n"
+    assert for_agent(text, AGENT) == ""
+    assert Protego.parse(text).can_fetch(URLS[0], AGENT)
+
+
 def test_thousands_of_names_above_thousands_of_rules_are_no_product() -> None:
     names = "".join(f"User-agent: f{n}\n" for n in range(15_000))
     rules = "".join(f"Disallow: /x{n}\n" for n in range(15_000))

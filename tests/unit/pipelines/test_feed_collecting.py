@@ -16,12 +16,15 @@ from crawler.items import (
     KnownPost,
     Monitor,
     Outcome,
+    Planned,
     Target,
     planned_feed_size,
 )
 from pipelines.content import ContentPipeline
-from pipelines.feed_posts import collect, is_gap, missed_posts, outcome_of, past
+from pipelines.feed_posts import collect, decide, is_gap, missed_posts, outcome_of, past
+from pipelines.outcomes import FEEDS, Rules
 from schedules.history import CHANGE, History
+from schedules.schedule import Schedule
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -111,6 +114,15 @@ def test_the_window_grows_until_posts_leave_and_follows_the_document_then() -> N
     shrunk = observe(rolled, "e", "d")
     assert shrunk.feed_size == 2
     assert observe(shrunk).feed_size == 2, "an empty document gives no information"
+
+
+def test_a_plan_may_fetch_a_feed_more_rarely_than_pages() -> None:
+    every, planned = timedelta(days=60), NOW + timedelta(days=59)
+    assert timedelta(hours=FEEDS.longest_hours) == timedelta(days=28)
+    page = fetched(entry("a"))
+    phase = (planned - EPOCH) % every
+    page.target.plan = Planned("plan", Schedule(1, (), every / HOUR, phase / HOUR))
+    assert decide(page, Rules(FEEDS, FEEDS, 3), Monitor(), {}).next_visit == planned
 
 
 def test_posts_are_lost_when_no_post_of_the_last_document_is_left() -> None:

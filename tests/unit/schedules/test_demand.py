@@ -68,17 +68,21 @@ def test_more_requests_never_give_staler_copies_at_any_site(population: Populati
     assert (np.diff(found.age_days, axis=0) <= 0.05).all()
 
 
-def test_a_site_gets_no_more_than_its_cap(population: Population) -> None:
+def test_sites_get_no_more_than_their_daily_and_hourly_caps(population: Population) -> None:
     estimates = estimate(population, histories(N))
     prices = price_grid(estimates, AIM, 24)
     free = demand(estimates, np.ones(N), AIM, prices)
-    cap = float(free.requests_per_day[12, 2])
-    caps = np.where(np.arange(population.sites) == 2, cap, np.inf)
-    limited = estimate(replace(population, site_day=caps), histories(N))
+    caps = free.requests_per_day[12]
+    daily, hourly = (np.arange(population.sites) == site for site in (2, 3))
+    limits = {
+        "site_day": np.where(daily, caps, np.inf),
+        "site_hour": np.where(hourly, caps / 24, np.inf),
+    }
+    limited = estimate(replace(population, **limits), histories(N))
     found = demand(limited, np.ones(N), AIM, prices)
-    assert found.requests_per_day[:, 2].max() == pytest.approx(cap)
-    assert found.stale[-1, 2] == pytest.approx(free.stale[12, 2])
-    others = np.arange(population.sites) != 2
+    assert found.requests_per_day.max(axis=0)[2:4] == pytest.approx(caps[2:4])
+    assert found.stale[-1, 2:4] == pytest.approx(free.stale[12, 2:4])
+    others = ~(daily | hourly)
     assert np.allclose(found.stale[:, others], free.stale[:, others])
 
 

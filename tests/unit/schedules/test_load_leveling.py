@@ -13,6 +13,7 @@ from schedules.calendar import visits_between
 from schedules.evaluation.world import never, seen
 from schedules.history import Floats, Histories, Times
 from schedules.placement.load import balanced, first_weeks, fullest_week, in_time
+from schedules.population import MONDAY_HOURS
 from schedules.schedule import FEED_CYCLES, ROUND_WEEKS, WEEK_HOURS, Schedules
 from tests.unit.populations import NOW, ZONES, changes, population, rates, watched
 
@@ -66,6 +67,10 @@ def test_a_visit_that_cannot_wait_for_its_hour_keeps_that_of_the_last() -> None:
     some, last = population(1, UTC), np.array([NOW - 27 * 24.0])
     after = in_time(rare((4, 5 * 24)), np.array([True]), some, last, NOW)
     assert waits(after, last).tolist() == [4]
+    hours = np.arange(WEEK_HOURS) != (last[0] - MONDAY_HOURS) % WEEK_HOURS
+    closed = replace(some, open_hours=some.open_hours & hours)
+    after = in_time(rare((4, 5 * 24)), np.array([True]), closed, last, NOW)
+    assert after.slots % WEEK_HOURS == [5 * 24]
 
 
 def test_weeks_that_differ_by_two_are_evened_by_those_that_were_just_visited() -> None:

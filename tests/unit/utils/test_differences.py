@@ -8,7 +8,15 @@ from time import perf_counter
 
 import pytest
 
-from crawler.utils.diff import EXACT_PAIRS, MAX_CHARACTERS, MAX_LEVELS, Matcher, diff_size, unified
+from crawler.utils.diff import (
+    EXACT_PAIRS,
+    MAX_CHARACTERS,
+    MAX_LEVELS,
+    Matcher,
+    by_word,
+    diff_size,
+    unified,
+)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +113,15 @@ def test_a_long_line_is_shown_by_word_with_its_surroundings() -> None:
     assert diff[3:5] == [" title: Tea", "~body: <article>word0 word1 wor"]
     assert diff[5].startswith("~… 21,")
     assert len(text) < 800
+
+
+def test_only_changes_with_little_text_between_them_are_shown_as_one() -> None:
+    def changes(gap: str) -> list[tuple[str, str]]:
+        before, after = f"It is scarlet {gap} small and square.", f"It is orange {gap} round."
+        return [(c.old, c.new) for c in by_word(before, after, Matcher()) if c.old or c.new]
+
+    assert changes("but") == [("scarlet but small and square", "orange but round")]
+    assert changes("as before, but") == [("scarlet", "orange"), ("small and square", "round")]
 
 
 def test_short_lines_stay_lines_beside_long_ones() -> None:

@@ -140,7 +140,10 @@ def _run(
 def _show(report: TargetReport, now: datetime) -> None:
     """Print a target: `URL  item of shop, visited at most every 6 hours, due: …`."""
     state = report["state"]
-    parts = [f"{state['kind']} of {state['spider']}", *_limits(report["limits"])]
+    limits = report["limits"]
+    words = (("at most", limits["min_hours"]), ("at least", limits["max_hours"]))
+    parts = [f"{state['kind']} of {state['spider']}"]
+    parts += [f"visited {word} every {period(value)}" for word, value in words if value is not None]
     if state["muted_at"] is not None:
         parts.append("muted: not visited until scrapy targets unmute")
     elif state["dead_lettered_at"] is not None:
@@ -150,9 +153,3 @@ def _show(report: TargetReport, now: datetime) -> None:
     elif state["next_visit"] < NEVER:
         parts.append(f"next visit {state['next_visit']:%Y-%m-%d %H:%M} UTC")
     print_line(f"{printable(state['url'])}  {printable(', '.join(parts))}")
-
-
-def _limits(limits: IntervalLimits) -> list[str]:
-    """Return the limits in words."""
-    words = (("at most", limits["min_hours"]), ("at least", limits["max_hours"]))
-    return [f"visited {word} every {period(value)}" for word, value in words if value is not None]

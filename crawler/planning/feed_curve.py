@@ -175,7 +175,11 @@ def forecast_of_feeds(curve: FeedBudgetCurve, budget: float) -> FeedBudgetForeca
         )
     place = place_of(points, budget)
     feeds = [_feed(each, place) for each in curve["curves"]]
-    feeds.sort(key=lambda feed: (-abs(_more(feed)), feed["url"]))
+
+    def moved(feed: FeedForecast) -> float:
+        return abs(feed["planned"]["requests_per_day"] - feed["current"]["requests_per_day"])
+
+    feeds.sort(key=lambda feed: (-moved(feed), feed["url"]))
     return {
         "budget_per_day": budget,
         "current": curve["current"],
@@ -227,11 +231,6 @@ def _feed(feed: FeedCurve, place: Place) -> FeedForecast:
         "planned": planned,
         "verdict": verdict_of_feed(feed["current"], planned),
     }
-
-
-def _more(feed: FeedForecast) -> float:
-    """Return how many more fetches a day a feed gets."""
-    return feed["planned"]["requests_per_day"] - feed["current"]["requests_per_day"]
 
 
 def verdict_of_feed(current: FeedStanding, planned: FeedStanding) -> Verdict:

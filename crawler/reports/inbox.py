@@ -121,7 +121,11 @@ async def read_inbox(
     windows: that were read before, and where to keep the window of this page
     """
     window = await _window(db, reader, filters, until, position, windows)
-    groups = [each for each in window.groups if _is_after(position.shown, each)]
+    groups = [
+        group
+        for group in window.groups
+        if position.shown is None or _key_of(group) < position.shown
+    ]
     shown, hidden = groups[:limit], groups[limit:]
     last = window.last
     if hidden:
@@ -165,10 +169,6 @@ async def _window(
 
 def _key_of(group: Sequence[NetChange]) -> Key:
     return group[0].event["at"], group[0].event["_id"]
-
-
-def _is_after(shown: Key | None, group: Sequence[NetChange]) -> bool:
-    return shown is None or _key_of(group) < shown
 
 
 async def pages_of_entry(

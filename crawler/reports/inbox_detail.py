@@ -19,6 +19,8 @@ from crawler.storage.client import Database, Document
 from crawler.utils.diff import Matcher
 
 MAX_FIELDS = 50
+# Outcomes of events; any other means that a page that was gone is back.
+OUTCOMES = ("new", "changed", "gone")
 # Characters of a new page's field.
 MAX_CHARACTERS = 2000
 
@@ -88,13 +90,14 @@ async def page_change(db: Database, reader: Reader, event: ObjectId) -> PageChan
         "entry": await entry_of(db, [net], contents),
         "fields": fields,
         "is_stored": after is not None and (before is not None or net.kind == "new"),
-        "visits": [{"at": each["at"], "outcome": _outcome(each)} for each in net.events],
+        "visits": [
+            {
+                "at": each["at"],
+                "outcome": each["outcome"] if each["outcome"] in OUTCOMES else "back",
+            }
+            for each in net.events
+        ],
     }
-
-
-def _outcome(row: Document) -> str:
-    outcome = str(row["outcome"])
-    return outcome if outcome in ("new", "changed", "gone") else "back"
 
 
 def _field_changes(before: Document, after: Document) -> list[FieldChange]:

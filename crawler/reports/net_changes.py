@@ -141,7 +141,15 @@ async def _compare(db: Database, changes: dict[object, NetChange]) -> Compared:
         net.categories = [str(each) for each in categories.get(_key(net.event), ())]
         net.kind = _kind_of(net)
     contents, n_bytes = await _read_contents(db, nets)
-    await asyncio.to_thread(_add_differences, nets, contents)
+
+    def add_differences() -> None:
+        for net, (before, after) in zip(nets, contents, strict=True):
+            net.fields = tuple(after or ())
+            if before is not None and after is not None and net.kind != "gone":
+                net.difference = difference_of(before, after)
+                net.fields = net.difference.fields
+
+    await asyncio.to_thread(add_differences)
     return Compared(changes, n_bytes)
 
 
@@ -163,14 +171,6 @@ async def _read_contents(db: Database, nets: Sequence[NetChange]) -> tuple[list[
 
 def _key(event: Document) -> str:
     return f"{event['spider']} {event['target']}"
-
-
-def _add_differences(nets: Sequence[NetChange], contents: Sequence[Contents]) -> None:
-    for net, (before, after) in zip(nets, contents, strict=True):
-        net.fields = tuple(after or ())
-        if before is not None and after is not None and net.kind != "gone":
-            net.difference = difference_of(before, after)
-            net.fields = net.difference.fields
 
 
 def _kind_of(net: NetChange) -> ChangeKind:

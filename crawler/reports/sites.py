@@ -152,7 +152,10 @@ async def figures_of(db: Database, name: str, now: datetime, counts: VisitCounts
     numbers = await overview.target_numbers(db, name, now)
     hours = await counts.by_hour(db, name, now - (WEEK_DAYS + 1) * DAY, now)
     days = [today - offset * DAY for offset in range(WEEK_DAYS - 1, -1, -1)]
-    by_day = {day: _no_visits(day) for day in days}
+    by_day: dict[date, DayVisits] = {
+        day: {"day": day, "visits": 0, "new": 0, "changed": 0, "gone": 0, "errors": 0}
+        for day in days
+    }
     for hour, each in hours.items():
         if (day := by_day.get(hour.astimezone(zone).date())) is not None:
             _add(day, each)
@@ -173,10 +176,6 @@ def _figures(
         "today": week[-1],
         "week": week,
     }
-
-
-def _no_visits(day: date) -> DayVisits:
-    return {"day": day, "visits": 0, "new": 0, "changed": 0, "gone": 0, "errors": 0}
 
 
 def _add(day: DayVisits, hour: HourVisits) -> None:
@@ -288,6 +287,9 @@ class CategoryNode(TypedDict):
     """Targets in the category, and in those that begin with it."""
 
 
+MAX_LEVELS = 6
+
+
 def category_tree(counts: Mapping[str, int]) -> list[CategoryNode]:
     """Return categories as a tree, parents first; `/` and `>` separate the parts of a category.
 
@@ -295,7 +297,8 @@ def category_tree(counts: Mapping[str, int]) -> list[CategoryNode]:
     """
     nodes: dict[tuple[str, ...], CategoryNode] = {}
     for category, n in counts.items():
-        path = _parts(category)
+        parts = [part.strip() for part in category.replace(">", "/").split("/", MAX_LEVELS - 1)]
+        path = tuple(part for part in parts if part) or (category,)
         for level in range(len(path)):
             node = nodes.setdefault(
                 path[: level + 1],
@@ -304,14 +307,6 @@ def category_tree(counts: Mapping[str, int]) -> list[CategoryNode]:
             node["targets"] += n
         nodes[path]["category"] = category
     return [nodes[path] for path in sorted(nodes)]
-
-
-MAX_LEVELS = 6
-
-
-def _parts(category: str) -> tuple[str, ...]:
-    parts = [part.strip() for part in category.replace(">", "/").split("/", MAX_LEVELS - 1)]
-    return tuple(part for part in parts if part) or (category,)
 
 
 class FailureExample(TypedDict):

@@ -409,7 +409,7 @@ def test_programs_on_this_machine_may_write_without_a_form(local: Browser) -> No
 
     assert local.request("PUT", "/api/v1/write").status_code == 200
     for headers in ({"Origin": "https://evil.example"}, {"Origin": local.origin},
-                    {"Sec-Fetch-Site": "cross-site"}):  # fmt: skip
+                    {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):  # fmt: skip
         assert local.request("PUT", "/api/v1/write", headers=headers).status_code == 403
 
 

@@ -305,6 +305,8 @@ def test_limits_are_checked_and_move_the_next_visit(local: Browser, database: Db
     put = call(local, "PUT", f"{API}/limits", json={"min_hours": 24, "max_hours": None})
     assert put.json()["limits"] == {"min_hours": 24.0, "max_hours": None}
     assert datetime.fromisoformat(put.json()["state"]["next_visit"]) == NOW + 23 * HOUR
+    same = {"min_hours": 24.0, "max_hours": 24.0}
+    assert call(local, "PUT", f"{API}/limits", json=same).json()["limits"] == same
     bad = call(local, "PUT", f"{API}/limits", json={"min_hours": 0.1})
     assert (bad.status_code, "min_hours" in bad.json()["detail"]) == (422, True)
     call(local, "PUT", f"{API}/limits", json={})

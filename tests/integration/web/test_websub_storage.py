@@ -63,6 +63,22 @@ def test_little_is_taken_at_once_where_documents_are_large(stored: tuple[Db, str
     assert asyncio.run(in_database(stored[1], run)) == 3
 
 
+def test_a_subscription_that_is_being_ended_is_not_confirmed(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    put(db, push={"token": "t", "topic": FEED, "state": "active", "callback": CALLBACK})
+
+    async def run(there: Database) -> list[bool]:
+        await websub.start_unsubscribe(there, CALLBACK)
+        return [
+            await websub.confirm(there, "t", FEED, now, DAY, HOUR),
+            await websub.confirm_unsubscribe(there, "t", FEED, now),
+        ]
+
+    assert asyncio.run(in_database(uri, run)) == [False, True]
+    assert push_of(db)["state"] == "ended"
+
+
 def test_doubt_takes_a_proof_back(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, push={"token": "t", "state": "active", "delivered_at": datetime.now(UTC)})

@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from crawler.fetch.downloader import ConditionalGetMiddleware, NotAsked, PolitenessMiddleware
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
+from spiders.feeds import FeedsSpider
 from spiders.wrapper import Arguments, WrapperSpider
 
 LIST = "https://shop.example/category/tea/"
@@ -242,3 +243,28 @@ def test_a_request_beyond_the_cap_of_its_host_is_not_sent() -> None:
     with pytest.raises(NotAsked, match=r"shop\.example: request limit reached"):
         asyncio.run(manners.process_request(Request(LIST)))
     asyncio.run(manners.process_request(Request("https://other.example/")))
+
+
+@pytest.mark.parametrize(
+    "secrets", [{}, {"headers": {"X-Key": "k"}}, {"cookies": {"region": "eu"}}]
+)
+def test_a_feed_with_headers_or_cookies_does_not_move_to_another_host(
+    secrets: dict[str, dict[str, str]],
+) -> None:
+    class Feeds(FeedsSpider):
+        headers, cookies = secrets.get("headers"), secrets.get("cookies")
+
+    def moved_to(final: str) -> str | None:
+        crawling = spider(Feeds)
+        request = crawling.request(Target("feeds", "https://blog.example/rss", Kind.FEED))
+        request.meta["redirect_reasons"] = [301]
+        answer = Response(final, body=b"<rss><channel/></rss>", request=request)
+
+        async def fetched() -> Fetched:
+            return await anext(aiter(crawling.parse_feed(answer)))
+
+        return asyncio.run(fetched()).moved_to
+
+    assert moved_to("https://blog.example/feed") == "https://blog.example/feed"
+    other = "https://other.example/feed"
+    assert moved_to(other) == (None if secrets else other)

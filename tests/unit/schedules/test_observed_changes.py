@@ -47,6 +47,10 @@ def test_old_changes_leave_with_the_span_they_stood_in() -> None:
     assert len(records) == MAX_CHANGES
     assert past.since == records[0][0] == 10
     assert past.until == records[-1][1] == MAX_CHANGES + 10
+    # The next document of a feed has several new posts.
+    until = MAX_CHANGES + 20
+    past = past.extended(until, [(past.until, at, 0) for at in range(past.until + 1, until + 1)])
+    assert past.since == changes_of(past)[0][0] == 20
 
 
 def test_some_of_many_histories() -> None:

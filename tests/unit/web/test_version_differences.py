@@ -1,0 +1,37 @@
+"""Differences between two versions of a target: unchanged lines far from an edit are folded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from crawler.reports.version_diff import CONTEXT_LINES, compare
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+def parts(unchanged: int) -> list[tuple[str, int]]:
+    """Return kind and lines of the parts of a text with unchanged lines before an edit."""
+    lines = [f"line {n}" for n in range(unchanged)]
+    before, after = (
+        {
+            "content_hash": word, "at": NOON, "size": 1,
+            "content": {"text": "\n".join([*lines, word])},
+        }
+        for word in ("old", "new")
+    )  # fmt: skip
+    (field,) = compare(before, after)["fields"]
+    return [(part["kind"], part["lines"]) for part in field["parts"]]
+
+
+@pytest.mark.parametrize(
+    ("unchanged", "expected"),
+    [
+        (CONTEXT_LINES, [("same", CONTEXT_LINES)]),
+        (CONTEXT_LINES + 1, [("same", CONTEXT_LINES + 1)]),
+        (CONTEXT_LINES + 2, [("folded", 2), ("same", CONTEXT_LINES)]),
+    ],
+)
+def test_a_single_line_is_not_folded(unchanged: int, expected: list[tuple[str, int]]) -> None:
+    assert parts(unchanged) == [*expected, ("changed", 1)]

@@ -341,7 +341,8 @@ def test_an_interruption_leaves_nothing(stored: tuple[Db, str], kind: signal.Sig
     # Runs for several seconds after it has stored its first documents.
     words += ("--method", "R1D3", "--method", "B6D1")
     process = subprocess.Popen(
-        [sys.executable, *words],
+        # Shells start background jobs with SIGINT ignored, and so would this process be.
+        ["env", "--default-signal=INT", sys.executable, *words],
         cwd=ROOT, env=os.environ | {"MONGO_URI": uri}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -343,7 +343,9 @@ def test_a_full_run_of_several_workers_ignores_the_caps(
     log = "".join(workers(freshet, wrapper, redis, "-a", "full=1"))
     assert len(asked()) == 1 + ITEMS
     ignored = "full run: the plan's cap of 2 requests a day and 1 request an hour was ignored"
-    assert log.count(ignored) == 1
+    # A worker that starts late begins a run of its own.
+    runs = database.runs.count_documents({"full": True})
+    assert log.count(ignored) == runs >= 1
     assert "-a full=1 is ignored" not in log
     assert database.runs.find_one(sort=[("started", -1)])["full"] is True
 

@@ -32,9 +32,7 @@ def shop() -> Iterator[RunningSite]:
 def app(freshet: Freshet, database: Db, shop: RunningSite) -> Iterator[Served]:
     """Serve the web app with one user; it may fetch the demo site."""
     put_user(database, "anna")
-    # Without a delay, a crawl may end between two events of its progress.
-    delay = ("-s", "AUTOTHROTTLE_ENABLED=0", "-s", "DOWNLOAD_DELAY=0.4")
-    served = Served(freshet, *delay, FRESHET_PRIVATE_HOSTS=shop.url.removeprefix("http://"))
+    served = Served(freshet, FRESHET_PRIVATE_HOSTS=shop.url.removeprefix("http://"))
     yield served
     served.stop()
 
@@ -92,6 +90,8 @@ def add_site(page: Page, shop: RunningSite) -> None:
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
+    # Without a delay, a crawl may end between two events of its progress.
+    page.get_by_label("Delay in seconds").fill("0.3")
     page.get_by_role("button", name="Save the site").click()
     expect(page.get_by_role("status")).to_contain_text(f"scrapy crawl {NAME}")
 

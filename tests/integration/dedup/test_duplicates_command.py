@@ -248,6 +248,10 @@ def test_posts_that_cannot_be_told_apart(freshet: Freshet, clusters: Shop) -> No
     )
     one = duplicates(freshet, "explain", url, "https://shop.example/second", "--spider", "shop")
     assert one.code == 0
+    clusters.db.posts.update_many({"url": url}, {"$set": {"item": "shop.example/first"}})
+    clusters.db.posts.update_one({"title": "Third"}, {"$set": {"feed": "https://blog.example/"}})
+    found = explained(freshet, "first", "second")
+    assert found["a"]["id"] == f"shop {url}", "the page is preferred to the posts of feeds"
     same = duplicates(freshet, "explain", f"shop {url}", url, "--spider", "shop")
     assert same.complaint == f"scrapy duplicates: both are the same post: shop {url}"
     none = duplicates(freshet, "explain", url, "https://shop.example/none", "--spider", "shop")

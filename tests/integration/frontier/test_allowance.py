@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from crawler.extract.site_definition import Wrapper
 from crawler.frontier.run_limits import Allowance
 from crawler.storage.client import Database
@@ -57,3 +59,28 @@ def test_spiders_of_one_plan_share_what_is_left(stored: tuple[Db, str]) -> None:
         return allowed
 
     assert on(stored[1], story) == [2, True, 2, False]
+
+
+class SetClock(Clock):
+    """A clock that shows the time to which a test sets it."""
+
+    time = datetime(2026, 3, 2, 12, 30, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.time
+
+
+def test_visits_of_other_runs_are_counted_again_after_a_minute(stored: tuple[Db, str]) -> None:
+    async def story(db: Database) -> list[bool]:
+        SetClock.time = begin = datetime(2026, 3, 2, 12, 30, tzinfo=UTC)
+        allowance = Allowance(db, MongoRetry(1, never), WRAPPER, SetClock())
+        allowance.follow({"daily_cap": 9, "spiders": ["x"]})
+        taken = [await allowance.take(0)]
+        others = [{"spider": "x", "at": begin} for _ in range(9)]
+        await db.visits.insert_many(others, bypass_document_validation=True)
+        for seconds in (59, 60):
+            SetClock.time = begin + timedelta(seconds=seconds)
+            taken.append(await allowance.take(1))
+        return taken
+
+    assert on(stored[1], story) == [True, True, False]

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from crawler.frontier.politeness import Permits
+from crawler.frontier.politeness import Permit, Permits
 from crawler.storage.redis import RedisRetry, open_redis
 
 
@@ -50,3 +50,18 @@ async def seconds_of_three(url: str, delay_seconds: float) -> float:
 
 def test_requests_to_a_host_are_apart_by_its_delay(redis: str) -> None:
     assert asyncio.run(seconds_of_three(redis, 0.15)) >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("given", "now", "is_expired"),
+    [
+        (100.95, 100.99, False),
+        (100.95, 101.01, True),
+        (100.0, 100.09, False),
+        (100.0, 100.11, True),
+    ],
+)
+def test_a_permit_is_returned_when_it_is_old_or_not_used(
+    given: float, now: float, is_expired: bool
+) -> None:
+    assert Permit("shop.example", "ann 1", False, 100.0, given).is_expired(now) == is_expired

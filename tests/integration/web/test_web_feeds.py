@@ -208,8 +208,11 @@ def test_health_shows_feeds_with_errors(local: Browser, database: Db) -> None:
     page = local.get("/feeds/health?attention=true").text
     assert "b.example" in page
     assert "a.example" not in page
-    (only,) = local.get("/api/v1/feeds?limit=1").json()["feeds"]
-    assert only["url"] == "https://a.example/feed"
+    first = local.get("/api/v1/feeds?limit=1").json()
+    rest = local.get(f"/api/v1/feeds?limit=1&cursor={first['next']}").json()
+    urls = [feed["url"] for part in (first, rest) for feed in part["feeds"]]
+    assert urls == ["https://a.example/feed", "https://b.example/feed"]
+    assert rest["next"] is None
 
 
 OPML = b"""<?xml version="1.0"?><opml version="2.0"><body><outline text="News">

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 
-from crawler.storage.accounts import tokens
+from crawler.config import Config
+from crawler.storage.accounts import sessions, tokens
 from crawler.storage.accounts.schemas import Scope
 from crawler.storage.store import opened
 from crawler.web import passwords
@@ -150,6 +152,18 @@ def test_each_sign_in_changes_the_session_and_ends_the_one_before(
     thief = browsers()
     thief.cookies.set("freshet", before, domain="127.0.0.1")
     assert thief.get("/").headers["location"].startswith("/sign-in")
+
+
+def test_a_session_in_use_ends_after_its_longest_time(stored: tuple[Db, str]) -> None:
+    async def days() -> int:
+        async with opened(Config.load(mongo_uri=stored[1])) as db:
+            session = await sessions.begin(db, "anna", NOW)
+            for day in range(100):
+                if not await sessions.user_of(db, session, NOW + timedelta(days=day)):
+                    return day
+        return 100
+
+    assert asyncio.run(days()) == sessions.LONGEST.days
 
 
 def test_signing_out_ends_the_session_on_the_server(anna: Browser, database: Db) -> None:

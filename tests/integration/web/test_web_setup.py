@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -619,6 +620,14 @@ def test_pages_are_fetched_in_a_subprocess(
         paths = [request["path"] for request in server.requests()]
     assert any("robots.txt" in path for path in paths)
     assert not any("/product/" in path for path in paths)
+
+
+@pytest.mark.soak
+def test_pages_of_private_hosts_that_the_user_did_not_name_are_refused() -> None:
+    definition = {"name": "a", "start_urls": "http://127.0.0.1:9/", "item_pages": "/a"}
+    config = Config.load(mongo_uri="mongodb://unused")
+    (page,) = asyncio.run(fetch_pages(definition, ["http://127.0.0.2:9/a"], config))
+    assert "127.0.0.2:9 is not on the public Internet" in (page["problem"] or "")
 
 
 @pytest.mark.parametrize(

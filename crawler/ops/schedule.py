@@ -171,7 +171,7 @@ def prune_words(config: Config) -> list[str]:
 
 
 def command_line_settings(settings: BaseSettings) -> list[str]:
-    """Return this process's `-s` options, to pass them on to periodic_jobs."""
+    """Return this process's `-s` options for FRESHET_, MONGO_ and REDIS_ settings, to pass on."""
     priority = SETTINGS_PRIORITIES["cmdline"]
     given = (name for name in settings if settings.getpriority(name) == priority)
     ours = sorted(name for name in given if name.startswith(("FRESHET_", "MONGO_", "REDIS_")))

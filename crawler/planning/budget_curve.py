@@ -132,13 +132,7 @@ def forecast(curve: BudgetCurve, budget: float) -> BudgetForecast:
     the end of the curve gives the results of its end, because more requests would save nothing.
     """
     points = curve["requests_per_day"]
-    if budget < points[0] * (1 - TOLERANCE):
-        least = rounded_up(points[0])
-        raise ConfigError(
-            f"budget {amount(budget)}/day is too small: {curve['targets']:,} targets at their "
-            f"longest intervals need {least}/day. Use {least}/day or more."
-        )
-    place = place_of(points, budget)
+    place = place_of_budget(points, budget, f"{curve['targets']:,} targets")
     sites = [_site(site, place) for site in curve["sites"]]
     sites.sort(
         key=lambda site: (
@@ -165,23 +159,19 @@ def forecast(curve: BudgetCurve, budget: float) -> BudgetForecast:
 
 def usual_budget(curve: BudgetCurve) -> float:
     """Return the current budget, within the range of the curve."""
-    points = curve["requests_per_day"]
     budget = curve["budget_per_day"] or curve["current"]["requests_per_day"]
-    return min(max(budget, points[0]), points[-1])
+    return within(curve["requests_per_day"], budget)
 
 
 def sample_points(curve: BudgetCurve) -> list[Standing]:
     """Return a few points of the curve for a table, the first and the last one included."""
-    n = len(curve["requests_per_day"])
-    rows = min(n, MAX_POINTS_SHOWN)
-    places = sorted({round(row * (n - 1) / max(1, rows - 1)) for row in range(rows)})
     return [
         {
-            "requests_per_day": curve["requests_per_day"][place],
-            "freshness": curve["freshness"][place],
-            "age_days": curve["age_days"][place],
+            "requests_per_day": curve["requests_per_day"][number],
+            "freshness": curve["freshness"][number],
+            "age_days": curve["age_days"][number],
         }
-        for place in places
+        for number in shown_points(len(curve["requests_per_day"]))
     ]
 
 
@@ -232,6 +222,31 @@ def place_of(points: Sequence[float], x: float) -> Place:
     length = points[before + 1] - points[before]
     share = (x - points[before]) / length if length > 0 else 1.0
     return Place(before, min(max(share, 0.0), 1.0))
+
+
+def place_of_budget(points: Sequence[float], budget: float, what: str) -> Place:
+    """Return the place of a budget among requests a day.
+
+    what: the targets, for the ConfigError of a budget below their longest intervals
+    """
+    if budget < points[0] * (1 - TOLERANCE):
+        least = rounded_up(points[0])
+        raise ConfigError(
+            f"budget {amount(budget)}/day is too small: {what} at their longest intervals need "
+            f"{least}/day. Use {least}/day or more."
+        )
+    return place_of(points, budget)
+
+
+def within(points: Sequence[float], budget: float) -> float:
+    """Return a budget, or the end of the curve that is next to it."""
+    return min(max(budget, points[0]), points[-1])
+
+
+def shown_points(n: int) -> list[int]:
+    """Return the numbers of at most MAX_POINTS_SHOWN of n points, with the first and the last."""
+    rows = min(n, MAX_POINTS_SHOWN)
+    return sorted({round(row * (n - 1) / max(1, rows - 1)) for row in range(rows)})
 
 
 def value_at(values: Sequence[float], place: Place) -> float:

@@ -10,17 +10,15 @@ from datetime import datetime
 
 from typing_extensions import TypedDict
 
-from crawler.errors import ConfigError
 from crawler.planning.budget_curve import (
-    MAX_POINTS_SHOWN,
-    TOLERANCE,
     Place,
     Verdict,
-    place_of,
+    place_of_budget,
+    shown_points,
     value_at,
+    within,
 )
 from crawler.planning.replan_report import ReplanReport
-from crawler.utils.text import amount, rounded_up
 
 # A feed wins or loses if its share of missed posts changes by at least this much, or, at the same
 # share, its delay by this share.
@@ -167,13 +165,7 @@ def forecast_of_feeds(curve: FeedBudgetCurve, budget: float) -> FeedBudgetForeca
     the end of the curve gives the results of its end, because more fetches would save nothing.
     """
     points = curve["requests_per_day"]
-    if budget < points[0] * (1 - TOLERANCE):
-        least = rounded_up(points[0])
-        raise ConfigError(
-            f"budget {amount(budget)}/day is too small: {curve['feeds']:,} feeds at their longest "
-            f"intervals need {least}/day. Use {least}/day or more."
-        )
-    place = place_of(points, budget)
+    place = place_of_budget(points, budget, f"{curve['feeds']:,} feeds")
     feeds = [_feed(each, place) for each in curve["curves"]]
 
     def moved(feed: FeedForecast) -> float:
@@ -197,23 +189,19 @@ def forecast_of_feeds(curve: FeedBudgetCurve, budget: float) -> FeedBudgetForeca
 
 def usual_feed_budget(curve: FeedBudgetCurve) -> float:
     """Return the current budget, within the range of the curve."""
-    points = curve["requests_per_day"]
     budget = curve["budget_per_day"] or curve["current"]["requests_per_day"]
-    return min(max(budget, points[0]), points[-1])
+    return within(curve["requests_per_day"], budget)
 
 
 def feed_points(curve: FeedBudgetCurve) -> list[FeedStanding]:
     """Return a few points of the curve for a table, the first and the last one included."""
-    n = len(curve["requests_per_day"])
-    rows = min(n, MAX_POINTS_SHOWN)
-    places = sorted({round(row * (n - 1) / max(1, rows - 1)) for row in range(rows)})
     return [
         {
-            "requests_per_day": curve["requests_per_day"][place],
-            "missed_share": curve["missed_share"][place],
-            "delay_hours": curve["delay_hours"][place],
+            "requests_per_day": curve["requests_per_day"][number],
+            "missed_share": curve["missed_share"][number],
+            "delay_hours": curve["delay_hours"][number],
         }
-        for place in places
+        for number in shown_points(len(curve["requests_per_day"]))
     ]
 
 

@@ -20,7 +20,7 @@ from crawler.config import Config
 from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
-from crawler.frontier.base import IN_DOUBT, Frontier
+from crawler.frontier.base import IN_DOUBT, Frontier, LocalFrontier
 from crawler.frontier.lifecycle import (
     Ending,
     Left,
@@ -30,7 +30,6 @@ from crawler.frontier.lifecycle import (
     warnings_of,
     whole,
 )
-from crawler.frontier.local import LocalFrontier
 from crawler.frontier.run_limits import Allowance, HostLimits
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit

@@ -1,17 +1,27 @@
-"""Reports on a site's past: when it changes and is visited in a week, and its freshness by day."""
+"""Reports on a site's past: changes and visits by hour, single visits, and freshness by day.
+
+A site with a million visits a week takes seconds to count. `VisitCounts` therefore keeps the
+numbers of hours that are over, and counts only the last hours again. The first count goes day by
+day, with pauses for requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
 import numpy as np
 from typing_extensions import TypedDict
 
+from crawler.items import Outcome
 from crawler.planning.report import requests, sums
-from crawler.storage import plans, site_targets, visits
+from crawler.storage import overview, plans, site_targets, visits
 from crawler.storage.client import Database, Document
+from crawler.storage.paging import Key
 from crawler.storage.sites import Site
 from schedules.history import CHANGE, Floats
 
@@ -106,3 +116,170 @@ def _probability_fresh(before: Floats, found: Floats, minutes: Floats) -> Floats
     passed = (minutes - before[at]) / spans
     result: Floats = np.where((passed < 0) | (passed >= 1), 1.0, 1 - passed)
     return result
+
+
+DAY_HOURS = 24
+
+
+class SiteVisit(TypedDict):
+    """A visit of a site."""
+
+    at: datetime
+    """Time of the response."""
+    url: str
+    """URL of the target, or `cell:NAME`."""
+    outcome: str
+    """Result of the visit."""
+    reason: str | None
+    """Cause of an error, a refusal or a redirect."""
+    status: int | None
+    """HTTP status; null without a response."""
+    elapsed_ms: float | None
+    """Time to the response in milliseconds."""
+    event: bool
+    """Whether the page is new, changed, gone for the first time, or back."""
+    diff_size: int
+    """Characters inserted into and deleted from the content."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisitFilter:
+    """Conditions on visits.
+
+    weekday, hour: of the local week, 0 = Monday; None: all
+    only_events:   only visits that found a page new, changed, gone or back
+    """
+
+    weekday: int | None = None
+    hour: int | None = None
+    only_events: bool = False
+
+    @property
+    def hour_of_week(self) -> int | None:
+        """Return the hour of the week from Monday 00:00; None: all hours."""
+        if self.weekday is None or self.hour is None:
+            return None
+        return self.weekday * DAY_HOURS + self.hour
+
+
+@dataclass(frozen=True, slots=True)
+class SiteVisits:
+    """A page of visits. last: key after which the next page begins; None: no more visits."""
+
+    visits: list[SiteVisit]
+    last: Key | None
+
+
+async def site_visits(
+    db: Database,
+    site: Site,
+    wanted: VisitFilter,
+    now: datetime,
+    limit: int,
+    before: datetime | None,
+) -> SiteVisits:
+    """Return visits of the last weeks, newest first. before: None: from the newest on."""
+    times = (now - timedelta(weeks=CHANGES_WEEKS), before or now + timedelta(hours=1))
+    hour = wanted.hour_of_week
+    place = None if hour is None else (hour, site.zone)
+    found = await overview.page_of_visits(
+        db, site.name, times, place, limit, only_events=wanted.only_events
+    )
+    visits: list[SiteVisit] = [
+        {
+            "at": row["at"],
+            "url": row["target"],
+            "outcome": row["outcome"],
+            "reason": row.get("reason"),
+            "status": row.get("status"),
+            "elapsed_ms": row.get("elapsed_ms"),
+            "event": bool(row.get("event")),
+            "diff_size": row.get("diff_size", 0),
+        }
+        for row in found.rows
+    ]
+    return SiteVisits(visits, None if found.before is None else (found.before,))
+
+
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+FAILED = (Outcome.ERROR, Outcome.BLOCKED)
+# The time of a visit is that of the response, and it is stored later, after an outage much later.
+SETTLING = HOUR
+# Everything is counted again after this time, because visits are removed with their targets.
+MAX_AGE = timedelta(hours=6)
+# Sites whose hours are kept, with about 60 kB each.
+MAX_SITES = 150
+
+
+@dataclass(frozen=True, slots=True)
+class HourVisits:
+    """Numbers of visits in an hour; the names are those of `DayVisits`. requests: of the visits."""
+
+    visits: int = 0
+    new: int = 0
+    changed: int = 0
+    gone: int = 0
+    errors: int = 0
+    requests: int = 0
+
+    def plus(self, row: Document) -> HourVisits:
+        """Return the numbers with those of a row of `overview.visits_by_hour`."""
+        n, outcome = row["n"], row["outcome"]
+        return HourVisits(
+            visits=self.visits + n,
+            new=self.new + n * (outcome == Outcome.NEW),
+            changed=self.changed + n * (outcome == Outcome.CHANGED),
+            gone=self.gone + n * (outcome == Outcome.GONE and row["is_event"]),
+            errors=self.errors + n * (outcome in FAILED),
+            requests=self.requests + n * row["is_request"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Hours of a site (UTC), all before `until`. at: time of the first count."""
+
+    hours: Mapping[datetime, HourVisits]
+    since: datetime
+    until: datetime
+    at: datetime
+
+
+class VisitCounts:
+    """Counts visits, and keeps the numbers of the MAX_SITES sites that were last asked for."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Counted] = OrderedDict()
+
+    async def by_hour(
+        self, db: Database, name: str, since: datetime, now: datetime
+    ) -> dict[datetime, HourVisits]:
+        """Return the visits of a site by the start of their hour (UTC); hours without are left out.
+
+        since: `now` minus a constant time; the hour that includes it is counted as a whole
+        """
+        start = _hour_of(since)
+        kept = self._kept.pop(name, None)
+        if kept is None or now - kept.at > MAX_AGE or not kept.since <= start <= kept.until <= now:
+            kept = _Counted({}, start, start, now)
+        hours = {hour: each for hour, each in kept.hours.items() if hour >= start}
+        begin = kept.until
+        while begin < now:
+            end = begin + DAY if begin + DAY < now else None
+            started = time.monotonic()
+            for row in await overview.visits_by_hour(db, name, begin, end):
+                hours[row["hour"]] = hours.get(row["hour"], HourVisits()).plus(row)
+            if end is None:
+                break
+            await asyncio.sleep(time.monotonic() - started)
+            begin = end
+        until = max(start, _hour_of(now - SETTLING))
+        closed = {hour: each for hour, each in hours.items() if hour < until}
+        self._kept[name] = replace(kept, hours=closed, since=start, until=until)
+        while len(self._kept) > MAX_SITES:
+            self._kept.popitem(last=False)
+        return hours
+
+
+def _hour_of(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import Estimates
-from crawler.reports.visit_counts import HourVisits, VisitCounts
+from crawler.reports.site_history import HourVisits, VisitCounts
 from crawler.storage import definitions, leases, overview, site_targets, sites
 from crawler.storage.client import Database
 from crawler.storage.overview import SiteState, TargetNumbers

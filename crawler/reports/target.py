@@ -18,7 +18,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.fields import read_number, read_price
 from crawler.items import CELL, Kind
-from crawler.storage import plans, target_settings, targets, versions
+from crawler.storage import plans, posts, target_settings, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.plans import VisitPlan
 from crawler.storage.target_queries import TargetState, names_of, nearest, state_of, unknown
@@ -224,7 +224,7 @@ async def content_of_pair(
     db: Database, spider: str, url: str, hashes: tuple[str, str]
 ) -> tuple[Document, Document]:
     """Return two versions of a target. Raises ConfigError if one is not stored."""
-    first, second = [await versions.read_version(db, spider, url, name) for name in hashes]
+    first, second = [await posts.read_version(db, spider, url, name) for name in hashes]
     if first is None or second is None:
         raise ConfigError(
             "version not stored: it was pruned, or the visit stored no content. Choose others"
@@ -266,7 +266,7 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
 
     Uses the newest MAX_POINTS versions, and as many visits that found another version.
     """
-    rows = await versions.short_values(db, spider, url)
+    rows = await posts.short_values(db, spider, url)
     numbers = {
         row["content_hash"]: {
             pair["k"]: number
@@ -277,7 +277,7 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
     }
     times = {(row["at"], row["content_hash"]) for row in rows}
     # A page may return to an earlier content, of which there is one version only.
-    changes = await versions.content_changes(db, spider, url)
+    changes = await posts.content_changes(db, spider, url)
     times |= {(row["at"], row["content_hash"]) for row in changes if row.get("content_hash")}
     found: dict[str, Series] = {}
     for at, content_hash in sorted(times):

@@ -24,8 +24,8 @@ from starlette.types import Scope
 import crawler
 from crawler.config import Config
 from crawler.errors import StorageError
-from crawler.reports.inbox_windows import Windows
-from crawler.reports.visit_counts import VisitCounts
+from crawler.reports.net_changes import Windows
+from crawler.reports.site_history import VisitCounts
 from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
 from crawler.web import metrics

@@ -23,7 +23,7 @@ from crawler.reports.inbox import (
     read_inbox,
 )
 from crawler.reports.inbox_entries import ChangedPage
-from crawler.reports.inbox_windows import Windows
+from crawler.reports.net_changes import Windows
 from crawler.storage.accounts import readers
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.paging import Key

@@ -13,7 +13,13 @@ from typing_extensions import TypedDict
 
 from crawler.reports import sites as reports
 from crawler.reports.estimates import read_estimates
-from crawler.reports.site_history import DayFreshness, WeekPattern, freshness_by_day, week_pattern
+from crawler.reports.site_history import (
+    DayFreshness,
+    VisitCounts,
+    WeekPattern,
+    freshness_by_day,
+    week_pattern,
+)
 from crawler.reports.sites import (
     BoardSite,
     CategoryNode,
@@ -22,7 +28,6 @@ from crawler.reports.sites import (
     SiteFilter,
     category_tree,
 )
-from crawler.reports.visit_counts import VisitCounts
 from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key

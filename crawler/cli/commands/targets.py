@@ -48,14 +48,14 @@ class Command(ActionsCommand):
 
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""
-        from crawler.cli import target_actions, targets_list
+        from crawler.cli import targets
 
         functions: Mapping[str, Functions] = {
-            "list": (targets_list.add_options, targets_list.run),
-            "recheck": (target_actions.add_options, target_actions.run_recheck),
-            "mute": (target_actions.add_options, target_actions.run_mute),
-            "unmute": (target_actions.add_options, target_actions.run_unmute),
-            "limits": (target_actions.limits_options, target_actions.run_limits),
+            "list": (targets.add_options, targets.run),
+            "recheck": (targets.target_options, targets.run_recheck),
+            "mute": (targets.target_options, targets.run_mute),
+            "unmute": (targets.target_options, targets.run_unmute),
+            "limits": (targets.limits_options, targets.run_limits),
         }
         return functions[action]
 

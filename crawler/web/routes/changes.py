@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, BaseModel, Field, StringConstraints, field_v
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
-from crawler.reports import inbox_marks
+from crawler.reports import inbox
 from crawler.reports.inbox import (
     KINDS,
     MAX_COUNTED,
@@ -21,8 +21,7 @@ from crawler.reports.inbox import (
     count_unread,
     read_feed,
 )
-from crawler.reports.inbox_detail import PageChange, page_change
-from crawler.reports.inbox_entries import ChangedPage, Entry
+from crawler.reports.inbox_entries import ChangedPage, Entry, PageChange, page_change
 from crawler.storage import targets
 from crawler.storage.accounts import readers, users
 from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader
@@ -37,7 +36,7 @@ from crawler.web.pages import not_found, page, path_to, redirect_to
 router = APIRouter(prefix="/changes")
 api = APIRouter(prefix="/changes", tags=["changes"])
 FEED_ENTRIES = 50
-MAX_EVENTS = inbox_marks.MAX_EVENTS
+MAX_EVENTS = inbox.MAX_EVENTS
 # A secret is longer than this by far; so are no tokens of other kinds.
 MAX_SECRET = 100
 # Characters of a URL from which a pattern is made; longer URLs are cut.
@@ -137,7 +136,7 @@ class UnreadSince(BaseModel):
 @for_viewers
 async def api_begin_at(body: UnreadSince, user: OwnDep, store: StoreDep) -> Unread:
     """Mark all changes since a time as unread, and all others as read."""
-    await inbox_marks.begin_at(store.db, user.name, body.since)
+    await inbox.begin_at(store.db, user.name, body.since)
     return await api_unread(user, store)
 
 
@@ -207,7 +206,7 @@ class ReadForm(BaseModel):
         """Return the times between which all events are shown, if all entries are marked."""
         if self.one or self.to or self.start is None or self.end is None:
             return None
-        return self.end + inbox_marks.MILLISECOND, self.start
+        return self.end + inbox.MILLISECOND, self.start
 
 
 @router.post("/read", name="changes.read")
@@ -218,7 +217,7 @@ async def mark_read(request: Request, user: OwnDep, store: StoreDep, now: NowDep
     wanted = form.parse(ReadForm)
     if wanted is None:
         raise HTTPException(422, "the list of changes is not valid. Reload the page")
-    marked = await inbox_marks.mark_events(store.db, user.name, wanted.events(), now, wanted.span())
+    marked = await inbox.mark_events(store.db, user.name, wanted.events(), now, wanted.span())
     request.state.audit = f"marked {marked} as read"
     return _back(request, form["here"], marked)
 
@@ -231,7 +230,7 @@ async def mark_all(request: Request, user: OwnDep, store: StoreDep, now: NowDep)
     wanted = form.parse(ReadAll)
     if wanted is None:
         raise HTTPException(422, "until: not a time. Reload the page")
-    await inbox_marks.mark_all(
+    await inbox.mark_all(
         store.db, user.name, min(wanted.until or now, now), now, wanted.site or None
     )
     request.state.audit = f"marked everything of {wanted.site or 'all sites'} as read"
@@ -273,7 +272,7 @@ class Marked(BaseModel):
 async def api_read(body: ReadEvents, user: OwnDep, store: StoreDep, now: NowDep) -> Marked:
     """Mark pages as read, up to the given visits."""
     ids = [ObjectId(event) for event in body.events]
-    return Marked(pages=await inbox_marks.mark_events(store.db, user.name, ids, now))
+    return Marked(pages=await inbox.mark_events(store.db, user.name, ids, now))
 
 
 @api.post("/read-all", name="changes.api_read_all", status_code=204)
@@ -281,7 +280,7 @@ async def api_read(body: ReadEvents, user: OwnDep, store: StoreDep, now: NowDep)
 async def api_read_all(body: ReadAll, user: OwnDep, store: StoreDep, now: NowDep) -> None:
     """Mark everything as read, or everything of a site."""
     until = min(body.until or now, now)
-    await inbox_marks.mark_all(store.db, user.name, until, now, body.site or None)
+    await inbox.mark_all(store.db, user.name, until, now, body.site or None)
 
 
 @router.get("/settings", name="changes.settings")
@@ -355,7 +354,7 @@ async def begin_at(request: Request, user: OwnDep, store: StoreDep) -> Response:
     wanted = form.parse(Since)
     if wanted is None:
         return await _settings_page(request, user, store, form, 422)
-    await inbox_marks.begin_at(store.db, user.name, wanted.since)
+    await inbox.begin_at(store.db, user.name, wanted.since)
     request.state.audit = f"unread since {wanted.since or 'the first change'}"
     return redirect_to(request, path_to(request, "changes.index"))
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from crawler.errors import Busy, ConfigError
 from crawler.reports import duplicates as report
 from crawler.reports.duplicates import Comparison
-from crawler.storage.dedup import cluster_pages, labels, queries
+from crawler.storage.dedup import labels, queries
 from crawler.storage.dedup.labels import Label, MeasuredPrecision
 from crawler.storage.dedup.queries import Cluster, ClusterRow
 from crawler.storage.store import Store
@@ -144,7 +144,7 @@ async def cluster_api(store: StoreDep, cluster: str) -> Cluster:
 
 
 async def _clusters(store: Store, place: PlaceDep, order: str) -> ClusterRows:
-    read = cluster_pages.newest if order == NEWEST else cluster_pages.largest
+    read = queries.newest_clusters if order == NEWEST else queries.largest_clusters
     found = await read(store.db, place.limit, place.after)
     return ClusterRows(clusters=found.rows, next=cursor_of(found.last))
 

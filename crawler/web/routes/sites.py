@@ -12,7 +12,7 @@ from starlette.responses import Response
 from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.reports import sites as reports
-from crawler.reports.site_visits import SiteVisit, VisitFilter, site_visits
+from crawler.reports.site_history import SiteVisit, VisitFilter, site_visits
 from crawler.reports.sites import SiteMarks
 from crawler.storage import sites
 from crawler.storage.accounts import readers

@@ -17,7 +17,7 @@ from crawler.reports import target, version_diff
 from crawler.reports.history import VisitRow, visit_row
 from crawler.reports.target import FoundTargets, IntervalLimits, Series, TargetReport, forget
 from crawler.reports.version_diff import VersionDiff
-from crawler.storage import target_settings, versions, visits
+from crawler.storage import posts, target_settings, visits
 from crawler.storage.client import Document
 from crawler.web import charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
@@ -187,7 +187,7 @@ async def compare_page(
 ) -> Response:
     """Show the difference between two versions, by default the newest two."""
     if not (before and after):
-        pair = await versions.newest_two(store.db, found["spider"], found["url"])
+        pair = await posts.newest_two_versions(store.db, found["spider"], found["url"])
         if len(pair) < 2:
             raise HTTPException(404, "Only one version is stored, so there is nothing to compare")
         before, after = pair
@@ -200,7 +200,7 @@ async def compare_page(
 @router.get("/targets/{target_id}/visits/{visit_id}", name="targets.change")
 async def change(request: Request, store: StoreDep, found: TargetDep, visit_id: str) -> Response:
     """Go to the difference that a visit found."""
-    pair = await versions.hashes_around(store.db, found["spider"], found["url"], visit_id)
+    pair = await posts.hashes_around(store.db, found["spider"], found["url"], visit_id)
     if pair is None:
         raise HTTPException(404, "This visit has no earlier version to compare with")
     key = target.target_id(found["_id"])
@@ -322,7 +322,7 @@ async def target_visits(
 @api.get("/{target_id}/versions", name="targets.api_versions")
 async def target_versions(store: StoreDep, found: TargetDep, place: PlaceDep) -> VersionPage:
     """Return the versions of a target without their contents, newest first."""
-    rows = await versions.read_versions(
+    rows = await posts.read_versions(
         store.db, found["spider"], found["url"], place.limit, place.after
     )
     stored = [StoredVersion.model_validate(row) for row in rows.rows]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crawler.config import Config
-from crawler.storage.dedup import cluster_pages
+from crawler.storage.dedup import queries
 from crawler.storage.dedup.candidates import candidates_of
 from crawler.storage.store import opened
 from tests.integration.claiming import HOUR, NOW, SCHEME, edited, index, stored, text
@@ -189,11 +189,11 @@ def test_pages_of_clusters(local: Browser, stored: tuple[Db, str], order: str) -
 def test_the_largest_clusters_are_counted_in_an_index(stored: tuple[Db, str], cluster: str) -> None:
     async def plan() -> Any:
         async with opened(Config.load(mongo_uri=stored[1])) as db:
-            await cluster_pages.largest(db, 10)
+            await queries.largest_clusters(db, 10)
             return await db.command(
                 "explain",
                 {"aggregate": "posts", "cursor": {}, "hint": "duplicate_of_1", "pipeline": [
-                    {"$match": cluster_pages.COPIES},
+                    {"$match": queries.COPIES},
                     {"$group": {"_id": "$duplicate_of", "copies": {"$sum": 1}}},
                 ]},
             )  # fmt: skip

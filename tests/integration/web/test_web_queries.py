@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crawler.reports.reading import feeds_page
-from crawler.reports.visit_counts import HourVisits, VisitCounts
+from crawler.reports.site_history import HourVisits, VisitCounts
 from crawler.storage import change_events, overview
 from crawler.storage.accounts import audit
 from crawler.storage.paging import Key, Order, read_page

@@ -20,7 +20,8 @@ from scrapy.http import Response, TextResponse
 
 from crawler.extract.list_wrappers import FeedsWrapper
 from crawler.extract.response import at_least_hours, moved_to, status_outcome
-from crawler.extract.site_definition import Wrapper, read_toml
+from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import read_toml
 from crawler.feeds.discovery import hubs_of_headers
 from crawler.fetch.credentials import OwnPlaces
 from crawler.frontier.session import Session

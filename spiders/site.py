@@ -23,8 +23,8 @@ from scrapy.spiderloader import SpiderLoader
 from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError, WrapperError
 from crawler.extract.list_wrappers import CellsWrapper, any_wrapper
-from crawler.extract.site_definition import Wrapper, read_toml
-from crawler.extract.stored_definition import Definition
+from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import Definition, read_toml
 from crawler.utils.text import is_spider_name
 from spiders.wrapper import Arguments, WrapperSpider
 

@@ -13,7 +13,8 @@ from pydantic import model_validator
 
 from crawler.extract.cells import Cell, Cells, StoredCell
 from crawler.extract.keys import FeedCycleHours, Patterns, StartUrls
-from crawler.extract.site_definition import SITE_KEYS, Match, Wrapper, digest_of, read_toml
+from crawler.extract.site_definition import SITE_KEYS, Match, Wrapper, digest_of
+from crawler.extract.stored_definition import read_toml
 from crawler.items import Kind
 from crawler.utils.urls import host_of
 

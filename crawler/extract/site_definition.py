@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -41,7 +40,7 @@ from crawler.extract.keys import (
     Windows,
     checked_weight,
 )
-from crawler.extract.stored_definition import Definition
+from crawler.extract.stored_definition import Definition, read_toml
 from crawler.items import OF_CAPS, Kind, Target
 from crawler.utils.regex import Pattern, PatternMatch, compiled
 from crawler.utils.text import SPIDER_NAME, storable_name
@@ -585,16 +584,6 @@ class Wrapper(BaseModel):
 def load_toml(path: Path) -> Wrapper:
     """Load a site definition from a TOML file. Raises WrapperError with file, key and cause."""
     return Wrapper.of(read_toml(path), str(path))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the keys of a TOML file. Raises WrapperError if the file cannot be read."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise WrapperError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise WrapperError(f"{path}: not valid TOML: {error}") from None
 
 
 @lru_cache

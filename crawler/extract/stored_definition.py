@@ -1,4 +1,4 @@
-"""Site definitions as plain data, as the database stores them.
+"""Site definitions as plain data: keys as the database stores them, and as the text of TOML files.
 
 A site that is defined by a TOML file or by `-a` arguments has no spider class that `scrapy crawl
 NAME`, cron or the service could load. Each run therefore stores the keys of the definition as
@@ -8,15 +8,20 @@ written, so that later runs need only the site's name.
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from crawler.config import VARIABLE
+from crawler.errors import WrapperError
 
 # MongoDB limits documents to 16 MB. Only a mistake or a long list of cells reaches this length.
 MAX_CHARACTERS = 1_000_000
+# Longer arrays of a TOML file have a line for each value.
+MAX_INLINE_CHARACTERS = 80
 # Headers that never carry credentials. Values of all other headers are treated as secrets.
 PLAIN_HEADERS = frozenset(
     {
@@ -89,3 +94,71 @@ class Definition:
     def has_same_keys_as(self, other: Definition) -> bool:
         """Return True if both definitions store the same keys and withhold the same values."""
         return (self.keys, self.withheld) == (other.keys, other.withheld)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the keys of a TOML file. Raises WrapperError if the file cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise WrapperError(f"{path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WrapperError(f"{path}: not valid TOML: {error}") from None
+
+
+def toml_of(values: Mapping[str, Any]) -> str:
+    """Return the TOML text of a new site definition."""
+    import tomlkit  # slow, and only edits need it
+
+    document = tomlkit.document()
+    # Tables come last: keys after a table would belong to it.
+    for key, value in sorted(values.items(), key=lambda pair: isinstance(pair[1], Mapping)):
+        document[key] = _item(value)
+    return tomlkit.dumps(document)
+
+
+def edited_toml(text: str, values: Mapping[str, Any]) -> str:
+    """Return a TOML file with other values, and the comments of unchanged keys."""
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    _merge(document, values)
+    edited = tomlkit.dumps(document)
+    # Unusual layouts, such as a dotted key of a table, may not survive the merge.
+    return edited if tomllib.loads(edited) == values else toml_of(values)
+
+
+def _merge(table: Any, values: Mapping[str, Any]) -> None:
+    import tomlkit
+
+    for key in [key for key in table if key not in values]:
+        del table[key]
+    for key, value in values.items():
+        old = table.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            _merge(old, value)
+        elif key not in table or tomlkit.item(old).unwrap() != value:
+            table[key] = _item(value, is_inline=hasattr(table, "is_inline_table"))
+
+
+def _item(value: Any, *, is_inline: bool = False) -> Any:
+    import tomlkit
+
+    if isinstance(value, str):
+        # Backslashes of patterns are easier to read without escapes.
+        is_literal = "\\" in value and "'" not in value and value.isprintable()
+        return tomlkit.string(value, literal=is_literal)
+    if isinstance(value, list | tuple):
+        array = tomlkit.array()
+        array.extend([_item(each, is_inline=True) for each in value])
+        long = sum(len(str(each)) for each in value) > MAX_INLINE_CHARACTERS
+        return array.multiline(long and not is_inline)
+    if isinstance(value, Mapping):
+        is_nested = any(isinstance(each, Mapping) for each in value.values())
+        made: Any = tomlkit.inline_table() if is_inline or not is_nested else tomlkit.table()
+        if not is_inline:
+            made = tomlkit.table()
+        for key, each in value.items():
+            made[key] = _item(each, is_inline=True)
+        return made
+    return value

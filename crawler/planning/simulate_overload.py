@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError, WrapperError, first_problem
-from crawler.extract.site_definition import read_toml
+from crawler.extract.stored_definition import read_toml
 from crawler.planning.plots import GREY, LINE_STYLES, side_by_side
 from crawler.planning.simulation import Outcome, Simulation, chosen_policies, finite, table, text
 from crawler.utils.text import amount, count

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import tomlkit
 from pymongo.errors import DuplicateKeyError
-from tomlkit.items import Array
 
 from crawler.errors import Busy, ConfigError, WrapperError
 from crawler.extract.list_wrappers import any_wrapper
-from crawler.extract.site_definition import Wrapper, read_toml
-from crawler.extract.stored_definition import Definition
+from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import Definition, read_toml
 from crawler.storage import sites
 from crawler.storage.client import Database, Document
 from crawler.utils.files import atomic_replace
@@ -33,7 +30,6 @@ MAX_NAMES = 1000
 CHANGED = "{}: somebody else changed this site definition in the meantime"
 _writing = asyncio.Lock()
 Render = Callable[[str, dict[str, Any]], str]
-MAX_INLINE_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,53 +160,3 @@ async def names(db: Database) -> list[str]:
     return [
         row["_id"] async for row in db.sites.find(query, {"_id": 1}).sort("_id").limit(MAX_NAMES)
     ]
-
-
-def toml_of(values: Mapping[str, Any]) -> str:
-    """Return the TOML text of a new site definition."""
-    document = tomlkit.document()
-    # Tables come last: keys after a table would belong to it.
-    for key, value in sorted(values.items(), key=lambda pair: isinstance(pair[1], Mapping)):
-        document[key] = _item(value)
-    return tomlkit.dumps(document)
-
-
-def edited_toml(text: str, values: Mapping[str, Any]) -> str:
-    """Return a TOML file with other values, and the comments of unchanged keys."""
-    document = tomlkit.parse(text)
-    _merge(document, values)
-    edited = tomlkit.dumps(document)
-    # Unusual layouts, such as a dotted key of a table, may not survive the merge.
-    return edited if tomllib.loads(edited) == values else toml_of(values)
-
-
-def _merge(table: Any, values: Mapping[str, Any]) -> None:
-    for key in [key for key in table if key not in values]:
-        del table[key]
-    for key, value in values.items():
-        old = table.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            _merge(old, value)
-        elif key not in table or tomlkit.item(old).unwrap() != value:
-            table[key] = _item(value, is_inline=hasattr(table, "is_inline_table"))
-
-
-def _item(value: Any, *, is_inline: bool = False) -> Any:
-    if isinstance(value, str):
-        # Backslashes of patterns are easier to read without escapes.
-        is_literal = "\\" in value and "'" not in value and value.isprintable()
-        return tomlkit.string(value, literal=is_literal)
-    if isinstance(value, list | tuple):
-        array: Array = tomlkit.array()
-        array.extend([_item(each, is_inline=True) for each in value])
-        long = sum(len(str(each)) for each in value) > MAX_INLINE_CHARACTERS
-        return array.multiline(long and not is_inline)
-    if isinstance(value, Mapping):
-        is_nested = any(isinstance(each, Mapping) for each in value.values())
-        made: Any = tomlkit.inline_table() if is_inline or not is_nested else tomlkit.table()
-        if not is_inline:
-            made = tomlkit.table()
-        for key, each in value.items():
-            made[key] = _item(each, is_inline=True)
-        return made
-    return value

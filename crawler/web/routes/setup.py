@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from crawler.errors import Busy, FreshetError, first_problem
 from crawler.extract.fields import FieldType
+from crawler.extract.stored_definition import edited_toml, toml_of
 from crawler.reports import site_setup
 from crawler.reports.definition_edit import PATTERN_KEYS, SINGLE_KEYS, DefinitionEdit
 from crawler.reports.site_setup import (
@@ -24,7 +25,7 @@ from crawler.reports.site_setup import (
     Matches,
 )
 from crawler.storage import definitions
-from crawler.storage.definitions import Editable, edited_toml, toml_of
+from crawler.storage.definitions import Editable
 from crawler.storage.store import Store
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep

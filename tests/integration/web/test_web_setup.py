@@ -14,8 +14,8 @@ import pytest
 
 from crawler.config import Config
 from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import edited_toml, toml_of
 from crawler.storage import sites
-from crawler.storage.definitions import edited_toml, toml_of
 from crawler.storage.store import opened
 from crawler.web.options import WebOptions
 from crawler.web.site_pages import SitePages

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     AfterValidator,
@@ -16,11 +18,17 @@ from pydantic import (
 )
 from pydantic import Field as Key
 
+from crawler.config import SECRET_NAMES, VARIABLE, expanded, shows_secret
 from crawler.extract.fields import Field
 from crawler.utils.regex import compiled
 from crawler.utils.urls import BLANKS, canonical, host_of, is_http
 from schedules.calendar import open_hours
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
+
+# Keys of stored items with a fixed meaning; a field must not have such a name.
+RESERVED = frozenset({"url", "outcome", "categories", "at", "duplicate_of", "similarity"})
+# Prefix of a category's name in `weights`, where keys are URL patterns by default.
+CATEGORY_PREFIX = "category:"
 
 
 def checked_pattern(value: str) -> str:
@@ -29,9 +37,13 @@ def checked_pattern(value: str) -> str:
     return value
 
 
-def checked_weight(value: str) -> str:
-    """Return a regular expression in `weights`. Raises ValueError like `checked_pattern`."""
-    compiled(value, "To exclude URLs, list them first: the first pattern that matches counts")
+def checked_weights(value: dict[str, float]) -> dict[str, float]:
+    """Return weights by URL pattern or category. Raises ValueError like `checked_pattern`."""
+    for key in value:
+        if key == CATEGORY_PREFIX:
+            raise ValueError(f"{key!r} has no category name. Write '{CATEGORY_PREFIX}NAME'")
+        if not key.startswith(CATEGORY_PREFIX):
+            compiled(key, "To exclude URLs, list them first: the first pattern that matches counts")
     return value
 
 
@@ -42,6 +54,41 @@ def _as_tuple(value: object) -> object:
 def as_field(value: object) -> object:
     """Treat a plain string as the CSS selector of a text field."""
     return {"css": value} if isinstance(value, str) else value
+
+
+def checked_fields(value: dict[str, Field]) -> dict[str, Field]:
+    """Return fields by name. Raises ValueError for names that stored items cannot have."""
+    for name in value:
+        if name in RESERVED or not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise ValueError(f"invalid or reserved field name: {name!r}")
+    return value
+
+
+def checked_timezone(value: str) -> str:
+    """Return an IANA time zone. Raises ValueError if this machine does not know it."""
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(
+            f"unknown time zone: {value!r}. Use an IANA name such as Europe/London"
+        ) from None
+    return value
+
+
+def expanded_texts(value: dict[str, str]) -> dict[str, str]:
+    """Expand `${VARIABLE}` in headers or cookies. Raises ValueError for secrets as plain text."""
+    for name, text in value.items():
+        if SECRET_NAMES.search(name) and not VARIABLE.search(text):
+            raise ValueError(f"{name}: keep secrets in the environment: {name} = '${{VARIABLE}}'")
+    # Expand after the checks, which need the references as written.
+    return {name: expanded(text) for name, text in value.items()}
+
+
+def expanded_proxy(value: str) -> str:
+    """Expand `${VARIABLE}` in a proxy's URL. Raises ValueError for a password as plain text."""
+    if shows_secret(value):
+        raise ValueError("keep the password in the environment: http://user:${VARIABLE}@host")
+    return expanded(value)
 
 
 def absolute_url(value: str) -> str:
@@ -85,7 +132,13 @@ Windows = Annotated[
 CycleHours = Annotated[float, Key(gt=0, le=MAX_WEEKS * WEEK_HOURS)]
 FeedCycleHours = Annotated[float, Key(gt=0, le=MAX_FEED_WEEKS * WEEK_HOURS)]
 Amount = Annotated[float, Key(gt=0, le=1_000_000, allow_inf_nan=False)]
-Fields = dict[str, Annotated[Field, BeforeValidator(as_field)]]
+Fields = Annotated[
+    dict[str, Annotated[Field, BeforeValidator(as_field)]], AfterValidator(checked_fields)
+]
+Weights = Annotated[dict[str, Amount], AfterValidator(checked_weights)]
+TimeZone = Annotated[str, AfterValidator(checked_timezone)]
+Expanded = Annotated[dict[str, str], AfterValidator(expanded_texts)]
+Proxy = Annotated[str, AfterValidator(expanded_proxy)]
 
 
 class CategoryRule(BaseModel):

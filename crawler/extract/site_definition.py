@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     BaseModel,
@@ -23,7 +22,7 @@ from pydantic import (
 )
 from pydantic import Field as Key
 
-from crawler.config import SECRET_NAMES, VARIABLE, Config, Hours, Seconds, expanded, shows_secret
+from crawler.config import Config, Hours, Seconds
 from crawler.errors import WrapperError, first_problem
 from crawler.extract.cells import Cells, Sources, checked_names
 from crawler.extract.fields import FieldType
@@ -33,12 +32,15 @@ from crawler.extract.keys import (
     CategoryRule,
     CycleHours,
     Domains,
+    Expanded,
     Fields,
     Names,
     Patterns,
+    Proxy,
     StartUrls,
+    TimeZone,
+    Weights,
     Windows,
-    checked_weight,
 )
 from crawler.extract.stored_definition import Definition, read_toml
 from crawler.items import OF_CAPS, Kind, Target
@@ -48,8 +50,6 @@ from crawler.utils.urls import TRACKING_PARAMETERS, canonical, host_of, within
 from schedules.calendar import Week, open_hours
 from schedules.history import DAY_HOURS
 
-# Keys of stored items with a fixed meaning; a field must not have such a name.
-RESERVED = frozenset({"url", "outcome", "categories", "at", "duplicate_of", "similarity"})
 # Values in the content of an item that are extracted from the page without a field.
 PAGE_VALUES = ("title", "main_text")
 # Keys that are not allowed in lists of feeds or cells.
@@ -61,8 +61,6 @@ SITE_KEYS = (
 )  # fmt: skip
 # Caps that keep a crawl out of sites with endless links (crawler traps).
 CAPS = ("max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats")
-# Prefix of a category's name in `weights`, where keys are URL patterns by default.
-CATEGORY_PREFIX = "category:"
 
 
 # A pattern, its digest, and the number of its group `category`.
@@ -127,7 +125,7 @@ class Wrapper(BaseModel):
         description="fields by which posts are compared; `true`: title and main text, or else all "
         "fields; `false`: none",
     )
-    timezone: str = Key("UTC", description="IANA time zone of the site")
+    timezone: TimeZone = Key("UTC", description="IANA time zone of the site")
 
     allowed_domains: Domains = Key(
         (),
@@ -164,9 +162,9 @@ class Wrapper(BaseModel):
         "`FRESHET_MAX_PATH_REPEATS`",
     )
 
-    headers: dict[str, str] = Key({}, description="request headers for the site's own hosts")
-    cookies: dict[str, str] = Key({}, description="cookies for the site's own hosts")
-    proxy: str | None = Key(None, description="URL of the proxy for all requests")
+    headers: Expanded = Key({}, description="request headers for the site's own hosts")
+    cookies: Expanded = Key({}, description="cookies for the site's own hosts")
+    proxy: Proxy | None = Key(None, description="URL of the proxy for all requests")
 
     delay_seconds: Seconds | None = Key(
         None,
@@ -214,7 +212,7 @@ class Wrapper(BaseModel):
         description="maximum interval between planned visits, in hours; unset: 672, for feeds 4032",
     )
     weight: Amount = Key(1.0, description="importance of a page when visits are allocated")
-    weights: dict[str, Amount] = Key(
+    weights: Weights = Key(
         {},
         description="weights by URL pattern or `category:NAME`; the first match counts, and all "
         "other pages have `weight`",
@@ -227,59 +225,10 @@ class Wrapper(BaseModel):
     _code: str = PrivateAttr("")
     _definition: Definition | None = PrivateAttr(None)
 
-    @field_validator("timezone")
-    @classmethod
-    def _check_timezone(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError(
-                f"unknown time zone: {value!r}. Use an IANA name such as Europe/London"
-            ) from None
-        return value
-
-    @field_validator("fields")
-    @classmethod
-    def _check_field_names(cls, value: Fields) -> Fields:
-        for name in value:
-            if name in RESERVED or not re.fullmatch(r"[A-Za-z_]\w*", name):
-                raise ValueError(f"invalid or reserved field name: {name!r}")
-        return value
-
     @field_validator("databases", "cells")
     @classmethod
     def _check_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         return checked_names(value)
-
-    @field_validator("weights")
-    @classmethod
-    def _check_weights(cls, value: dict[str, float]) -> dict[str, float]:
-        for key in value:
-            if key == CATEGORY_PREFIX:
-                raise ValueError(f"{key!r} has no category name. Write '{CATEGORY_PREFIX}NAME'")
-            if not key.startswith(CATEGORY_PREFIX):
-                checked_weight(key)
-        return value
-
-    @field_validator("headers", "cookies")
-    @classmethod
-    def _expand_secrets(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, text in value.items():
-            if SECRET_NAMES.search(name) and not VARIABLE.search(text):
-                raise ValueError(
-                    f"{name}: keep secrets in the environment: {name} = '${{VARIABLE}}'"
-                )
-        # Expand after the checks, which need the references as written.
-        return {name: expanded(text) for name, text in value.items()}
-
-    @field_validator("proxy")
-    @classmethod
-    def _expand_proxy(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        if shows_secret(value):
-            raise ValueError("keep the password in the environment: http://user:${VARIABLE}@host")
-        return expanded(value)
 
     @model_validator(mode="after")
     def _check_patterns(self) -> Self:

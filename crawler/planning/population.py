@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.extract.site_definition import CATEGORY_PREFIX
+from crawler.extract.keys import CATEGORY_PREFIX
 from crawler.items import Kind
 from crawler.storage import sites
 from crawler.storage.client import Database

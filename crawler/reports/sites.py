@@ -14,7 +14,7 @@ from crawler.errors import ConfigError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import Estimates
 from crawler.reports.site_history import HourVisits, VisitCounts
-from crawler.storage import definitions, leases, overview, site_targets, sites
+from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.client import Database
 from crawler.storage.overview import SiteState, TargetNumbers
 from crawler.storage.sites import Site
@@ -354,7 +354,7 @@ async def known_site(db: Database, name: str) -> Site:
     """Return the settings of a site; raises ConfigError if nothing of it is stored."""
     state = await overview.state_of(db, name)
     is_crawled = state.kind is not None or state.started is not None
-    if not is_crawled and not await definitions.is_stored(db, name):
+    if not is_crawled and not await sites.is_stored(db, name):
         raise ConfigError(f"site not found: {name!r}")
     (site,) = await sites.of_spiders(db, [name])
     return site

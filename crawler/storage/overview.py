@@ -12,7 +12,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.items import Kind
-from crawler.storage import definitions, runs, sites, targets
+from crawler.storage import runs, sites, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.due import BY_TIME, MAX_COUNTED
 from crawler.storage.outages import all_of
@@ -66,7 +66,7 @@ class TargetNumbers:
 
 async def site_names(db: Database) -> list[str]:
     """Return the names of all sites with a site definition, targets or runs, sorted."""
-    stored = await definitions.names(db)
+    stored = await sites.editable_names(db)
     return sorted({*stored, *await targets.spiders(db), *await runs.spiders(db)})
 
 

@@ -3,23 +3,33 @@
 A site definition may be a TOML file that was named on the command line, which a replan cannot find,
 so each run stores the settings here. For a site without a spider class the document has the whole
 definition, so that the next run needs only the name.
+
+The web app edits these definitions: they are read with a digest, and replaced only if unchanged.
+The digest covers the stored keys and the TOML file, so that an edit of either one by somebody else
+is noticed.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pymongo import ReturnDocument
+from pymongo.errors import DuplicateKeyError
 
-from crawler.errors import ConfigError
+from crawler.errors import Busy, ConfigError, WrapperError
+from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.site_definition import Wrapper
-from crawler.extract.stored_definition import MAX_CHARACTERS, Definition
+from crawler.extract.stored_definition import MAX_CHARACTERS, Definition, read_toml
 from crawler.storage.client import Database, Document
+from crawler.utils.files import atomic_replace
 from schedules.calendar import Week, open_hours
 
 logger = logging.getLogger(__name__)
@@ -205,3 +215,141 @@ async def kept_bytes(db: Database, spider: str) -> int:
     """Return the uncompressed bytes of a site's versions, as of its last run."""
     site = await db.sites.find_one({"_id": spider}, {"kept_bytes": 1}) or {}
     return int(site.get("kept_bytes", 0))
+
+
+READER = "site"
+DIGEST_BYTES = 12
+MAX_NAMES = 1000
+CHANGED = "{}: somebody else changed this site definition in the meantime"
+_writing = asyncio.Lock()
+Render = Callable[[str, dict[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Editable:
+    """A site definition with the digest that its replacement must name.
+
+    values: keys and values as written
+    path:   TOML file that takes precedence over the database; None without one on this machine
+    text:   text of that file
+    """
+
+    name: str
+    values: dict[str, Any]
+    digest: str
+    path: Path | None = None
+    text: str = ""
+
+
+async def find_editable(db: Database, name: str) -> Editable | None:
+    """Return a site definition; None if no definition with this name is stored.
+
+    Raises ConfigError if it cannot be edited here: it is a list of feeds, or secrets are withheld.
+    """
+    definition = (await definitions(db, [name])).get(name)
+    if definition is None:
+        return None
+    if definition.reader != READER:
+        raise ConfigError(f"{name}: this is not a site with pages, so it cannot be edited here")
+    path = _file_of(definition)
+    if path is None and definition.withheld:
+        raise ConfigError(
+            f"{name}: the stored definition lacks {definition.withheld[0]}, which may be secret. "
+            f"Edit {definition.source}"
+        )
+    if path is None:
+        return Editable(name, definition.values, _digest(definition, ""))
+    text = path.read_text(encoding="utf-8-sig")
+    return Editable(name, read_toml(path), _digest(definition, text), path, text)
+
+
+async def create(db: Database, wrapper: Wrapper, values: dict[str, Any], now: datetime) -> None:
+    """Store the definition of a new site; raises Busy if a site with this name exists."""
+    document = settings_of(wrapper) | {
+        "_id": wrapper.name,
+        "at": now,
+        "definition": _stored(Definition.of(wrapper.name, READER, values), now),
+    }
+    try:
+        await db.sites.insert_one(document)
+    except DuplicateKeyError:
+        raise Busy(f"{wrapper.name}: a site with this name exists") from None
+
+
+async def replace(
+    db: Database, before: Editable, values: dict[str, Any], render: Render, now: datetime
+) -> None:
+    """Replace a definition in its file and in the database; raises Busy if it was changed.
+
+    before: the definition that was edited
+    render: returns the new text of a file with these keys
+    """
+    wrapper = any_wrapper(values, before.name)
+    async with _writing:
+        current = await find_editable(db, before.name)
+        if current is None or current.digest != before.digest:
+            raise Busy(CHANGED.format(before.name))
+        stored = (await definitions(db, [before.name]))[before.name]
+        definition = Definition.of(before.name, READER, values, stored.file)
+        unchanged: Document = {
+            "_id": before.name,
+            "definition.keys": stored.keys,
+            "definition.stored": stored.stored,
+        }
+        update = {"$set": {"definition": _stored(definition, now), "timezone": wrapper.timezone}}
+        if current.path is None:
+            await _update(db, unchanged, update)
+            return
+        try:
+            # The file takes precedence. Its new content only becomes visible with the update.
+            with atomic_replace(current.path) as draft:
+                draft.write_text(render(current.text, values), encoding="utf-8")
+                draft.chmod(current.path.stat().st_mode & 0o777)
+                await _update(db, unchanged, update)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"{current.path}: cannot be written: {reason}") from None
+
+
+async def _update(db: Database, unchanged: Document, update: Document) -> None:
+    if (await db.sites.update_one(unchanged, update)).matched_count == 0:
+        raise Busy(CHANGED.format(unchanged["_id"]))
+
+
+def _stored(definition: Definition, now: datetime) -> Document:
+    if definition.is_too_long:
+        raise WrapperError(f"{definition.name}: the definition is too long")
+    return {
+        "reader": definition.reader,
+        "keys": definition.keys,
+        "file": definition.file,
+        "withheld": list(definition.withheld),
+        "stored": now,
+    }
+
+
+def _file_of(definition: Definition) -> Path | None:
+    """Return the file of a definition if it is on this machine and still defines this site."""
+    path = None if definition.file is None else Path(definition.file)
+    if path is None or path.suffix != ".toml" or not path.is_file():
+        return None
+    return path if read_toml(path).get("name") == definition.name else None
+
+
+def _digest(definition: Definition, text: str) -> str:
+    parts = repr((definition.keys, definition.file, definition.withheld, text))
+    return hashlib.blake2b(parts.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+async def is_stored(db: Database, name: str) -> bool:
+    """Return whether the definition of a site is stored."""
+    query = {"_id": name, "definition.reader": READER}
+    return await db.sites.find_one(query, {"_id": 1}) is not None
+
+
+async def editable_names(db: Database) -> list[str]:
+    """Return the names of the sites whose definitions can be edited, in order."""
+    query = {"definition.reader": READER}
+    return [
+        row["_id"] async for row in db.sites.find(query, {"_id": 1}).sort("_id").limit(MAX_NAMES)
+    ]

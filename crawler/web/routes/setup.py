@@ -24,8 +24,8 @@ from crawler.reports.site_setup import (
     FieldValues,
     Matches,
 )
-from crawler.storage import definitions
-from crawler.storage.definitions import Editable
+from crawler.storage import sites
+from crawler.storage.sites import Editable
 from crawler.storage.store import Store
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
@@ -59,7 +59,7 @@ async def index(request: Request, store: StoreDep) -> Response:
 
 
 async def _index(request: Request, store: Store, form: Form, status: int = 200) -> Response:
-    names = await definitions.names(store.db)
+    names = await sites.editable_names(store.db)
     return page(request, "setup/index.html", status=status, form=form, names=names)
 
 
@@ -93,7 +93,7 @@ async def new(request: Request, store: StoreDep, url: Url) -> Response:
 @router.get("/setup/sites/{name}", name="setup.edit")
 async def edit_site(request: Request, store: StoreDep, name: str, saved: bool = False) -> Response:
     """Show the form of an existing site."""
-    editable = await definitions.find(store.db, name)
+    editable = await sites.find_editable(store.db, name)
     if editable is None:
         raise not_found(f"Site definition {name[:64]!r}")
     edit = DefinitionEdit.of(editable.values)
@@ -229,12 +229,12 @@ async def _save(
     values = edit.values(base)
     if digest:
         if editable is None or editable.digest != digest:
-            raise Busy(definitions.CHANGED.format(edit.name))
-        await definitions.replace(store.db, editable, values, edited_toml, now)
+            raise Busy(sites.CHANGED.format(edit.name))
+        await sites.replace(store.db, editable, values, edited_toml, now)
     elif edit.name in request.app.state.spider_names:
         raise Busy(f"{edit.name}: a spider has this name")
     else:
-        await definitions.create(store.db, wrapper, values, now)
+        await sites.create(store.db, wrapper, values, now)
 
 
 def _reject(form: Form, problem: str) -> None:
@@ -253,7 +253,7 @@ async def _edited(store: Store, form: Form) -> Editable | None:
     """Return the definition that a form edits; None for a new one."""
     if not form["digest"]:
         return None
-    return await definitions.find(store.db, form["name"])
+    return await sites.find_editable(store.db, form["name"])
 
 
 def _edit_of(form: Form) -> DefinitionEdit | None:
@@ -386,7 +386,7 @@ async def api_pages(
 ) -> SamplePages:
     """Fetch pages for the previews of a definition, at most eight; they are kept for an hour."""
     name = given.definition.name
-    editable = await definitions.find(store.db, name) if given.digest else None
+    editable = await sites.find_editable(store.db, name) if given.digest else None
     found = await _pages(request).fetch_more(
         given.definition, editable.values if editable else None, lists=given.more == "lists"
     )
@@ -403,7 +403,7 @@ async def api_values(
 ) -> SampleValues:
     """Return the values of fields on fetched item pages; fetches nothing."""
     pages, edit = _pages(request), given.definition
-    editable = await definitions.find(store.db, edit.name) if given.digest else None
+    editable = await sites.find_editable(store.db, edit.name) if given.digest else None
     base = editable.values if editable else None
     items = site_setup.matches(edit, base, pages.links(edit.start_urls))["items"]
     return SampleValues(**await pages.samples(edit, base, items))
@@ -432,13 +432,13 @@ async def api_selector(
 @api.get("/sites", name="setup.api_sites")
 async def api_sites(store: StoreDep) -> DefinitionNames:
     """Return the names of the sites that can be edited."""
-    return DefinitionNames(names=await definitions.names(store.db))
+    return DefinitionNames(names=await sites.editable_names(store.db))
 
 
 @api.get("/sites/{name}", name="setup.api_site")
 async def api_site(store: StoreDep, name: str) -> StoredDefinition:
     """Return a site definition."""
-    editable = await definitions.find(store.db, name)
+    editable = await sites.find_editable(store.db, name)
     if editable is None:
         raise not_found(f"Site definition {name[:64]!r}")
     edit = DefinitionEdit.of(editable.values)
@@ -453,6 +453,6 @@ async def api_save(
     """Store a new site definition, or replace an unchanged one (409 if it was changed)."""
     if given.definition.name != name:
         raise HTTPException(422, "definition.name: differs from the name in the path")
-    editable = await definitions.find(store.db, name) if given.digest else None
+    editable = await sites.find_editable(store.db, name) if given.digest else None
     await _save(request, store, given.definition, editable, given.digest, now)
     return await api_site(store, name)

@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -307,13 +307,20 @@ class FetchedText(TypedDict):
 
 
 async def fetch_pages(
-    definition: dict[str, Any], urls: Sequence[str], config: Config
+    definition: dict[str, Any],
+    urls: Sequence[str],
+    config: Config,
+    settings: Mapping[str, str] | None = None,
 ) -> list[FetchedText]:
-    """Fetch pages in a subprocess, and return them in the order of the URLs."""
+    """Fetch pages in a subprocess, and return them in the order of the URLs.
+
+    settings: Scrapy settings, in addition to those of the project
+    """
     order: FetchOrder = {
         "definition": definition,
         "urls": list(urls),
-        "settings": {
+        "settings": dict(settings or {})
+        | {
             "FRESHET_PRIVATE_HOSTS": ",".join(config.private_hosts),
             "FRESHET_PRIVATE_ADDRESSES": config.private_addresses,
             "FRESHET_RESPONSE_MB": min(MAX_PAGE_MB, config.response_mb),

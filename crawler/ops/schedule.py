@@ -171,11 +171,11 @@ def prune_words(config: Config) -> list[str]:
 
 
 def command_line_settings(settings: BaseSettings) -> list[str]:
-    """Return this process's `-s` options for FRESHET_, MONGO_ and REDIS_ settings, to pass on."""
+    """Return this process's `-s` options, to pass on to commands; those of its log are its own."""
     priority = SETTINGS_PRIORITIES["cmdline"]
     given = (name for name in settings if settings.getpriority(name) == priority)
-    ours = sorted(name for name in given if name.startswith(("FRESHET_", "MONGO_", "REDIS_")))
-    return [word for name in ours for word in ("-s", f"{name}={settings[name]}")]
+    passed = sorted(name for name in given if not name.startswith("LOG_"))
+    return [word for name in passed for word in ("-s", f"{name}={settings[name]}")]
 
 
 async def run_periodic_jobs(

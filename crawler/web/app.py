@@ -123,7 +123,7 @@ def create_app(
     app.state.hashing, app.state.failures = Hashing(), FailureLimit()
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
-    app.state.figures, app.state.crawls = Figures(), Crawls(options.crawl_settings)
+    app.state.figures, app.state.crawls = Figures(), Crawls(options.settings)
     app.state.inbox_windows, app.state.visit_counts = Windows(), VisitCounts()
     app.state.streams, app.state.path_templates = Streams(), {}
     app.state.navigation = [area for area in AREAS if area.title]

@@ -132,10 +132,12 @@ async def add_feeds(
     title: str = "",
     categories: Sequence[str] = (),
     every: bool = False,
+    settings: Sequence[str] = (),
 ) -> AddReport:
     """Fetch a URL, and add the feed there or the first one that the page links to.
 
-    every: add all feeds that the page links to
+    every:    add all feeds that the page links to
+    settings: `-s NAME=VALUE` words, to pass on to the command
 
     Raises ConfigError for an invalid URL and after MAX_ADD_SECONDS, and Busy if MAX_ADDS others
     are being added.
@@ -149,7 +151,8 @@ async def add_feeds(
     options = ["--spider", spider, *(["--all"] if every else [])]
     options += [f"--title={title}"] if title else []
     options += [f"--category={category}" for category in categories]
-    command = (sys.executable, "-m", "scrapy", "feeds", "add", "--json", *options, "--", url)
+    words = ("feeds", "add", "--json", *options, *settings, "--", url)
+    command = (sys.executable, "-m", "scrapy", *words)
     slot = object()
     _adding.add(slot)
     try:

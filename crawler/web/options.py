@@ -68,7 +68,7 @@ class WebOptions:
     root_path:  path under which a reverse proxy publishes the app; empty: `/`
     proxies:    networks whose X-Forwarded-* headers are believed
     hosts:      host names accepted in requests, in addition to those of this machine
-    crawl_settings: `-s NAME=VALUE` words for the crawls that users start; not Scrapy's settings
+    settings:   `-s NAME=VALUE` words for the commands and page fetches that users start
     dashboards: folder of built dashboards; None: `dashboards` in the data folder
     builds:     dashboards to rebuild when their cells change; None: they are only served
     push:       subscriptions to request from WebSub hubs; None: no pushes
@@ -80,7 +80,7 @@ class WebOptions:
     root_path: str = ""
     proxies: tuple[Network, ...] = ()
     hosts: tuple[str, ...] = ()
-    crawl_settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     dashboards: Path | None = None
     builds: Places | None = None
     push: SubscriptionOptions | None = None

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
@@ -166,7 +167,7 @@ def run(config: Config, opts: argparse.Namespace) -> None:
         push=push,
         dashboards=out,
         builds=builds,
-        crawl_settings=tuple(command_line_settings(opts.settings)),
+        settings=tuple(command_line_settings(opts.settings)),
     )
     if push is None:
         asyncio.run(_serve(config, options, opts))
@@ -184,7 +185,8 @@ async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) 
 
     if not options.is_private:
         await _require_users(config, options)
-    app = create_app(config, options, fetch_pages, spider_names())
+    given = dict(word.split("=", 1) for word in options.settings[1::2])
+    app = create_app(config, options, partial(fetch_pages, settings=given), spider_names())
     listener = listen(options)
     url = url_of(listener, options.root_path)
 

@@ -405,6 +405,7 @@ async def add_api(request: Request, new: NewFeed, _: EditorDep, store: StoreDep)
     done = await add_feeds(
         store.config, COMMAND, new.url.strip(), title=tidy(new.title, TITLE_CHARACTERS),
         categories=[folder] if folder else [], every=new.every,
+        settings=request.app.state.options.settings,
     )  # fmt: skip
     request.state.audit = f"{new.url}: {done['added']} added"
     return done

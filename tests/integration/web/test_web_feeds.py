@@ -10,8 +10,9 @@ import pytest
 
 from crawler.reports.feeds import AddReport
 from crawler.storage.accounts import users
+from crawler.web.options import WebOptions
 from tests.integration.harness import Db, Pages
-from tests.integration.web.browser import Browser, Browsers
+from tests.integration.web.browser import Browser, Browsers, browsers_of
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -421,6 +422,14 @@ def test_a_slow_page_does_not_hold_the_app(local: Browser, monkeypatch: pytest.M
     assert "did not answer within 0.05 s" in page.text
     monkeypatch.setattr("crawler.web.commands.MAX_ADDS", 0)
     assert "other feeds are being added" in add(local, "https://feed.example/").text
+
+
+@pytest.mark.mongo
+def test_the_command_that_adds_a_feed_has_the_options_of_the_app(stored: tuple[Db, str]) -> None:
+    with browsers_of(stored[1], WebOptions(settings=("-s", "FRESHET_BUDGET=none"))) as make:
+        page = add(make(address="127.0.0.1"), "https://feed.example/")
+    assert page.status_code == 422
+    assert "FRESHET_BUDGET" in page.text
 
 
 @pytest.mark.mongo

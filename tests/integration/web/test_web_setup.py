@@ -622,6 +622,13 @@ def test_pages_are_fetched_in_a_subprocess(
     assert not any("/product/" in path for path in paths)
 
 
+def test_pages_are_fetched_with_the_options_of_the_app() -> None:
+    definition = {"name": "a", "start_urls": "http://127.0.0.1:9/", "item_pages": "/a"}
+    config, url = Config.load(mongo_uri="mongodb://unused"), "http://127.0.0.1:9/a"
+    (page,) = asyncio.run(fetch_pages(definition, [url], config, {"FRESHET_BUDGET": "none"}))
+    assert "FRESHET_BUDGET: invalid request rate" in (page["problem"] or "")
+
+
 @pytest.mark.soak
 def test_pages_of_private_hosts_that_the_user_did_not_name_are_refused() -> None:
     definition = {"name": "a", "start_urls": "http://127.0.0.1:9/", "item_pages": "/a"}

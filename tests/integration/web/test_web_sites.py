@@ -61,7 +61,7 @@ def put_site(db: Db, name: str, **more: Any) -> None:
 @pytest.fixture
 def local(stored: tuple[Db, str]) -> Iterator[Browser]:
     """Return a browser of an app that waits until all numbers are computed."""
-    options = WebOptions(crawl_settings=("-s", f"MONGO_URI={stored[1]}"))
+    options = WebOptions(settings=("-s", f"MONGO_URI={stored[1]}"))
     with browsers_of(stored[1], options) as make:
         make.app.state.figures.patience_seconds = 30.0
         yield make(address="127.0.0.1")

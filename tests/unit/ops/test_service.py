@@ -161,8 +161,10 @@ def test_prune_leaves_to_the_settings_what_they_say() -> None:
 def test_periodic_jobs_are_told_what_the_service_was_told() -> None:
     settings = Settings({"FRESHET_CONTACT": "settings.py", "BOT_NAME": "x"})
     settings.set("FRESHET_BUDGET", "5", priority="cmdline")
+    settings.set("DOWNLOAD_TIMEOUT", "7", priority="cmdline")
     settings.set("LOG_LEVEL", "DEBUG", priority="cmdline")
-    assert command_line_settings(settings) == ["-s", "FRESHET_BUDGET=5"]
+    words = ["-s", "DOWNLOAD_TIMEOUT=7", "-s", "FRESHET_BUDGET=5"]
+    assert command_line_settings(settings) == words
 
 
 def test_settings_of_a_pass_leave_those_of_the_project_alone() -> None:

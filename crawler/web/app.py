@@ -35,7 +35,6 @@ from crawler.web.commands import Crawls
 from crawler.web.dashboards.build import kept_current
 from crawler.web.dashboards.sources import output_folder
 from crawler.web.database import WebDatabase
-from crawler.web.duplicate_jobs import DuplicateJobs
 from crawler.web.errors import add_handlers, error_page
 from crawler.web.figures import Figures
 from crawler.web.middleware import (
@@ -51,7 +50,7 @@ from crawler.web.pages import STATIC
 from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
-from crawler.web.sandboxes import Subprocesses
+from crawler.web.sandboxes import DuplicateJobs, Subprocesses
 from crawler.web.site_pages import Fetch, SitePages
 from crawler.web.streams import Streams
 from crawler.web.websub.options import CALLBACK, SubscriptionOptions
@@ -145,7 +144,7 @@ async def close(app: FastAPI) -> None:
     await app.state.crawls.close()
     await Subprocesses.of(app).close()
     await app.state.planner.close()
-    await app.state.duplicate_jobs.close()
+    await app.state.duplicate_jobs.jobs.close()
     await app.state.database_metrics.close()
     await app.state.figures.close()
     await app.state.database.close()

@@ -7,52 +7,44 @@ Only small results stay here: one curve for each objective, and the last result 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
-import os
 import secrets
-import signal
-import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-import crawler
 from crawler.config import Config
-from crawler.errors import Busy, ConfigError
+from crawler.errors import Busy, ConfigError, FreshetError
 from crawler.planning.budget_curve import BudgetCurve
 from crawler.planning.feed_curve import FeedBudgetCurve, FeedBudgetPreview
-from crawler.planning.jobs import (
+from crawler.planning.replan_report import BudgetPreview
+from crawler.reports.jobs import (
     APPLY,
     CURVE,
     FEED_APPLY,
     FEED_CURVE,
     FEED_PREVIEW,
+    MODULE,
     PREVIEW,
     SIMULATE,
     JobOrder,
     Kind,
 )
-from crawler.planning.replan_report import BudgetPreview
+from crawler.utils.job_process import JobCrashed, JobProcess
 from crawler.utils.process import end_tasks
 
 logger = logging.getLogger(__name__)
-ROOT = Path(crawler.__file__).resolve().parents[1]
-COMMAND = (sys.executable, "-m", "crawler.planning.jobs")
 # The history grows and plans change, so a curve is computed again after this time.
 CURVE_SECONDS = 600.0
 # Time after a failure in which showing the page does not start the job again.
 RETRY_SECONDS = 30.0
 MAX_JOB_SECONDS = 3600.0
-# Largest result: a curve of MAX_SITES sites, or a simulation with the visits of each week.
-MAX_LINE_BYTES = 32_000_000
+CRASHED = "The job ended unexpectedly. The log of scrapy web has the details"
 TITLES: Mapping[Kind, str] = {
     CURVE: "Computing the curve",
     PREVIEW: "Dry run",
@@ -119,7 +111,8 @@ class Planner:
         self._curves: dict[tuple[Kind, str | None], tuple[float, Any]] = {}
         self._failed_at: dict[Kind, float] = {}
         self._task: asyncio.Task[None] | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        # A cancelled job ends immediately, and a job's memory is freed with its subprocess.
+        self.jobs = JobProcess(MODULE, grace_seconds=0.0)
 
     def last(self, kind: Kind) -> Job | None:
         """Return the last job of a kind that was done since the app was started."""
@@ -201,22 +194,26 @@ class Planner:
             await end_tasks(self._task)
 
     async def _run(self, job: Job) -> None:
+        def say(text: str) -> None:
+            job.progress = text
+
         try:
-            async with asyncio.timeout(MAX_JOB_SECONDS):
-                await self._converse(job)
+            result = await self.jobs.run(job.order.model_dump_json(), MAX_JOB_SECONDS, say)
+            if (types := RESULTS.get(job.kind)) is not None:
+                result = await asyncio.to_thread(types.validate_python, result)
+            job.result, job.state = result, "done"
         except TimeoutError:
             job.error = f"The job took more than {MAX_JOB_SECONDS / 60:.0f} minutes"
+        except FreshetError as error:
+            job.error = str(error)
+        except JobCrashed:
+            job.error = CRASHED
         except (OSError, ValueError) as error:
             logger.exception("Planning job failed: %s", job.kind)
             job.error = f"The job could not be run: {error}"
         finally:
-            await self._end_process()
             if job.is_running:
-                job.state = "failed" if job.error or job.result is None else "done"
-                if job.state == "failed":
-                    job.error = job.error or (
-                        "The job ended unexpectedly. The log of scrapy web has the details"
-                    )
+                job.state, job.error = "failed", job.error or CRASHED
             self._keep(job)
 
     def _keep(self, job: Job) -> None:
@@ -234,41 +231,3 @@ class Planner:
             self.forget_curves()
             # It describes moves that have been made.
             self._done.pop(APPLIES[job.kind], None)
-
-    async def _converse(self, job: Job) -> None:
-        """Start the subprocess, send the order, and read messages until it ends."""
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        # In its own session: Ctrl+C at a terminal reaches only the app, which ends the job.
-        self._process = process = await asyncio.create_subprocess_exec(
-            *COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, limit=MAX_LINE_BYTES,
-            start_new_session=True,
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(job.order.model_dump_json().encode() + b"\n")
-        while line := await process.stdout.readline():
-            message = await asyncio.to_thread(_message_of, job.kind, line)
-            job.progress = message.get("progress", job.progress)
-            job.error = message.get("error", job.error)
-            job.result = message.get("result", job.result)
-        await process.wait()
-
-    async def _end_process(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
-        if process.stdin is not None:
-            process.stdin.close()
-        await process.wait()
-
-
-def _message_of(kind: Kind, line: bytes) -> dict[str, Any]:
-    """Parse a message of the subprocess."""
-    message: dict[str, Any] = json.loads(line)
-    if "result" in message and kind in RESULTS:
-        message["result"] = RESULTS[kind].validate_python(message["result"])
-    return message

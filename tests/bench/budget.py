@@ -21,7 +21,7 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.planning.budget_curve import BudgetCurve, forecast
-from crawler.planning.jobs import CURVE, JobOrder
+from crawler.reports.jobs import CURVE, JobOrder
 from crawler.storage.embedded import EmbeddedServer
 from tests.bench.planned import NOW, insert
 
@@ -60,7 +60,12 @@ def _measured(uri: str) -> tuple[str, ...]:
         assert process.stdout is not None
         process.stdin.write(order.model_dump_json() + "\n")
         process.stdin.flush()
-        messages = [json.loads(line) for line in process.stdout]
+        messages = []
+        for line in process.stdout:
+            messages.append(json.loads(line))
+            if "progress" not in messages[-1]:
+                # At the end of its orders, the subprocess prints its peak memory and ends.
+                process.stdin.close()
     seconds = time.perf_counter() - began
     (result,) = (message["result"] for message in messages if "result" in message)
     curve = TypeAdapter(BudgetCurve).validate_python(result)

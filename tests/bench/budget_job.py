@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
-import sys
 
-from crawler.planning.jobs import main
+from crawler.reports.jobs import main
 
 if __name__ == "__main__":
-    code = main()
+    asyncio.run(main())
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"peak_mb": peak_mb}))
-    sys.exit(code)

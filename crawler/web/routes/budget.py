@@ -19,7 +19,7 @@ from crawler.planning.budget_curve import (
     sample_points,
     usual_budget,
 )
-from crawler.planning.jobs import (
+from crawler.reports.jobs import (
     APPLY,
     FEED_APPLY,
     FEED_PREVIEW,

@@ -17,7 +17,7 @@ from crawler.planning.feed_curve import (
     forecast_of_feeds,
     usual_feed_budget,
 )
-from crawler.planning.jobs import FEED_APPLY, FEED_PREVIEW
+from crawler.reports.jobs import FEED_APPLY, FEED_PREVIEW
 from crawler.utils.text import rounded_up
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep

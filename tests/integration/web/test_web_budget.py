@@ -206,7 +206,7 @@ def test_one_job_at_a_time_which_can_be_cancelled(stored: tuple[Db, str]) -> Non
         assert 'value="12"' in refused.text, "nothing typed is lost"
         assert order(browser, "preview", {"budget": 12}).status_code == 409
         pause(browser, 0.5)
-        process = browser.app.state.planner._process
+        process = browser.app.state.planner.jobs.process
         assert process.returncode is None
         stopped = order(browser, f"jobs/{job['id']}/cancel", {}).json()
         assert stopped["latest"]["state"] == "cancelled"

@@ -220,8 +220,8 @@ def test_the_app_does_not_load_the_compiler(stored: tuple[Db, str], cluster: str
 def test_comparisons_go_on_after_their_process_has_ended(local: Browser, cluster: str) -> None:
     path = "/api/v1/duplicates/compare?a=s+a&b=s+b"
     first = local.get(path).json()
-    process = local.app.state.duplicate_jobs._process
+    process = local.app.state.duplicate_jobs.jobs.process
     process.kill()
     assert local.request("GET", path).status_code in (200, 500)
     assert local.get(path).json() == first
-    assert local.app.state.duplicate_jobs._process.pid != process.pid
+    assert local.app.state.duplicate_jobs.jobs.process.pid != process.pid

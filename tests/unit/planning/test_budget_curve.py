@@ -21,8 +21,8 @@ from crawler.planning.budget_curve import (
     value_at,
     verdict_of,
 )
-from crawler.planning.jobs import POLICY_NAMES
 from crawler.planning.options import OBJECTIVES
+from crawler.reports.jobs import POLICY_NAMES
 from schedules.terms import POLICIES
 
 

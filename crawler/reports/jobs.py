@@ -1,0 +1,180 @@
+"""Order a job of the web app, and run it: `python -m crawler.reports.jobs`.
+
+Plans need compiled code, minutes and a gigabyte. Comparisons of posts need compiled code, whose
+compiler takes 60 MB and a second to load. The web app runs both in subprocesses, so that they
+neither slow it down nor keep its memory.
+
+The web app imports this module for its orders, so NumPy and Numba are imported only to run a job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, Field, TypeAdapter
+
+from crawler.config import Config
+from crawler.errors import Busy
+from crawler.storage import leases
+from crawler.storage.outages import raising_unreachable
+from crawler.storage.store import opened
+from crawler.utils.job_process import Say, serve
+
+if TYPE_CHECKING:
+    from crawler.planning.options import ReplanRequest
+    from crawler.planning.replan_report import ReplanReport
+    from crawler.storage.client import Database
+
+MODULE = "crawler.reports.jobs"
+REPLAN_BUSY = "another replan is running"
+CHANGED = "the plan has changed since the dry run. Make the dry run again."
+# Of planning jobs; the web app and crawls go first.
+NICENESS = 5
+
+Kind = Literal["curve", "preview", "apply", "simulate", "feed_curve", "feed_preview", "feed_apply"]
+CURVE: Kind = "curve"
+PREVIEW: Kind = "preview"
+APPLY: Kind = "apply"
+SIMULATE: Kind = "simulate"
+FEED_CURVE: Kind = "feed_curve"
+FEED_PREVIEW: Kind = "feed_preview"
+FEED_APPLY: Kind = "feed_apply"
+# The policies for pages, as `options.POLICIES`.
+Policy = Literal[
+    "optimal", "groups", "groups6", "uniform", "sqrt", "freshness", "harmonic", "age", "adaptive"
+]
+POLICY_NAMES: tuple[Policy, ...] = get_args(Policy)
+
+
+class JobOrder(BaseModel):
+    """The order of a planning job.
+
+    config:    settings of the app
+    budget:    requests a day; None for curves, and in simulations for the current budget
+    objective: of pages; None: the objective in the settings
+    policies:  of a simulation; empty: the default
+    plans:     to apply: ids of the plans in effect at the dry run
+    """
+
+    kind: Kind
+    config: dict[str, Any]
+    budget: float | None = None
+    objective: str | None = None
+    policies: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
+
+
+class PairOrder(BaseModel):
+    """The order to compare or to label two posts.
+
+    config: settings of the app
+    posts:  ids of the posts; to compare them, URLs as well
+    same:   to label them: whether they are the same
+    by:     to label them: name of the user
+    now:    to label them: time of the label
+    """
+
+    kind: Literal["compare", "label"]
+    config: dict[str, Any]
+    posts: tuple[str, str]
+    same: bool = False
+    by: str = ""
+    now: datetime | None = None
+
+
+ORDERS: TypeAdapter[JobOrder | PairOrder] = TypeAdapter(
+    Annotated[JobOrder | PairOrder, Field(discriminator="kind")]
+)
+
+
+async def main() -> None:
+    """Run the jobs that standard input orders, all of one app."""
+    async with AsyncExitStack() as stack:
+        db: Database | None = None
+
+        async def run(line: bytes, say: Say) -> Any:
+            nonlocal db
+            order = ORDERS.validate_json(line)
+            config = Config.load(**order.config)
+            if isinstance(order, JobOrder):
+                os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+            with raising_unreachable():
+                if isinstance(order, JobOrder) and order.kind == SIMULATE:
+                    # It opens the database on its own, in a loop of its own.
+                    return await asyncio.to_thread(simulated, config, order, say)
+                if db is None:
+                    db = await stack.enter_async_context(opened(config))
+                if isinstance(order, JobOrder):
+                    return await _planned(db, config, order, say)
+                return await _paired(db, config, order)
+
+        await serve(run)
+
+
+async def _paired(db: Database, config: Config, order: PairOrder) -> Any:
+    from crawler.reports.duplicates import compare_posts, put_label
+
+    if order.kind == "compare":
+        return await compare_posts(db, config, order.posts, None, by_datasketch=False)
+    assert order.now is not None
+    return await put_label(db, config, order.posts, order.now, same=order.same, by=order.by)
+
+
+async def _planned(db: Database, config: Config, order: JobOrder, say: Say) -> Any:
+    from crawler.planning.budget_forecast import curve_of, preview_of, request_of
+    from crawler.planning.feed_forecast import feed_curve_of, feed_preview_of, feed_request
+    from crawler.planning.options import FEEDS, PAGES
+
+    if order.kind == CURVE:
+        return await curve_of(db, config, order.objective, say)
+    if order.kind == FEED_CURVE:
+        return await feed_curve_of(db, config, say)
+    assert order.budget is not None
+    if order.kind == PREVIEW:
+        return await preview_of(db, config, order.budget, order.objective, say)
+    if order.kind == FEED_PREVIEW:
+        return await feed_preview_of(db, config, order.budget, say)
+    if order.kind == FEED_APPLY:
+        request = feed_request(order.budget, dry_run=False)
+        return await _applied(db, config, order, request, FEEDS, say)
+    assert order.kind == APPLY
+    request = request_of(order.budget, order.objective, dry_run=False)
+    return await _applied(db, config, order, request, PAGES, say)
+
+
+async def _applied(
+    db: Database, config: Config, order: JobOrder, request: ReplanRequest, kind: str, say: Say
+) -> ReplanReport:
+    """Make and store a plan; raises Busy if others are in effect than at the dry run."""
+    from crawler.planning.budget_forecast import plans_in_effect
+    from crawler.planning.replan import replan_parts
+
+    async with leases.held(db, config, leases.REPLAN, REPLAN_BUSY):
+        if await plans_in_effect(db, config, kind) != list(order.plans):
+            raise Busy(CHANGED)
+        (report,) = await replan_parts(db, config, request, say)
+        return report
+
+
+def simulated(config: Config, order: JobOrder, say: Say) -> Any:
+    """Return the figures of `scrapy simulate pages --history`, with the policies of an order."""
+    from crawler.planning.simulate_pages import PageSimulation
+
+    opts = argparse.Namespace(
+        policy=list(order.policies) or None, budget=[repr(order.budget)] if order.budget else None,
+        history="", daily_cap=None, closed_loop=False, replan_every=None, start=None, split=None,
+        stop=None, visits_out=None, plot=None, changes=None, pages=None,
+    )  # fmt: skip
+    simulation = PageSimulation(config, opts)
+    say("reading the history")
+    simulation.play(say)
+    return simulation.report()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

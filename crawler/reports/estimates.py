@@ -82,7 +82,6 @@ def _sum(values: Floats) -> float:
 
 async def read_estimates(db: Database, now: datetime) -> dict[str, Estimates]:
     """Return estimates for each spider with targets; scans all targets."""
-    states = await stats.count_states(db)
+    states, sample = await stats.scan_targets(db, now)
     of_spiders = stats.targets_by_spider(states)
-    sample = await stats.draw_sample(db, of_spiders, now)
     return await asyncio.to_thread(lambda: dict(estimated(sample, of_spiders)))

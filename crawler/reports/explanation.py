@@ -6,6 +6,7 @@ The event loop of the server goes on meanwhile, and Numba is never imported in i
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,12 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from crawler.planning.explanation import Explanation
 
-# Limits of one explanation. Reading 100,000 histories takes about two seconds.
+# Limits of one explanation.
 MAX_SECONDS, MAX_MB = 30, 4096
+# Targets of the site to read. Reading 100,000 histories takes the server about two seconds.
+MAX_READ = 20_000
+# Requests to the server that started the work go first.
+NICENESS = 10
 
 
 async def explained(config: Config, key: str, sandbox: Sandbox) -> Explanation:
@@ -48,6 +53,7 @@ def _explain(config: Config, key: str) -> Explanation:
             if (target := await find(db, key)) is None:
                 raise ConfigError("target not found. It was deleted meanwhile")
             now = Clock(config.clock_offset_hours).now()
-            return await explain_target(db, config, target, now, lambda _: None)
+            return await explain_target(db, config, target, now, lambda _: None, MAX_READ)
 
+    os.nice(NICENESS)
     return asyncio.run(explain())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 import numpy as np
 from typing_extensions import TypedDict
 
-from crawler.planning.report import requests, sums
-from crawler.storage import plans, site_targets, visits
+from crawler.planning.report import requests
+from crawler.reports.sites import CategoryNode, category_tree
+from crawler.reports.visit_counts import ChangeCounts
+from crawler.storage import site_targets
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from schedules.history import CHANGE, Floats
@@ -47,19 +50,33 @@ class DayFreshness(TypedDict):
     """Number of sampled targets that were observed before and after."""
 
 
-async def week_pattern(db: Database, site: Site, now: datetime) -> WeekPattern:
-    """Return when a site changed in the last weeks, and when its plan visits it."""
-    since = now - timedelta(weeks=CHANGES_WEEKS)
-    changes = await visits.by_hour(db, site.name, site.zone, since)
-    slots = await plans.slots(db, [site.name])
-    even = await plans.even(db, [site.name])
-    planned = requests(slots, even)
-    return {
+@dataclass(frozen=True, slots=True)
+class SiteProfile:
+    """The categories of a site as a tree, parents first, and its week."""
+
+    categories: list[CategoryNode]
+    week: WeekPattern
+
+
+async def site_profile(
+    db: Database, site: Site, now: datetime, counts: ChangeCounts
+) -> SiteProfile:
+    """Return categories, when the site changed in the last weeks, and when its plan visits it.
+
+    counts: kept between calls
+    """
+    since = (now - timedelta(weeks=CHANGES_WEEKS)).replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
+    changes = await counts.by_hour_of_week(db, site, since, now)
+    found = await site_targets.profile_of(db, site.name)
+    week: WeekPattern = {
         "timezone": site.timezone,
         "since": since,
-        "changes": sums(changes, "changes").tolist(),
-        "visits": np.round(planned, 3).tolist(),
+        "changes": changes.tolist(),
+        "visits": np.round(requests(found.slots, found.even), 3).tolist(),
     }
+    return SiteProfile(category_tree(found.categories), week)
 
 
 async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayFreshness]:

@@ -1,4 +1,4 @@
-"""Numbers of visits of sites by hour. Hours that are over are counted once and kept.
+"""Numbers of visits and changes of sites by hour. Times that are over are counted once and kept.
 
 A site with a million visits a week takes seconds to count, so that the numbers of the board count
 only the last hours again. The first count goes day by day, with pauses for requests.
@@ -6,16 +6,20 @@ only the last hours again. The first count goes day by day, with pauses for requ
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import numpy as np
+
 from crawler.items import Outcome
-from crawler.storage import overview
+from crawler.planning.report import sums
+from crawler.storage import change_events, overview, visits
 from crawler.storage.client import Database, Document
+from crawler.storage.scans import PART, resting
+from crawler.storage.sites import Site
+from schedules.history import Floats
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 FAILED = (Outcome.ERROR, Outcome.BLOCKED)
@@ -25,6 +29,8 @@ SETTLING = HOUR
 MAX_AGE = timedelta(hours=6)
 # Sites whose hours are kept, with about 60 kB each.
 MAX_SITES = 150
+# Sites whose changes are kept, with 56 days of 168 numbers of 4 bytes, 45 kB each.
+MAX_CHANGE_SITES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,52 @@ class _Counted:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class _Weeks:
+    """Changes by hour of the local week, of each day (UTC) by its start. at: of the first count."""
+
+    days: Mapping[datetime, Floats]
+    zone: str
+    at: datetime
+
+
+class ChangeCounts:
+    """Counts changes, and keeps the numbers of the MAX_CHANGE_SITES sites last asked for."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Weeks] = OrderedDict()
+
+    async def by_hour_of_week(
+        self, db: Database, site: Site, since: datetime, now: datetime
+    ) -> Floats:
+        """Return the (168,) changes of a site by hour of its local week, from Monday 00:00.
+
+        since: start of a day (UTC)
+
+        Of a site with many changes, each day is a query of its own, with a pause after it, and days
+        that are over are not counted again for MAX_AGE.
+        """
+        kept = self._kept.pop(site.name, None)
+        if await change_events.count(db, since, PART, site.name) < PART:
+            return sums(await visits.by_hour(db, site.name, site.zone, since), "changes")
+        if kept is None or kept.zone != site.timezone or not now - MAX_AGE <= kept.at <= now:
+            kept = _Weeks({}, site.timezone, now)
+        days: dict[datetime, Floats] = {}
+        day = since
+        while day < now:
+            if (week := kept.days.get(day)) is None:
+                read = visits.by_hour(db, site.name, site.zone, day, day + DAY)
+                week = sums(await resting(read), "changes").astype(np.float32)
+            days[day] = week
+            day += DAY
+        closed = {day: week for day, week in days.items() if day + DAY <= now - SETTLING}
+        self._kept[site.name] = replace(kept, days=closed)
+        while len(self._kept) > MAX_CHANGE_SITES:
+            self._kept.popitem(last=False)
+        total: Floats = np.sum(list(days.values()), axis=0, dtype=np.float64)
+        return total
+
+
 class VisitCounts:
     """Counts visits, and keeps the numbers of the MAX_SITES sites that were last asked for."""
 
@@ -82,12 +134,10 @@ class VisitCounts:
         begin = kept.until
         while begin < now:
             end = begin + DAY if begin + DAY < now else None
-            started = time.monotonic()
-            for row in await overview.visits_by_hour(db, name, begin, end):
+            for row in await resting(overview.visits_by_hour(db, name, begin, end)):
                 hours[row["hour"]] = hours.get(row["hour"], HourVisits()).plus(row)
             if end is None:
                 break
-            await asyncio.sleep(time.monotonic() - started)
             begin = end
         until = max(start, _hour_of(now - SETTLING))
         closed = {hour: each for hour, each in hours.items() if hour < until}

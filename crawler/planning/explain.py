@@ -53,7 +53,8 @@ async def explain_target(
     """Return state, estimates and plan of a target.
 
     say:      shows progress
-    max_read: read at most about this number of targets, a random sample; None: all
+    max_read: of more than MAX_QUICK_TARGETS targets, read a random sample of this size from the
+              site; None: all targets of the site
     """
     name = str(target["spider"])
     say(f"reading the history of {name}")
@@ -63,7 +64,7 @@ async def explain_target(
     # replan's numbers, unless that takes too long.
     is_quick = await db.targets.estimated_document_count() < MAX_QUICK_TARGETS
     planned_with = plan["spiders"] if plan and is_quick else []
-    if max_read is not None and await scans.is_larger(db, name, max_read):
+    if max_read is not None and not is_quick and await scans.is_larger(db, name, max_read):
         watched = await histories.read_sample(db, now, name, max_read, str(target["_id"]))
     else:
         watched = await histories.read(db, now, sorted({name, *planned_with}))

@@ -38,7 +38,7 @@ from crawler.utils.regex import Pattern, compiled
 MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 500, 40_000_000
 # Time after which a window ends if it has enough entries for a page, or if it has filters, because
 # these may leave out all of its events.
-MAX_SECONDS, MIN_ENTRIES = 0.15, 50
+MAX_SECONDS, MIN_ENTRIES = 0.1, 50
 BATCH = 100
 MAX_COUNTED = 10_000
 MILLISECOND = timedelta(milliseconds=1)

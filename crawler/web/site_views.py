@@ -92,9 +92,7 @@ async def board_sites(
 
     estimates, *of_sites = await asyncio.gather(estimated(), *map(of, states))
     return [
-        reports.board_site(
-            state, numbers, (estimates or {}).get(state.name), is_running=state.name in running
-        )
+        reports.board_site(state, numbers, estimates, is_running=state.name in running)
         for state, numbers in zip(states, of_sites, strict=True)
     ]
 
@@ -124,13 +122,15 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
     db, name = store.db, site.name
 
     changes: ChangeCounts = app.state.change_counts
-    (row,) = await board_sites(app, store, now, [name])
-    version = row["last_run"], row["last_reason"]
+    state = await overview.state_of(db, name)
+    version = state.started, state.finished
 
     async def of_run(key: str, compute: Callable[[], Awaitable[Any]]) -> Any:
         return await figures.get((key, name), compute, PATTERN_SECONDS, version)
 
-    kinds, failures, profile, freshness = await asyncio.gather(
+    # Together, because each waits a moment for its number.
+    (row,), kinds, failures, profile, freshness = await asyncio.gather(
+        board_sites(app, store, now, [name]),
         figures.get(("kinds", name), lambda: site_targets.kinds_of(db, name)),
         figures.get(("failures", name), lambda: reports.failures_of(db, name)),
         of_run("profile", lambda: site_profile(db, site, now, changes)),

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from bson import ObjectId
 
+from crawler.config import Config
 from crawler.items import Kind
+from crawler.planning import explain
+from crawler.planning.explanation import Explanation
 from crawler.planning.report import requests
 from crawler.storage import histories, plans, scans, site_targets, stats
 from crawler.storage.client import Database
@@ -92,6 +95,36 @@ def test_a_sample_has_distinct_targets_and_the_included_one(filled: str) -> None
     assert len(on(filled, lambda db: drawn(db, 1000))) == N
     assert on(filled, lambda db: scans.is_larger(db, "shop", N - 1))
     assert not on(filled, lambda db: scans.is_larger(db, "shop", N))
+
+
+def test_an_explanation_of_a_target_of_a_large_site_reads_a_sample(
+    filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "MAX_QUICK_TARGETS", 10)
+    config = Config.load(mongo_uri=filled)
+
+    async def explained(db: Database, max_read: int | None) -> tuple[int, Explanation]:
+        target = await db.targets.find_one({"url": "https://shop.example/55"})
+        assert target is not None
+        sizes = []
+        gather = explain.gather
+
+        async def counted(db: Database, watched: histories.Watched, *more: Any) -> Any:
+            sizes.append(len(watched))
+            return await gather(db, watched, *more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(explain, "gather", counted)
+            found = await explain.explain_target(db, config, target, NOW, print, max_read)
+        return sizes[0], found
+
+    n_sampled, sampled = on(filled, lambda db: explained(db, 12))
+    n_all, exact = on(filled, lambda db: explained(db, None))
+    assert n_sampled in range(1, 14)
+    assert n_all == N
+    assert sampled["url"] == exact["url"]
+    assert sampled["history"] == exact["history"]
+    assert sampled["expected"] is not None
 
 
 def test_small_spiders_are_in_the_sample_as_a_whole(

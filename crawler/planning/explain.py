@@ -22,7 +22,7 @@ from crawler.planning.options import BALANCED, OBJECTIVES
 from crawler.planning.population import Gathered, gather, keys_of_texts
 from crawler.planning.replan import hours_of
 from crawler.planning.report import matrix
-from crawler.storage import feeds, histories, plans, sites, targets
+from crawler.storage import feeds, histories, plans, scans, sites, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
@@ -47,9 +47,15 @@ UNKNOWN = Worth(None, None, None)
 
 
 async def explain_target(
-    db: Database, config: Config, target: Document, now: datetime, say: Callable[[str], None]
-) -> Explanation:
-    """Return state, estimates and plan of a target. say: shows progress."""
+    db: Database, config: Config, target: Document, now: datetime, say: Callable[[str], None],
+    max_read: int | None = None,
+) -> Explanation:  # fmt: skip
+    """Return state, estimates and plan of a target.
+
+    say:      shows progress
+    max_read: of more than MAX_QUICK_TARGETS targets, read a random sample of this size from the
+              site; None: all targets of the site
+    """
     name = str(target["spider"])
     say(f"reading the history of {name}")
     plan_id = str((target.get("plan") or {}).get("id"))
@@ -58,7 +64,10 @@ async def explain_target(
     # replan's numbers, unless that takes too long.
     is_quick = await db.targets.estimated_document_count() < MAX_QUICK_TARGETS
     planned_with = plan["spiders"] if plan and is_quick else []
-    watched = await histories.read(db, now, sorted({name, *planned_with}))
+    if max_read is not None and not is_quick and await scans.is_larger(db, name, max_read):
+        watched = await histories.read_sample(db, now, name, max_read, str(target["_id"]))
+    else:
+        watched = await histories.read(db, now, sorted({name, *planned_with}))
     gathered = await gather(db, watched, config, hours_of(now)) if len(watched) else None
     (site,) = await sites.of_spiders(db, [name])
     say("estimating")

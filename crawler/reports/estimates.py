@@ -80,9 +80,16 @@ def _sum(values: Floats) -> float:
     return float(values.sum()) if len(values) else np.nan
 
 
-async def read_estimates(db: Database, now: datetime) -> dict[str, Estimates]:
+@dataclass(frozen=True, slots=True)
+class SiteEstimates:
+    """Estimates by spider. at: time at which they were read."""
+
+    at: datetime
+    of_sites: dict[str, Estimates]
+
+
+async def read_estimates(db: Database, now: datetime) -> SiteEstimates:
     """Return estimates for each spider with targets; scans all targets."""
-    states = await stats.count_states(db)
+    states, sample = await stats.scan_targets(db, now)
     of_spiders = stats.targets_by_spider(states)
-    sample = await stats.draw_sample(db, of_spiders, now)
-    return await asyncio.to_thread(lambda: dict(estimated(sample, of_spiders)))
+    return SiteEstimates(now, await asyncio.to_thread(lambda: dict(estimated(sample, of_spiders))))

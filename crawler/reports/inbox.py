@@ -43,8 +43,9 @@ from crawler.utils.regex import Pattern, compiled
 
 # A window ends after so many events, compared pages, or bytes of compared contents.
 MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 500, 40_000_000
-# Time after which a window with filters ends, because all of its events may be left out.
-MAX_SECONDS = 0.15
+# Time after which a window ends if it has enough entries for a page, or if it has filters, because
+# these may leave out all of its events.
+MAX_SECONDS, MIN_ENTRIES = 0.1, 50
 BATCH = 100
 MAX_COUNTED = 10_000
 MILLISECOND = timedelta(milliseconds=1)
@@ -262,7 +263,7 @@ class _Scan:
         n_events = n_compared = n_bytes = 0
         began = time.monotonic()
         while n_events < MAX_EVENTS and n_compared <= MAX_COMPARED - BATCH and n_bytes < MAX_BYTES:
-            if n_events and self._filters.are_set and time.monotonic() - began > MAX_SECONDS:
+            if n_events and self._may_end and time.monotonic() - began > MAX_SECONDS:
                 break
             rows = await change_events.newest(
                 self._db, reader, self._until, BATCH, last, self._filters.site or None
@@ -296,6 +297,12 @@ class _Scan:
             n_compared += len(wanted)
             n_bytes += compared.n_bytes
         return last
+
+    @property
+    def _may_end(self) -> bool:
+        """Return whether the window may end early, before its limits."""
+        is_full = self._max_entries is None and len(self.groups) >= MIN_ENTRIES
+        return self._filters.are_set or is_full
 
     async def folded(self) -> list[list[NetChange]]:
         """Return the changes with the same or nearly the same edit, the newest first."""

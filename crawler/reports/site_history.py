@@ -1,25 +1,19 @@
-"""Reports on a site's past: changes and visits by hour, single visits, and freshness by day.
-
-A site with a million visits a week takes seconds to count. `VisitCounts` therefore keeps the
-numbers of hours that are over, and counts only the last hours again. The first count goes day by
-day, with pauses for requests.
-"""
+"""Reports on a site's past: changes by hour of the week, single visits, and freshness by day."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 import numpy as np
 from typing_extensions import TypedDict
 
-from crawler.items import Outcome
-from crawler.planning.report import requests, sums
-from crawler.storage import overview, plans, site_targets, visits
+from crawler.planning.report import requests
+from crawler.reports.sites import CategoryNode, category_tree
+from crawler.reports.visit_counts import ChangeCounts
+from crawler.storage import overview, site_targets
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key
 from crawler.storage.sites import Site
@@ -57,19 +51,33 @@ class DayFreshness(TypedDict):
     """Number of sampled targets that were observed before and after."""
 
 
-async def week_pattern(db: Database, site: Site, now: datetime) -> WeekPattern:
-    """Return when a site changed in the last weeks, and when its plan visits it."""
-    since = now - timedelta(weeks=CHANGES_WEEKS)
-    changes = await visits.by_hour(db, site.name, site.zone, since)
-    slots = await plans.slots(db, [site.name])
-    even = await plans.even(db, [site.name])
-    planned = requests(slots, even)
-    return {
+@dataclass(frozen=True, slots=True)
+class SiteProfile:
+    """The categories of a site as a tree, parents first, and its week."""
+
+    categories: list[CategoryNode]
+    week: WeekPattern
+
+
+async def site_profile(
+    db: Database, site: Site, now: datetime, counts: ChangeCounts
+) -> SiteProfile:
+    """Return categories, when the site changed in the last weeks, and when its plan visits it.
+
+    counts: kept between calls
+    """
+    since = (now - timedelta(weeks=CHANGES_WEEKS)).replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
+    changes = await counts.by_hour_of_week(db, site, since, now)
+    found = await site_targets.profile_of(db, site.name)
+    week: WeekPattern = {
         "timezone": site.timezone,
         "since": since,
-        "changes": sums(changes, "changes").tolist(),
-        "visits": np.round(planned, 3).tolist(),
+        "changes": changes.tolist(),
+        "visits": np.round(requests(found.slots, found.even), 3).tolist(),
     }
+    return SiteProfile(category_tree(found.categories), week)
 
 
 async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayFreshness]:
@@ -199,87 +207,3 @@ async def site_visits(
         for row in found.rows
     ]
     return SiteVisits(visits, None if found.before is None else (found.before,))
-
-
-DAY, HOUR = timedelta(days=1), timedelta(hours=1)
-FAILED = (Outcome.ERROR, Outcome.BLOCKED)
-# The time of a visit is that of the response, and it is stored later, after an outage much later.
-SETTLING = HOUR
-# Everything is counted again after this time, because visits are removed with their targets.
-MAX_AGE = timedelta(hours=6)
-# Sites whose hours are kept, with about 60 kB each.
-MAX_SITES = 150
-
-
-@dataclass(frozen=True, slots=True)
-class HourVisits:
-    """Numbers of visits in an hour; the names are those of `DayVisits`. requests: of the visits."""
-
-    visits: int = 0
-    new: int = 0
-    changed: int = 0
-    gone: int = 0
-    errors: int = 0
-    requests: int = 0
-
-    def plus(self, row: Document) -> HourVisits:
-        """Return the numbers with those of a row of `overview.visits_by_hour`."""
-        n, outcome = row["n"], row["outcome"]
-        return HourVisits(
-            visits=self.visits + n,
-            new=self.new + n * (outcome == Outcome.NEW),
-            changed=self.changed + n * (outcome == Outcome.CHANGED),
-            gone=self.gone + n * (outcome == Outcome.GONE and row["is_event"]),
-            errors=self.errors + n * (outcome in FAILED),
-            requests=self.requests + n * row["is_request"],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """Hours of a site (UTC), all before `until`. at: time of the first count."""
-
-    hours: Mapping[datetime, HourVisits]
-    since: datetime
-    until: datetime
-    at: datetime
-
-
-class VisitCounts:
-    """Counts visits, and keeps the numbers of the MAX_SITES sites that were last asked for."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, _Counted] = OrderedDict()
-
-    async def by_hour(
-        self, db: Database, name: str, since: datetime, now: datetime
-    ) -> dict[datetime, HourVisits]:
-        """Return the visits of a site by the start of their hour (UTC); hours without are left out.
-
-        since: `now` minus a constant time; the hour that includes it is counted as a whole
-        """
-        start = _hour_of(since)
-        kept = self._kept.pop(name, None)
-        if kept is None or now - kept.at > MAX_AGE or not kept.since <= start <= kept.until <= now:
-            kept = _Counted({}, start, start, now)
-        hours = {hour: each for hour, each in kept.hours.items() if hour >= start}
-        begin = kept.until
-        while begin < now:
-            end = begin + DAY if begin + DAY < now else None
-            started = time.monotonic()
-            for row in await overview.visits_by_hour(db, name, begin, end):
-                hours[row["hour"]] = hours.get(row["hour"], HourVisits()).plus(row)
-            if end is None:
-                break
-            await asyncio.sleep(time.monotonic() - started)
-            begin = end
-        until = max(start, _hour_of(now - SETTLING))
-        closed = {hour: each for hour, each in hours.items() if hour < until}
-        self._kept[name] = replace(kept, hours=closed, since=start, until=until)
-        while len(self._kept) > MAX_SITES:
-            self._kept.popitem(last=False)
-        return hours
-
-
-def _hour_of(at: datetime) -> datetime:
-    return at.replace(minute=0, second=0, microsecond=0)

@@ -12,8 +12,8 @@ from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
 from crawler.items import Kind, Outcome
-from crawler.reports.estimates import Estimates
-from crawler.reports.site_history import HourVisits, VisitCounts
+from crawler.reports.estimates import SiteEstimates
+from crawler.reports.visit_counts import HourVisits, VisitCounts
 from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.client import Database
 from crawler.storage.overview import SiteState, TargetNumbers
@@ -95,6 +95,8 @@ class BoardSite(TypedDict):
     """Estimated share of copies that are current; null if unknown."""
     expected_freshness: float | None
     """Share of time that copies are current, as the plan expects; null without a plan."""
+    estimated_at: datetime | None
+    """Time at which `planned_per_day` and both kinds of freshness were read; null before."""
     figures: SiteFigures | None
     """Numbers of targets and visits; null while they are being computed for the first time."""
 
@@ -187,12 +189,13 @@ def _add(day: DayVisits, hour: HourVisits) -> None:
 
 
 def board_site(
-    state: SiteState, figures: SiteFigures | None, estimates: Estimates | None, *, is_running: bool
+    state: SiteState, figures: SiteFigures | None, read: SiteEstimates | None, *, is_running: bool
 ) -> BoardSite:
     """Return the row of a site.
 
-    estimates: None if they are unknown or being computed
+    read: estimates of all sites; None if they are being computed
     """
+    estimates = read.of_sites.get(state.name) if read else None
     return {
         "name": state.name,
         "kind": SITE_KINDS.get(state.kind, "site"),
@@ -207,6 +210,7 @@ def board_site(
         "planned_per_day": _known(estimates.requests_per_day) if estimates else None,
         "freshness": _known(estimates.present_freshness) if estimates else None,
         "expected_freshness": _known(estimates.expected_freshness) if estimates else None,
+        "estimated_at": read.at if read else None,
         "figures": figures,
     }
 

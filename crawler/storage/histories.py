@@ -17,12 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crawler.storage.client import Database, Document
+from crawler.storage.outages import in_batches
+from crawler.storage.scans import draw_keys, resting
 from crawler.storage.targets import to_plan
 from schedules.history import CHANGE, MINUTES, Floats, Histories, Ints
 from schedules.schedule import Schedules
 
 Number = TypeVar("Number", bound=np.generic)
 BATCH = 10_000
+# Keys of a query: URLs of 2,000 bytes are a quarter of the largest one.
+KEYS = 2000
 HOUR_MILLISECONDS = 3_600_000
 HOUR_SECONDS = 3600
 # A scan is faster than the index for spiders with more than this share of all targets.
@@ -215,9 +219,30 @@ async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None
         selected = await db.targets.count_documents({"spider": query["spider"]})
         if selected > MAX_INDEXED_SHARE * total:
             options["hint"] = {"$natural": 1}
+    columns = _Columns()
+    await _add(db, columns, query, options)
+    return columns.finish(now.timestamp() / HOUR_SECONDS)
+
+
+async def read_sample(
+    db: Database, now: datetime, spider: str, size: int, included: str
+) -> Watched:
+    """Read a random sample of the watched targets of a spider, with pauses for other requests.
+
+    included: `_id` of a target that is in the sample in any case
+    """
+    keys = sorted({included, *await draw_keys(db, spider, size)})
+    columns = _Columns()
+    for some in in_batches(keys, KEYS):
+        query = to_plan([spider]) | {"_id": {"$in": some}}
+        await resting(_add(db, columns, query, {}))
+    return columns.finish(now.timestamp() / HOUR_SECONDS)
+
+
+async def _add(db: Database, columns: _Columns, query: Document, options: dict[str, Any]) -> None:
+    """Add the targets that a query finds. options: of the aggregation."""
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
-    columns = _Columns()
     async with cursor:
         # The server prepares the next batch while one is read.
         coming = asyncio.ensure_future(anext(cursor, None))
@@ -226,7 +251,6 @@ async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None
             # Sends the request before decoding blocks the event loop.
             await asyncio.sleep(0)
             columns.add(bson.decode_all(cast(bytes, batch)))
-    return columns.finish(now.timestamp() / HOUR_SECONDS)
 
 
 class _Columns:

@@ -40,16 +40,20 @@ async def read_page(
     limit: int,
     after: Key | None = None,
     fields: Mapping[str, Any] | None = None,
+    hint: Order | None = None,
 ) -> Rows:
     """Read a page of documents.
 
     order:  the last field must be unique, such as `_id`; an index should have the same fields
     after:  key of the last row of the page before; None: first page
     fields: projection; must include the fields of `order`
+    hint:   index to use; None: as the server chooses, which may try several for longer than the
+            page takes
     """
     if after is not None:
         query = {"$and": [query, later(order, after)]}
-    rows = await collection.find(query, fields).sort(list(order)).limit(limit + 1).to_list(None)
+    found = collection.find(query, fields, hint=None if hint is None else list(hint))
+    rows = await found.sort(list(order)).limit(limit + 1).to_list(None)
     if len(rows) <= limit:
         return Rows(rows, None)
     rows = rows[:limit]

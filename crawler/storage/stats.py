@@ -1,12 +1,13 @@
 """Database-wide counts for metrics, computed by the server, and a sample of planned targets.
 
-Each reading scans all targets twice, and the visits of the last day; indexes cover the rest. Its
-duration grows with both numbers, so read seldom.
+Each reading scans all targets, part by part with pauses, and the visits of the last day; indexes
+cover the rest. Its duration grows with both numbers, so read seldom.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from pymongo import ASCENDING
 from crawler.storage import plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.due import BY_TIME
-from crawler.storage.histories import NameColumn, NumberColumn
+from crawler.storage.scans import aggregated_targets, resting
 from crawler.storage.targets import watched
 from crawler.storage.validators import VALIDATORS
 from schedules.history import Floats, Ints
@@ -32,15 +33,12 @@ BY_CHANGE = [("spider", ASCENDING), ("changed_at", ASCENDING)]
 # Timeout of one reading.
 MAX_SECONDS = 900.0
 SIZES = {"data": "dataSize", "storage": "storageSize", "indexes": "indexSize"}
-BATCH = 2_000
 HOUR_MILLISECONDS = 3_600_000
 # Means of this many targets are within 0.5 % of the means of all.
 SAMPLE_SIZE = 50_000
-# The sample has all targets of spiders with at most this many.
+# The sample has all targets of spiders with at most this many, up to SAMPLE_SIZE together.
 MAX_UNSAMPLED = 5000
 ROW: Document = {
-    "_id": 0,
-    "spider": 1,
     "visits": "$plan.visits_per_week",
     "freshness": "$plan.freshness",
     "age_days": "$plan.age_days",
@@ -52,7 +50,7 @@ ROW: Document = {
     # The last observation: failed visits are not observations.
     "seen": {"$toLong": {"$ifNull": ["$history.until", "$visited_at"]}},
 }
-NUMBERS = tuple(name for name in ROW if name not in ("_id", "spider"))
+NUMBERS = tuple(ROW)
 
 
 class State(NamedTuple):
@@ -126,9 +124,7 @@ class Stats:
 async def read(db: Database, now: datetime) -> Stats:
     """Read all statistics, one query after the other."""
     with pymongo.timeout(MAX_SECONDS):
-        states = await count_states(db)
-        of_spiders = targets_by_spider(states)
-        sample = await draw_sample(db, of_spiders, now)
+        states, sample = await scan_targets(db, now)
         pipeline: list[Document] = [
             {"$match": {"duplicate_of": {"$exists": True}}},
             {"$group": {"_id": "$spider", "n": {"$sum": 1}}},
@@ -136,27 +132,13 @@ async def read(db: Database, now: datetime) -> Stats:
         cursor = await db.posts.aggregate(pipeline, hint=BY_COPY)
         copies = {row["_id"]: row["n"] async for row in cursor}
         names = await targets.spiders(db)
-        spiders = {name: await _spider_stats(db, name, now, copies.get(name, 0)) for name in names}
+        spiders = {
+            name: await resting(_spider_stats(db, name, now, copies.get(name, 0))) for name in names
+        }
         documents = {name: await db[name].estimated_document_count() for name in sorted(VALIDATORS)}
         stats = await db.command("dbStats")
         size = {part: float(stats[name]) for part, name in SIZES.items()}
         return Stats(spiders, states, sample, documents, size)
-
-
-async def count_states(db: Database) -> Counter[State]:
-    """Return the number of watched targets in each state."""
-    key = {
-        "spider": "$spider", "kind": "$kind", "errors": "$consecutive_errors",
-        "is_visited": {"$gt": ["$visited_at", None]},
-    }  # fmt: skip
-    pipeline: list[Document] = [
-        {"$match": watched()},
-        {"$group": {"_id": key, "n": {"$sum": 1}}},
-    ]
-    states: Counter[State] = Counter()
-    async for row in await db.targets.aggregate(pipeline):
-        states[State(**{"errors": 0} | row["_id"])] += row["n"]
-    return states
 
 
 def targets_by_spider(states: Counter[State]) -> Counter[str]:
@@ -193,23 +175,71 @@ async def _spider_stats(db: Database, name: str, now: datetime, copies: int) -> 
     )
 
 
-async def draw_sample(db: Database, of_spiders: Counter[str], now: datetime) -> Sample:
-    """Return about `SAMPLE_SIZE` targets, and all targets of spiders that have few.
+class _Columns:
+    """Numbers of sampled targets by spider, as arrays. now: time of the sample."""
 
-    of_spiders: number of targets of each spider
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._parts: dict[str, list[Floats]] = {}
+
+    def add(self, spider: str, rows: Sequence[Document]) -> None:
+        """Add rows with the fields of ROW; a field may be absent."""
+        if rows:
+            numbers = [[row.get(name) for name in NUMBERS] for row in rows]
+            self._parts.setdefault(spider, []).append(np.array(numbers, np.float64))
+
+    def remove(self, spider: str) -> None:
+        """Remove the rows of a spider."""
+        self._parts.pop(spider, None)
+
+    def finish(self) -> Sample:
+        """Return all rows."""
+        names = tuple(sorted(self._parts))
+        tables = [np.concatenate(self._parts[name]) for name in names]
+        spider = np.repeat(np.arange(len(names)), [len(table) for table in tables])
+        table = np.concatenate(tables) if tables else np.empty((0, len(NUMBERS)))
+        numbers = {name: table[:, n] for n, name in enumerate(NUMBERS)}
+        milliseconds = self._now.timestamp() * 1000 - numbers.pop("seen")
+        hours = np.maximum(milliseconds, 0) / HOUR_MILLISECONDS
+        return Sample(names, spider.astype(np.int64), hours=hours, **numbers)
+
+
+async def scan_targets(db: Database, now: datetime) -> tuple[Counter[State], Sample]:
+    """Return the number of watched targets in each state, and a sample of them.
+
+    The sample has about SAMPLE_SIZE targets of large spiders, and as many of small ones at most.
     """
-    small = sorted(name for name, n in of_spiders.items() if n <= MAX_UNSAMPLED)
-    n_large = sum(n for n in of_spiders.values() if n > MAX_UNSAMPLED)
-    sampled: Document = {"$sampleRate": min(1.0, SAMPLE_SIZE / n_large)} if n_large else {}
-    query: Document = {"$or": [{"spider": {"$in": small}}, sampled]} if small else sampled
-    pipeline: list[Document] = [{"$match": query}, {"$match": watched()}, {"$project": ROW}]
-    cursor = await db.targets.aggregate(pipeline, batchSize=BATCH)
-    spiders, columns = NameColumn(), {name: NumberColumn(np.float64) for name in NUMBERS}
-    while rows := await cursor.to_list(BATCH):
-        spiders.add([row["spider"] for row in rows])
-        for name, column in columns.items():
-            column.add([row.get(name) for row in rows])
-    names, spider = spiders.finish()
-    numbers = {name: column.finish() for name, column in columns.items()}
-    hours = np.maximum(now.timestamp() * 1000 - numbers.pop("seen"), 0) / HOUR_MILLISECONDS
-    return Sample(names, spider.astype(np.int64), hours=hours, **numbers)
+    total = await db.targets.estimated_document_count()
+    share = min(1.0, SAMPLE_SIZE / max(total, 1))
+    key = {
+        "spider": "$spider", "kind": "$kind", "errors": "$consecutive_errors",
+        "is_visited": {"$gt": ["$visited_at", None]},
+    }  # fmt: skip
+    drawn = {"$push": {"$cond": [{"$lt": [{"$rand": {}}, share]}, ROW, "$$REMOVE"]}}
+    stages: list[Document] = [
+        {"$match": watched()},
+        {"$group": {"_id": key, "n": {"$sum": 1}, "rows": drawn}},
+    ]
+    states: Counter[State] = Counter()
+    columns = _Columns(now)
+    async for groups in aggregated_targets(db, stages):
+        for group in groups:
+            state = State(**{"errors": 0} | group["_id"])
+            states[state] += group["n"]
+            columns.add(state.spider, group["rows"])
+    if share < 1:
+        await _add_small(db, targets_by_spider(states), columns)
+    return states, columns.finish()
+
+
+async def _add_small(db: Database, of_spiders: Counter[str], columns: _Columns) -> None:
+    """Replace the drawn targets of small spiders by all of theirs, at most SAMPLE_SIZE together."""
+    room = SAMPLE_SIZE
+    for name, n in sorted(of_spiders.items(), key=lambda item: item[1]):
+        if n > min(MAX_UNSAMPLED, room):
+            break
+        room -= n
+        columns.remove(name)
+        fields: Document = {"$project": {"_id": 0} | ROW}
+        async for rows in aggregated_targets(db, [{"$match": watched()}, fields], name):
+            columns.add(name, rows)

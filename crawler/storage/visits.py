@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from pymongo import DESCENDING
+from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import OperationFailure
 
 from crawler.errors import ConfigError
@@ -26,8 +26,9 @@ SUMS = ("changes", "update_size", "diff_size")
 SUMMED: Document = {"changes": {"$sum": 1}} | {name: {"$sum": f"${name}"} for name in SUMS[1:]}
 UNKNOWN_ZONE = 40485
 NEWEST_FIRST = [("at", DESCENDING)]
+BY_TARGET = [("target", ASCENDING), ("at", ASCENDING)]
 # Visits of a target to search for outcomes in one page of its time line.
-MAX_SEARCHED = 20_000
+MAX_SEARCHED = 5000
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -91,10 +92,15 @@ async def titles(db: Database, event: Document) -> list[str]:
 
 
 async def by_hour(
-    db: Database, spider: str, zone: ZoneInfo, since: datetime | None = None
-) -> list[Document]:
-    """Return rows of `day` (0 = Monday), `hour`, and the sums of changes and their sizes."""
-    rows = await _local(db, spider, zone, since, [{"$group": {"_id": "$local"} | SUMMED}])
+    db: Database, spider: str, zone: ZoneInfo, since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[Document]:  # fmt: skip
+    """Return rows of `day` (0 = Monday), `hour`, and the sums of changes and their sizes.
+
+    since, until: only visits from then on, and before then
+    """
+    stages: list[Document] = [{"$group": {"_id": "$local"} | SUMMED}]
+    rows = await _local(db, spider, zone, (since, until), stages)
     return [row.pop("_id") | row for row in rows]
 
 
@@ -116,18 +122,21 @@ async def by_url(
         {"$sort": {"changes": -1, "_id": 1}},
         {"$limit": most},
     ]
-    rows = await _local(db, spider, zone, since, stages)
+    rows = await _local(db, spider, zone, (since, None), stages)
     return [{"url": row.pop("_id")} | row for row in rows]
 
 
 async def _local(
-    db: Database, spider: str, zone: ZoneInfo, since: datetime | None, stages: list[Document]
-) -> list[Document]:
+    db: Database, spider: str, zone: ZoneInfo, span: tuple[datetime | None, datetime | None],
+    stages: list[Document],
+) -> list[Document]:  # fmt: skip
     """Run stages on a spider's changes, each with its `local` day and hour in a zone."""
     # Every change is an event, so that the index of events has it.
     query: Document = {"event": True, "spider": spider, "changed": 1}
-    if since is not None:
-        query["at"] = {"$gte": since}
+    since, until = span
+    bounds = {"$gte": since, "$lt": until}
+    if at := {name: bound for name, bound in bounds.items() if bound is not None}:
+        query["at"] = at
     moment: dict[str, Any] = {"date": "$at", "timezone": str(zone)}
     local = {"day": {"$subtract": [{"$isoDayOfWeek": moment}, 1]}, "hour": {"$hour": moment}}
     fields = {"target": 1, "update_size": 1, "diff_size": 1, "local": local}
@@ -280,7 +289,9 @@ async def page_of_target(
         query["at"] = {"$lt": before}
     if not outcomes:
         return await read_page(db.visits, query, NEWEST_FIRST, limit)
-    place = db.visits.find(query, {"_id": 0, "at": 1}).sort(NEWEST_FIRST)
+    # By keys of the index only: other spiders hardly have the same URL.
+    keys = {name: value for name, value in query.items() if name != "spider"}
+    place = db.visits.find(keys, {"_id": 0, "at": 1}, hint=BY_TARGET).sort(NEWEST_FIRST)
     searched = await place.skip(MAX_SEARCHED).limit(1).to_list(None)
     query["outcome"] = {"$in": list(outcomes)}
     if searched:

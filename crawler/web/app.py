@@ -25,7 +25,7 @@ import crawler
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.reports.net_changes import Windows
-from crawler.reports.site_history import VisitCounts
+from crawler.reports.visit_counts import ChangeCounts, VisitCounts
 from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
 from crawler.web import metrics
@@ -123,7 +123,8 @@ def create_app(
     app.state.site_pages = SitePages(config, fetch)
     app.state.spider_names = spider_names
     app.state.figures, app.state.crawls = Figures(), Crawls(options.settings)
-    app.state.inbox_windows, app.state.visit_counts = Windows(), VisitCounts()
+    app.state.inbox_windows = Windows()
+    app.state.visit_counts, app.state.change_counts = VisitCounts(), ChangeCounts()
     app.state.streams, app.state.path_templates = Streams(), {}
     app.state.navigation = [area for area in AREAS if area.title]
     push = _add_push(app, options.push) if options.push is not None else None

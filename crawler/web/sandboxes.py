@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import OrderedDict
 from datetime import datetime
@@ -32,8 +33,12 @@ from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
-# Limits of one explanation. Reading 100,000 histories takes about two seconds.
+# Limits of one explanation.
 MAX_SECONDS, MAX_MB = 30, 4096
+# Targets of the site to read. Reading 100,000 histories takes the server about two seconds.
+MAX_READ = 20_000
+# Requests to the server that started the work go first.
+NICENESS = 10
 # An explanation takes seconds, so that it is kept for readers that come back to the page.
 KEPT_SECONDS, MAX_KEPT = 600.0, 100
 # Time that a request waits for an explanation; the work goes on after it.
@@ -140,8 +145,9 @@ def _explain(config: Config, key: str) -> Explanation:
             if (target := await find(db, key)) is None:
                 raise ConfigError("target not found. It was deleted meanwhile")
             now = Clock(config.clock_offset_hours).now()
-            return await explain_target(db, config, target, now, lambda _: None)
+            return await explain_target(db, config, target, now, lambda _: None, MAX_READ)
 
+    os.nice(NICENESS)
     return asyncio.run(explain())
 
 

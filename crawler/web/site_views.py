@@ -13,21 +13,15 @@ from typing_extensions import TypedDict
 
 from crawler.reports import sites as reports
 from crawler.reports.estimates import read_estimates
-from crawler.reports.site_history import (
-    DayFreshness,
-    VisitCounts,
-    WeekPattern,
-    freshness_by_day,
-    week_pattern,
-)
+from crawler.reports.site_history import DayFreshness, WeekPattern, freshness_by_day, site_profile
 from crawler.reports.sites import (
     BoardSite,
     CategoryNode,
     FailureGroup,
     RunningSite,
     SiteFilter,
-    category_tree,
 )
+from crawler.reports.visit_counts import ChangeCounts, VisitCounts
 from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key
@@ -98,9 +92,7 @@ async def board_sites(
 
     estimates, *of_sites = await asyncio.gather(estimated(), *map(of, states))
     return [
-        reports.board_site(
-            state, numbers, (estimates or {}).get(state.name), is_running=state.name in running
-        )
+        reports.board_site(state, numbers, estimates, is_running=state.name in running)
         for state, numbers in zip(states, of_sites, strict=True)
     ]
 
@@ -129,29 +121,28 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
     figures: Figures = app.state.figures
     db, name = store.db, site.name
 
-    async def tree() -> list[CategoryNode]:
-        return category_tree(await site_targets.categories_of(db, name))
-
-    (row,) = await board_sites(app, store, now, [name])
-    version = row["last_run"], row["last_reason"]
+    changes: ChangeCounts = app.state.change_counts
+    state = await overview.state_of(db, name)
+    version = state.started, state.finished
 
     async def of_run(key: str, compute: Callable[[], Awaitable[Any]]) -> Any:
         return await figures.get((key, name), compute, PATTERN_SECONDS, version)
 
-    kinds, categories, failures, week, freshness = await asyncio.gather(
+    # Together, because each waits a moment for its number.
+    (row,), kinds, failures, profile, freshness = await asyncio.gather(
+        board_sites(app, store, now, [name]),
         figures.get(("kinds", name), lambda: site_targets.kinds_of(db, name)),
-        of_run("categories", tree),
         figures.get(("failures", name), lambda: reports.failures_of(db, name)),
-        of_run("week", lambda: week_pattern(db, site, now)),
+        of_run("profile", lambda: site_profile(db, site, now, changes)),
         of_run("freshness", lambda: freshness_by_day(db, site, now)),
     )
     return {
         "site": row,
         "timezone": site.timezone,
         "kinds": kinds,
-        "categories": categories,
+        "categories": None if profile is None else profile.categories,
         "failures": failures,
-        "week": week,
+        "week": None if profile is None else profile.week,
         "freshness": freshness,
     }
 

@@ -193,7 +193,9 @@ class Views:
         for days in range(40):
             span = {"$lte": self._now - timedelta(days=days)}
             events += db.visits.find({"event": True, "at": span}).sort("at", -1).limit(1)
-        deep = [{"cursor": cursor_of((self._now, row["at"], row["_id"]))} for row in events]
+        deep = [
+            {"cursor": cursor_of((self._now, row["at"], row["_id"], None, None))} for row in events
+        ]
         both("deep", deep)
         ids = [{"event": row["_id"]} for row in events]
         self._both("changes.page", "changes.api_page", "", ids)

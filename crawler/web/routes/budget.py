@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
@@ -31,7 +32,7 @@ from crawler.reports.jobs import (
 )
 from crawler.utils.text import rounded_up
 from crawler.utils.time import per_day
-from crawler.web.auth import EditorDep, UserDep
+from crawler.web.auth import EditorDep, User, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.pages import page, path_to, redirect, redirect_to
@@ -41,6 +42,7 @@ router = APIRouter()
 api = APIRouter(prefix="/budget", tags=["budget"])
 MAX_BUDGET_CHARACTERS = 40
 MAX_BUDGET = 1e9
+Order = TypeVar("Order", bound=BaseModel)
 
 
 def _planner(request: Request) -> Planner:
@@ -99,6 +101,46 @@ class Application(BaseModel):
     preview: str = Field(max_length=64, description="id of the job of the dry run")
 
 
+def chosen_budget(value: Any, example: str) -> float:
+    """Return the budget of a form; raises ValueError with an example if it is absent."""
+    if (budget := parsed_budget(value)) is None:
+        raise ValueError(f"is missing. Enter {example}")
+    return budget
+
+
+class PreviewForm(BaseModel):
+    """The form of a dry run."""
+
+    budget: float = Field(0.0, validate_default=True)
+    objective: Objective = "balanced"
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def parsed(cls, value: Any) -> float:
+        """Return a number of requests a day."""
+        return chosen_budget(value or None, "requests a day, such as 265")
+
+
+class SimulationForm(SimulationChoice):
+    """The form of a simulation, which sends no policies if none is chosen."""
+
+    policies: list[Policy] = Field([], max_length=len(POLICY_NAMES), validate_default=True)
+
+    @field_validator("policies", mode="before")
+    @classmethod
+    def some(cls, value: Any) -> Any:
+        """Return the policies; raises ValueError if there are none."""
+        if not value:
+            raise ValueError("Choose at least one policy")
+        return value
+
+
+class ApplicationForm(BaseModel):
+    """The form that applies a dry run."""
+
+    preview: str = ""
+
+
 class JobState(BaseModel):
     """The state of a job."""
 
@@ -151,54 +193,77 @@ async def compute_again(request: Request, _: EditorDep, planner: PlannerDep) -> 
     return _back(request, form)
 
 
+async def start_job(
+    request: Request,
+    wanted: type[Order],
+    start: Callable[[Order], str],
+    show: Callable[[Form, int], Response],
+    back: Callable[[Form], Response],
+) -> Response:
+    """Start the job that a form asks for, and return to its page.
+
+    Shows the form with its problems and status 422 if it is not valid, and 409 if the job cannot be
+    started.
+
+    wanted: of the fields of the form
+    start:  starts the job and returns its line of the audit list; raises Busy and ConfigError
+    show:   returns the page with a form and a status
+    back:   returns the redirect to the page with the values of a form
+    """
+    form = await Form.read(request)
+    order = form.parse(wanted)
+    if order is None:
+        return show(form, 422)
+    try:
+        request.state.audit = start(order)
+    except (Busy, ConfigError) as error:
+        form.reject("", error)
+        return show(form, 409)
+    return back(form)
+
+
+async def _start_job(
+    request: Request, user: User, now: datetime, wanted: type[Order], start: Callable[[Order], str]
+) -> Response:
+    """Start a job of the budget of pages, as `start_job` does."""
+
+    def show(form: Form, status: int) -> Response:
+        return _page(request, _planner(request), user.name, now, form, status)
+
+    return await start_job(request, wanted, start, show, lambda form: _back(request, form))
+
+
 @router.post("/budget/preview", name="budget.preview")
 async def preview(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
     """Start a dry run."""
-    form = await Form.read(request)
-    choice = form.parse(Choice)
-    if choice is not None and choice.budget is None:
-        form.reject("budget", "is missing. Enter requests a day, such as 265")
-    if choice is None or not form.is_valid:
-        return _page(request, planner, user.name, now, form, 422)
-    request.state.audit = f"dry run: {choice.budget:g} requests a day, {choice.objective}"
-    try:
-        planner.start(PREVIEW, user.name, now, **choice.model_dump())
-    except Busy as error:
-        form.reject("", error)
-        return _page(request, planner, user.name, now, form, 409)
-    return _back(request, form)
+
+    def start(order: PreviewForm) -> str:
+        planner.start(PREVIEW, user.name, now, **order.model_dump())
+        return f"dry run: {order.budget:g} requests a day, {order.objective}"
+
+    return await _start_job(request, user, now, PreviewForm, start)
 
 
 @router.post("/budget/apply", name="budget.apply")
 async def apply(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
     """Start the replan of the last dry run."""
-    form = await Form.read(request)
-    application = form.parse(Application)
-    try:
-        job = planner.apply(APPLY, application.preview if application else "", user.name, now)
-    except (Busy, ConfigError) as error:
-        form.reject("", error)
-        return _page(request, planner, user.name, now, form, 409)
-    request.state.audit = f"replan: {job.order.budget:g} requests a day, {job.order.objective}"
-    return _back(request, form)
+
+    def start(order: ApplicationForm) -> str:
+        job = planner.apply(APPLY, order.preview, user.name, now)
+        return f"replan: {job.order.budget:g} requests a day, {job.order.objective}"
+
+    return await _start_job(request, user, now, ApplicationForm, start)
 
 
 @router.post("/budget/simulate", name="budget.simulate")
 async def simulate(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
     """Start a simulation of policies on the own history."""
-    form = await Form.read(request)
-    if "policies" not in form.values:
-        form.reject("policies", "Choose at least one policy")
-    choice = form.parse(SimulationChoice)
-    if choice is None or not form.is_valid:
-        return _page(request, planner, user.name, now, form, 422)
-    request.state.audit = f"simulation: {', '.join(choice.policies)}"
-    try:
-        planner.start(SIMULATE, user.name, now, **choice.model_dump())
-    except Busy as error:
-        form.reject("", error)
-        return _page(request, planner, user.name, now, form, 409)
-    return _back(request, form)
+
+    def start(order: SimulationForm) -> str:
+        planner.start(SIMULATE, user.name, now, **order.model_dump())
+        return f"simulation: {', '.join(order.policies)}"
+
+    return await _start_job(request, user, now, SimulationForm, start)
 
 
 @router.post("/budget/cancel", name="budget.cancel")

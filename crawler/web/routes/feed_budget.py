@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, Field, field_validator
 from starlette.responses import Response
 
-from crawler.errors import Busy, ConfigError
+from crawler.errors import ConfigError
 from crawler.planning.feed_curve import (
     FeedBudgetCurve,
     FeedBudgetForecast,
@@ -19,18 +20,22 @@ from crawler.planning.feed_curve import (
 )
 from crawler.reports.jobs import FEED_APPLY, FEED_PREVIEW
 from crawler.utils.text import rounded_up
-from crawler.web.auth import EditorDep, UserDep
+from crawler.web.auth import EditorDep, User, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.pages import page, path_to, redirect_to, with_parameters
 from crawler.web.planner import Planner
 from crawler.web.routes.budget import (
     Application,
+    ApplicationForm,
     BudgetText,
     JobState,
+    Order,
     PlannerDep,
+    chosen_budget,
     not_ready,
     parsed_budget,
+    start_job,
     started,
 )
 
@@ -50,6 +55,18 @@ class FeedChoice(BaseModel):
         return parsed_budget(value)
 
 
+class FeedPreviewForm(BaseModel):
+    """The form of a dry run of feeds."""
+
+    budget: float = Field(0.0, validate_default=True)
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def parsed(cls, value: Any) -> float:
+        """Return a number of fetches a day."""
+        return chosen_budget(value or None, "fetches a day, such as 265")
+
+
 @router.get("", name="feed_budget.index")
 async def index(
     request: Request, user: UserDep, _: StoreDep, now: NowDep, planner: PlannerDep,
@@ -67,36 +84,37 @@ async def compute_again(request: Request, _: EditorDep, planner: PlannerDep) -> 
     return _back(request, form)
 
 
+async def _start_job(
+    request: Request, user: User, now: datetime, wanted: type[Order], start: Callable[[Order], str]
+) -> Response:
+    """Start a job of the budget of feeds, as `start_job` does."""
+
+    def show(form: Form, status: int) -> Response:
+        return _page(request, request.app.state.planner, user.name, now, form, status)
+
+    return await start_job(request, wanted, start, show, lambda form: _back(request, form))
+
+
 @router.post("/preview", name="feed_budget.preview")
 async def preview(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
     """Start a dry run."""
-    form = await Form.read(request)
-    choice = form.parse(FeedChoice)
-    if choice is not None and choice.budget is None:
-        form.reject("budget", "is missing. Enter fetches a day, such as 265")
-    if choice is None or not form.is_valid:
-        return _page(request, planner, user.name, now, form, 422)
-    request.state.audit = f"dry run of feeds: {choice.budget:g} fetches a day"
-    try:
-        planner.start(FEED_PREVIEW, user.name, now, budget=choice.budget)
-    except Busy as error:
-        form.reject("", error)
-        return _page(request, planner, user.name, now, form, 409)
-    return _back(request, form)
+
+    def start(order: FeedPreviewForm) -> str:
+        planner.start(FEED_PREVIEW, user.name, now, budget=order.budget)
+        return f"dry run of feeds: {order.budget:g} fetches a day"
+
+    return await _start_job(request, user, now, FeedPreviewForm, start)
 
 
 @router.post("/apply", name="feed_budget.apply")
 async def apply(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
     """Start the replan of the last dry run."""
-    form = await Form.read(request)
-    application = form.parse(Application)
-    try:
-        job = planner.apply(FEED_APPLY, application.preview if application else "", user.name, now)
-    except (Busy, ConfigError) as error:
-        form.reject("", error)
-        return _page(request, planner, user.name, now, form, 409)
-    request.state.audit = f"replan of feeds: {job.order.budget:g} fetches a day"
-    return _back(request, form)
+
+    def start(order: ApplicationForm) -> str:
+        job = planner.apply(FEED_APPLY, order.preview, user.name, now)
+        return f"replan of feeds: {job.order.budget:g} fetches a day"
+
+    return await _start_job(request, user, now, ApplicationForm, start)
 
 
 def _back(request: Request, form: Form) -> Response:

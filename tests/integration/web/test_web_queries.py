@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from crawler.reports.reading import feeds_page
-from crawler.reports.site_history import HourVisits, VisitCounts
+from crawler.reports.visit_counts import ChangeCounts, HourVisits, VisitCounts
 from crawler.storage import change_events, overview
 from crawler.storage.accounts import audit
 from crawler.storage.paging import Key, Order, read_page
+from crawler.storage.sites import Site
 from crawler.utils.time import NEVER
 from crawler.web.database import WebDatabase
 from crawler.web.figures import Figures
@@ -275,6 +276,35 @@ def test_hours_that_are_over_are_counted_once(stored: tuple[Db, str]) -> None:
     assert second == on(
         uri, lambda db: VisitCounts().by_hour(db, "shop", later - timedelta(days=8), later)
     )
+
+
+def test_changes_of_days_that_are_over_are_counted_once(
+    stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, uri = stored
+    monkeypatch.setattr("crawler.reports.visit_counts.PART", 20)
+    site = Site("shop", timezone="Asia/Kolkata")
+    database.visits.insert_many([visit(number) for number in range(9 * 24)])
+    now, counts = NOW + timedelta(days=9, minutes=-30), ChangeCounts()
+
+    def by_hour(now: datetime, counts: ChangeCounts) -> tuple[Any, int]:
+        with examined(database) as found:
+            week = on(uri, lambda db: counts.by_hour_of_week(db, site, NOW, now))
+        return week, sum(each["docsExamined"] for each in found if "docsExamined" in each)
+
+    first, n_first = by_hour(now, counts)
+    assert first.sum() == n_first == 9 * 24
+    # The offset of the zone is 5:30 hours: the first visit is on a Sunday at 05:30.
+    assert first[6 * 24 + 5] == 2, "two Sundays"
+    assert set(first) == {1, 2}
+    database.visits.insert_one(visit(9 * 24))
+    later = now + timedelta(hours=2)
+    second, n_second = by_hour(later, counts)
+    assert n_second == 24 + 1, "the last days are counted again"
+    assert second.tolist() == by_hour(later, ChangeCounts())[0].tolist()
+    monkeypatch.setattr("crawler.reports.visit_counts.PART", 1000)
+    whole, _ = by_hour(later, ChangeCounts())
+    assert whole.tolist() == second.tolist(), "one query of a site with few changes"
 
 
 def test_numbers_of_many_keys_are_used_longer() -> None:

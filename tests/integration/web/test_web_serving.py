@@ -153,6 +153,15 @@ async def until_closed(reader: asyncio.StreamReader, seconds: float = 10.0) -> t
     return data, time.monotonic() - began
 
 
+def test_accepted_connections_send_bodies_without_waiting_for_acknowledgements() -> None:
+    listener = serving.listen(WebOptions(port=0))
+    with listener, socket.create_connection(listener.getsockname()[:2]):
+        listener.setblocking(True)
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize(
     "start",
     [

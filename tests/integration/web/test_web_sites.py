@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -73,6 +75,26 @@ def token(browser: Browser) -> str:
 
 def post(browser: Browser, path: str, **fields: str) -> Any:
     return browser.post(path, {"csrf": token(browser)} | fields)
+
+
+@pytest.mark.mongo
+def test_numbers_that_are_older_than_the_page_show_their_age(local: Browser, database: Db) -> None:
+    put_target(database, "shop", "https://shop.example/")
+    for path in ("/", "/sites/shop"):
+        assert "the numbers were read" not in local.get(path).text
+    entries = local.app.state.figures._entries
+    entries["site", "shop"].value["at"] -= timedelta(minutes=7)
+    estimates = entries["estimates"]
+    estimates.value = replace(estimates.value, at=estimates.value.at - timedelta(minutes=9))
+    for entry in entries.values():
+        entry.until = math.inf
+    for path in ("/", "/sites/shop"):
+        page = local.get(path).text
+        assert page.count("the numbers were read") == 2
+        assert "7 min ago" in page
+        assert "9 min ago" in page
+    at = local.get("/api/v1/sites").json()["sites"][0]["estimated_at"]
+    assert datetime.fromisoformat(at) < NOW - timedelta(minutes=8)
 
 
 @pytest.mark.mongo

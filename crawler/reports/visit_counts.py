@@ -1,0 +1,151 @@
+"""Numbers of visits and changes of sites by hour. Times that are over are counted once and kept.
+
+A site with a million visits a week takes seconds to count, so that the numbers of the board count
+only the last hours again. The first count goes day by day, with pauses for requests.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from crawler.items import Outcome
+from crawler.planning.report import sums
+from crawler.storage import change_events, overview, visits
+from crawler.storage.client import Database, Document
+from crawler.storage.scans import PART, resting
+from crawler.storage.sites import Site
+from schedules.history import Floats
+
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+FAILED = (Outcome.ERROR, Outcome.BLOCKED)
+# The time of a visit is that of the response, and it is stored later, after an outage much later.
+SETTLING = HOUR
+# Everything is counted again after this time, because visits are removed with their targets.
+MAX_AGE = timedelta(hours=6)
+# Sites whose hours are kept, with about 60 kB each.
+MAX_SITES = 150
+# Sites whose changes are kept, with 56 days of 168 numbers of 4 bytes, 45 kB each.
+MAX_CHANGE_SITES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class HourVisits:
+    """Numbers of visits in an hour; the names are those of `DayVisits`. requests: of the visits."""
+
+    visits: int = 0
+    new: int = 0
+    changed: int = 0
+    gone: int = 0
+    errors: int = 0
+    requests: int = 0
+
+    def plus(self, row: Document) -> HourVisits:
+        """Return the numbers with those of a row of `overview.visits_by_hour`."""
+        n, outcome = row["n"], row["outcome"]
+        return HourVisits(
+            visits=self.visits + n,
+            new=self.new + n * (outcome == Outcome.NEW),
+            changed=self.changed + n * (outcome == Outcome.CHANGED),
+            gone=self.gone + n * (outcome == Outcome.GONE and row["is_event"]),
+            errors=self.errors + n * (outcome in FAILED),
+            requests=self.requests + n * row["is_request"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Hours of a site (UTC), all before `until`. at: time of the first count."""
+
+    hours: Mapping[datetime, HourVisits]
+    since: datetime
+    until: datetime
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Weeks:
+    """Changes by hour of the local week, of each day (UTC) by its start. at: of the first count."""
+
+    days: Mapping[datetime, Floats]
+    zone: str
+    at: datetime
+
+
+class ChangeCounts:
+    """Counts changes, and keeps the numbers of the MAX_CHANGE_SITES sites last asked for."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Weeks] = OrderedDict()
+
+    async def by_hour_of_week(
+        self, db: Database, site: Site, since: datetime, now: datetime
+    ) -> Floats:
+        """Return the (168,) changes of a site by hour of its local week, from Monday 00:00.
+
+        since: start of a day (UTC)
+
+        Of a site with many changes, each day is a query of its own, with a pause after it, and days
+        that are over are not counted again for MAX_AGE.
+        """
+        kept = self._kept.pop(site.name, None)
+        if await change_events.count(db, since, PART, site.name) < PART:
+            return sums(await visits.by_hour(db, site.name, site.zone, since), "changes")
+        if kept is None or kept.zone != site.timezone or not now - MAX_AGE <= kept.at <= now:
+            kept = _Weeks({}, site.timezone, now)
+        days: dict[datetime, Floats] = {}
+        day = since
+        while day < now:
+            if (week := kept.days.get(day)) is None:
+                read = visits.by_hour(db, site.name, site.zone, day, day + DAY)
+                week = sums(await resting(read), "changes").astype(np.float32)
+            days[day] = week
+            day += DAY
+        closed = {day: week for day, week in days.items() if day + DAY <= now - SETTLING}
+        self._kept[site.name] = replace(kept, days=closed)
+        while len(self._kept) > MAX_CHANGE_SITES:
+            self._kept.popitem(last=False)
+        total: Floats = np.sum(list(days.values()), axis=0, dtype=np.float64)
+        return total
+
+
+class VisitCounts:
+    """Counts visits, and keeps the numbers of the MAX_SITES sites that were last asked for."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, _Counted] = OrderedDict()
+
+    async def by_hour(
+        self, db: Database, name: str, since: datetime, now: datetime
+    ) -> dict[datetime, HourVisits]:
+        """Return the visits of a site by the start of their hour (UTC); hours without are left out.
+
+        since: `now` minus a constant time; the hour that includes it is counted as a whole
+        """
+        start = _hour_of(since)
+        kept = self._kept.pop(name, None)
+        if kept is None or now - kept.at > MAX_AGE or not kept.since <= start <= kept.until <= now:
+            kept = _Counted({}, start, start, now)
+        hours = {hour: each for hour, each in kept.hours.items() if hour >= start}
+        begin = kept.until
+        while begin < now:
+            end = begin + DAY if begin + DAY < now else None
+            for row in await resting(overview.visits_by_hour(db, name, begin, end)):
+                hours[row["hour"]] = hours.get(row["hour"], HourVisits()).plus(row)
+            if end is None:
+                break
+            begin = end
+        until = max(start, _hour_of(now - SETTLING))
+        closed = {hour: each for hour, each in hours.items() if hour < until}
+        self._kept[name] = replace(kept, hours=closed, since=start, until=until)
+        while len(self._kept) > MAX_SITES:
+            self._kept.popitem(last=False)
+        return hours
+
+
+def _hour_of(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)

@@ -346,12 +346,13 @@ class Wrapper(BaseModel):
         patterns match.
         """
         literal = {self.canonical(url) for url in self.start_urls if url in self.item_pages}
+        fixed = self.category if isinstance(self.category, str) else None
         matches = {}
         for url in map(self.canonical, self.start_urls):
             text = _utf8(url)
             as_list, as_item = self._hit(Kind.LIST, text), self._hit(Kind.ITEM, text)
             if (as_item or url in literal) and not as_list:
-                matches[url] = Match(Kind.ITEM, as_item and as_item.category)
+                matches[url] = Match(Kind.ITEM, (as_item and as_item.category) or fixed)
             else:
                 matches[url] = Match(Kind.LIST, self._category_of(text, as_list))
         return matches

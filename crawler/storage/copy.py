@@ -6,11 +6,9 @@ After an interrupted copy, the next one starts from scratch.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bson.codec_options import CodecOptions
-from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
 from crawler.config import Config
@@ -23,7 +21,7 @@ from crawler.storage.client import (
     with_database,
     without_password,
 )
-from crawler.storage.health import TEST, index_definitions
+from crawler.storage.health import index_definitions
 from crawler.storage.outages import in_batches_by_size, in_short
 from crawler.storage.schema import (
     COPYING,
@@ -32,17 +30,17 @@ from crawler.storage.schema import (
     create_collections,
     create_indexes,
 )
+from crawler.storage.transfer import (
+    BATCH,
+    BATCH_BYTES,
+    LEASES,
+    ORDINARY,
+    RAW,
+    Say,
+    collection_in_use,
+)
 from crawler.storage.validators import VALIDATORS
 
-Say = Callable[[str], None]
-RAW = CodecOptions(document_class=RawBSONDocument)
-BATCH, BATCH_BYTES = 1000, 8 * 1024**2
-ORDINARY: Document = {"type": "collection", "name": {"$not": {"$regex": r"^system\."}}}
-# Leases belong to running processes, not to the data.
-LEASES = "leases"
-# Documents of `meta` that show that a database is in use. Every opened database has its version
-# there, and `scrapy doctor` may have left test documents.
-META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
 RETRY_HINT = "the copy is incomplete. Run the same command again to start over"
 
 
@@ -99,14 +97,11 @@ async def _prepare(target: Database, origin: str) -> None:
     """Reject a database that is in use, remove the remains of a copy, and set the mark."""
     names = await target.list_collection_names(filter=ORDINARY)
     meta = await target.meta.find_one(META) or {}
-    if COPYING not in meta:
-        for name in names:
-            query = META_IN_USE if name == "meta" else {}
-            if name != LEASES and await target[name].find_one(query, {"_id": 1}) is not None:
-                raise StorageError(
-                    f"database {target.name!r} is not empty: it has documents in {name}. Name "
-                    "another database, such as mongodb://host/another"
-                )
+    if COPYING not in meta and (used := await collection_in_use(target)) is not None:
+        raise StorageError(
+            f"database {target.name!r} is not empty: it has documents in {used}. Name another "
+            "database, such as mongodb://host/another"
+        )
     mark: Document = {"version": VERSION, COPYING: origin}
     await target.meta.replace_one(META, mark, upsert=True)
     # Includes empty collections, which may have other options and indexes.

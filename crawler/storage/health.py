@@ -31,7 +31,13 @@ from crawler.storage.client import (
 )
 from crawler.storage.embedded import EmbeddedServer, low_disk_message
 from crawler.storage.outages import in_short
-from crawler.storage.schema import INDEXES, META, refuse_partial_copy
+from crawler.storage.schema import (
+    INDEXES,
+    META,
+    NAMESPACE_NOT_FOUND,
+    RESTORING,
+    refuse_partial_copy,
+)
 
 PINGS = 5
 # Age at which the documents of interrupted tests are deleted.
@@ -46,7 +52,6 @@ INDEX_OPTIONS = (
 TEXT = "text"
 # The server's names for the fields of a text index.
 TEXT_FIELDS = ("_fts", "_ftsx")
-NAMESPACE_NOT_FOUND = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +177,17 @@ async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
 
 
 async def data_version(db: Database) -> int | None:
-    """Return the version of the data; None if there are none. Raises StorageError in a copy."""
+    """Return the version of the data; None if there are none.
+
+    Raises StorageError for an unfinished copy or restore.
+    """
     meta = await db.meta.find_one(META)
     refuse_partial_copy(db, meta)
+    if meta and RESTORING in meta:
+        raise StorageError(
+            f"database {db.name!r}: the restore of {meta[RESTORING]['from']} was interrupted. "
+            "Run scrapy targets, which completes it"
+        )
     return int(meta["version"]) if meta else None
 
 

@@ -26,10 +26,13 @@ from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
 VERSION = 2
-ALREADY_THERE = 48
-# The document of `meta` with the version, and during a copy, with the source.
+ALREADY_THERE, NAMESPACE_NOT_FOUND = 48, 26
+# The document of `meta` with the version, during a copy with the source, and while restored
+# collections replace the current ones with their names.
 META: Document = {"_id": "schema"}
-COPYING = "copying"
+COPYING, RESTORING = "copying", "restoring"
+# Prefix of the collections that a restore has loaded, but that are not in use yet.
+RESTORED = "restored_"
 # Collections of large documents, which zstd compresses better than the server's default.
 COMPRESSED = ("versions", "pushes", "signatures")
 # The function that migrates a database to each version, if stored documents change. Each must be
@@ -111,6 +114,10 @@ async def prepare(db: Database) -> None:
     try:
         meta = await db.meta.find_one(META)
         refuse_partial_copy(db, meta)
+        if meta and RESTORING in meta:
+            logger.warning("Completing the restore of %s", meta[RESTORING]["from"])
+            await complete_restore(db, meta[RESTORING])
+            meta = await db.meta.find_one(META)
         current = int(meta["version"]) if meta else 0
         if current > VERSION:
             raise NewerDatabase(
@@ -138,6 +145,23 @@ def refuse_partial_copy(db: Database, meta: Document | None) -> None:
             f"database {db.name!r} is an unfinished copy of {meta[COPYING]}. Wait until the copy "
             "is complete; if it was interrupted, run scrapy db copy again"
         )
+
+
+async def complete_restore(db: Database, mark: Document) -> None:
+    """Put restored collections in the place of the current ones; safe to repeat after a crash.
+
+    mark: the field RESTORING of META: `collections` to rename, and `dropped`, to delete
+    """
+    for name in mark["dropped"]:
+        await db.drop_collection(name)
+    # `meta` is the last one: its replacement has no mark.
+    for name in (*mark["collections"], "meta"):
+        try:
+            await db[RESTORED + name].rename(name, dropTarget=True)
+        except OperationFailure as error:
+            # Renamed before the interruption, or by another process that completes the restore.
+            if error.code != NAMESPACE_NOT_FOUND:
+                raise
 
 
 async def create_collections(db: Database) -> None:

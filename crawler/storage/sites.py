@@ -263,17 +263,31 @@ async def find_editable(db: Database, name: str) -> Editable | None:
     return Editable(name, read_toml(path), _digest(definition, text), path, text)
 
 
-async def create(db: Database, wrapper: Wrapper, values: dict[str, Any], now: datetime) -> None:
-    """Store the definition of a new site; raises Busy if a site with this name exists."""
+async def create(
+    db: Database, wrapper: Wrapper, values: dict[str, Any], now: datetime, reader: str = READER
+) -> None:
+    """Store the definition of a new site; raises Busy if a site with this name exists.
+
+    reader: name of the spider class, `cells` for a list of cells
+    """
     document = settings_of(wrapper) | {
         "_id": wrapper.name,
         "at": now,
-        "definition": _stored(Definition.of(wrapper.name, READER, values), now),
+        "definition": _stored(Definition.of(wrapper.name, reader, values), now),
     }
     try:
         await db.sites.insert_one(document)
     except DuplicateKeyError:
         raise Busy(f"{wrapper.name}: a site with this name exists") from None
+
+
+async def keys_by_name(db: Database) -> dict[str, str]:
+    """Return the stored keys of all sites, as JSON; empty for sites of spider classes."""
+    query: Document = {"definition.keys": 1}
+    return {
+        row["_id"]: row.get("definition", {}).get("keys", "")
+        async for row in db.sites.find({}, query)
+    }
 
 
 async def replace(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 
 from scrapy.exceptions import UsageError
 from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json, refuse_left_over
-from crawler.errors import Busy, ConfigError, ServerError
+from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count
@@ -166,25 +165,15 @@ class Command(FreshetCommand):
 
         Returns the number of documents by collection. Raises ServerError if a writer is running.
         """
-        from crawler.storage import leases, runs, targets
         from crawler.storage.client import server_uri
         from crawler.storage.copy import copy, target_of
         from crawler.storage.store import opened
+        from crawler.storage.transfer import writers_locked_out
 
         config = self.config
         async with (
             opened(config) as source,
             target_of(uri, config) as target,
-            AsyncExitStack() as stack,
+            writers_locked_out(source, config),
         ):
-            spiders = sorted({*await runs.spiders(source), *await targets.spiders(source)})
-            writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
-            for name in (leases.REPLAN, leases.REBUILD, leases.PUSH):
-                writers[name] = f"{name} is running"
-            try:
-                # Held until the end, so that no writer starts on any machine.
-                for lease, message in writers.items():
-                    await stack.enter_async_context(leases.held(source, config, lease, message))
-            except Busy as busy:
-                raise ServerError(f"{busy}. Wait until it has finished, or stop it") from None
             return await copy(source, target, server_uri(config), progress)

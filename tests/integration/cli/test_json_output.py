@@ -38,6 +38,7 @@ TRACE = ["--from", "2024-01-01", "--split", "2024-01-05", "--to", "2024-01-15"]
 DEAD = ("https://shop.example/x", "https://shop.example/y", "https://shop.example/z")
 # Arguments after `scrapy`, by the example lines of the commands. Words in braces are replaced.
 COMMANDS = {
+    "scrapy backup FILE --json": "backup {folder}/backup.zip",
     "scrapy cells --json": "cells",
     "scrapy changes --json": "changes",
     "scrapy cron --json": "cron",
@@ -77,6 +78,7 @@ COMMANDS = {
     "scrapy forget URL --yes --json": "forget {site}/item-a.html --dry-run",
     "scrapy history URL --diff 1 2 --json": "history {site}/item-c.html --diff 1 2",
     "scrapy history URL --json": "history {site}/item-a.html",
+    "scrapy import FILE --json": "import {folder}/watches.json --dry-run",
     "scrapy learn NAME --json": "learn copies --budget 720/day",
     "scrapy metrics --json": "metrics",
     "scrapy plan --changes --json": "plan copies --changes",
@@ -84,6 +86,7 @@ COMMANDS = {
     "scrapy prune --keep-versions 10 --json": "prune --keep-versions 10 --dry-run",
     "scrapy refresh run --for 1h --json": "refresh run {folder}/copies.toml --for 0.1s",
     "scrapy replan --json": "replan --dry-run",
+    "scrapy restore FILE --json": "restore {folder}/whole.zip --replace --yes",
     "scrapy search WORD --json": "search a --any --since 30d --all",
     "scrapy simulate feeds --posts FILE --visits 3x --json": (
         "simulate feeds --posts {folder}/posts.csv --feeds {folder}/feeds.csv --visits 3x"
@@ -177,6 +180,7 @@ def sandbox(
             cluster = db.posts.find_one({"duplicate_of": {"$type": "string"}})
             assert cluster is not None
             token = add_users(uri)
+            assert run(freshet, "backup", folder / "whole.zip").code == 0
             words = {
                 "token": token, "site": pages.url, "folder": str(folder), "free": free,
                 "cluster": str(cluster["cluster"]),
@@ -210,6 +214,7 @@ def write_files(folder: Path) -> None:
         "changes.csv": ["page_id,commit_time_utc", *changes],
         "posts.csv": ["feed_id,posted_at_utc", *posts],
         "feeds.csv": ["feed_id,window_size_S,weight", "f,10,1"],
+        "watches.json": ['{"watching": {"a": {"url": "https://a.example/", "proxy": "p"}}}'],
         "mix.toml": ["hours = 2", "[[cells]]", "period = 300"],
     }
     for name, lines in contents.items():

@@ -1,0 +1,107 @@
+"""`scrapy restore`: replace the database by a backup, completely or not at all."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import TypedDict
+
+from crawler.cli.base import FreshetCommand, JsonTypes, confirm, print_json
+from crawler.errors import ConfigError
+from crawler.utils.terminal import print_line
+from crawler.utils.text import count
+
+if TYPE_CHECKING:
+    from crawler.exchange.backup import Backup
+
+
+class RestoreReport(TypedDict):
+    """Restored data."""
+
+    file: str
+    """The file."""
+    at: datetime
+    """Time of the backup."""
+    documents: int
+    """Number of documents."""
+    collections: dict[str, int]
+    """Number of documents by collection."""
+
+
+class Command(FreshetCommand):
+    """Restore a backup, completely or not at all."""
+
+    arguments = ("FILE",)
+    example = "scrapy restore freshet-2026-03-01.zip"
+
+    def short_desc(self) -> str:
+        """Return the description for `scrapy -h`."""
+        return "Restore a backup into an empty database, or in place of the current data"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add `--replace` and `--yes`."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--replace", action="store_true",
+            help="replace the data of a database that is not empty",
+        )  # fmt: skip
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Check the file, restore it, and print what was restored."""
+        from crawler.exchange.backup import Backup
+        from crawler.ops.progress import working
+
+        with Backup.opened(Path(args[0])) as backup:
+            with working(self.config, "checking the file") as progress:
+                backup.verify(progress)
+            used = asyncio.run(self._collection_in_use())
+            if used is not None:
+                if not opts.replace:
+                    raise ConfigError(
+                        f"database {self.config.database!r} is not empty: it has documents in "
+                        f"{used}. Add --replace to replace all of its data"
+                    )
+                confirm("all current data of this database", opts)
+            with working(self.config, "opening the database") as progress:
+                asyncio.run(self._restore(backup, progress, is_empty=used is None))
+            manifest = backup.manifest
+        if opts.json:
+            report: RestoreReport = {
+                "file": args[0], "at": manifest.at, "documents": manifest.documents,
+                "collections": {each.shape.name: each.documents for each in manifest.collections},
+            }  # fmt: skip
+            print_json(report)
+            return
+        contents = (
+            f"{count(manifest.documents, 'document')} in "
+            f"{count(len(manifest.collections), 'collection')}"
+        )
+        print_line(f"{contents} restored, as of {manifest.at:%Y-%m-%d %H:%M} UTC")
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the report."""
+        return {"scrapy restore FILE --json": RestoreReport}
+
+    async def _collection_in_use(self) -> str | None:
+        from crawler.storage.store import opened
+        from crawler.storage.transfer import collection_in_use
+
+        async with opened(self.config) as db:
+            return await collection_in_use(db)
+
+    async def _restore(
+        self, backup: Backup, progress: Callable[[str], None], *, is_empty: bool
+    ) -> None:
+        from crawler.storage.store import opened
+        from crawler.storage.transfer import collection_in_use, writers_locked_out
+
+        async with opened(self.config) as db, writers_locked_out(db, self.config):
+            if is_empty and (used := await collection_in_use(db)) is not None:
+                raise ConfigError(f"{used} has got documents meanwhile. Stop all other processes")
+            await backup.restore(db, progress)

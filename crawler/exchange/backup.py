@@ -1,0 +1,296 @@
+"""Backups: one zip archive with all collections as BSON, and a manifest with their digests.
+
+    freshet-backup.txt     what the file is; the first entry, to recognize a truncated file
+    collections/NAME.bson  documents of a collection, in the form of mongodump
+    manifest.json          version, time; options, indexes, count, digest of each collection
+
+A backup is written to a temporary file, which is read back and checked before it gets its name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from bson import json_util
+from bson.errors import BSONError
+
+from crawler.errors import Busy, ConfigError
+from crawler.storage import transfer
+from crawler.storage.client import Database
+from crawler.storage.schema import META, RESTORED, VERSION
+from crawler.storage.transfer import Contents, Shape
+from crawler.utils.files import file_errors
+
+Say = Callable[[str], None]
+FORMAT = 1
+FIRST, MANIFEST = "freshet-backup.txt", "manifest.json"
+ABOUT = "A backup of a Freshet database. To restore it: scrapy restore FILE\n"
+# The local header of a zip entry is 30 bytes and the name.
+_HEADER_BYTES = 30
+# More than 3 takes twice the time for 5 % less.
+COMPRESSION_LEVEL = 3
+MAX_MANIFEST_BYTES, MAX_COLLECTIONS = 16 * 1024**2, 10_000
+# MongoDB's limit, with room for its own fields.
+MIN_DOCUMENT_BYTES, MAX_DOCUMENT_BYTES = 5, 16 * 1024**2 + 16_384
+CHUNK_BYTES = 1024**2
+BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+DAMAGED = "{}: damaged: {}. Use another backup"
+JSON = json_util.CANONICAL_JSON_OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The description of a backup.
+
+    version:     version of the data, as in `meta`
+    at:          time at which the backup was begun
+    database:    name of the database
+    collections: in the order of their names
+    """
+
+    version: int
+    at: datetime
+    database: str
+    collections: tuple[Contents, ...]
+
+    @property
+    def documents(self) -> int:
+        """Return the number of documents of all collections."""
+        return sum(each.documents for each in self.collections)
+
+    def to_json(self) -> str:
+        """Return the manifest as the archive stores it, in MongoDB's extended JSON."""
+        return json_util.dumps(
+            {
+                "format": FORMAT,
+                "version": self.version,
+                "at": self.at,
+                "database": self.database,
+                "collections": [
+                    {
+                        "name": each.shape.name,
+                        "options": each.shape.options,
+                        "indexes": list(each.shape.indexes),
+                        "documents": each.documents,
+                        "sha256": each.sha256,
+                    }
+                    for each in self.collections
+                ],
+            },
+            json_options=JSON,
+            indent=1,
+        )
+
+    @classmethod
+    def of_json(cls, text: bytes) -> Self:
+        """Return the manifest in a text. Raises KeyError, TypeError and ValueError."""
+        values = json_util.loads(text, json_options=JSON)
+        if values["format"] != FORMAT:
+            raise ValueError(f"format {values['format']!r} is not supported")
+        rows: Sequence[dict[str, Any]] = values["collections"]
+        contents = tuple(
+            Contents(
+                Shape(str(row["name"]), dict(row["options"]), [dict(i) for i in row["indexes"]]),
+                int(row["documents"]),
+                str(row["sha256"]),
+            )
+            for row in rows
+        )
+        return cls(int(values["version"]), values["at"], str(values["database"]), contents)
+
+
+async def write(db: Database, path: Path, now: datetime, say: Say) -> tuple[Manifest, int]:
+    """Write a backup of a database that has no other writers, and check it.
+
+    Returns the manifest and the size of the file in bytes. Raises ConfigError if the database is
+    empty, or the file exists or cannot be written, and StorageError.
+    """
+    if await transfer.collection_in_use(db) is None:
+        raise ConfigError(f"database {db.name!r} is empty. Crawl a site first")
+    with file_errors(str(path)), _draft_of(path) as (file, draft):
+        contents = []
+        with zipfile.ZipFile(
+            file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION_LEVEL
+        ) as archive:
+            archive.writestr(zipfile.ZipInfo(FIRST), ABOUT)
+            for shape in await transfer.shapes(db):
+                digest, count = hashlib.sha256(), 0
+                # Entries larger than 2 GB need an extra field, which is written before them.
+                with archive.open(_entry(shape.name), "w", force_zip64=True) as entry:
+                    async for batch in transfer.documents(db, shape.name):
+                        for document in batch:
+                            entry.write(document)
+                            digest.update(document)
+                        count += len(batch)
+                        say(f"writing {shape.name}: {count:,}")
+                contents.append(Contents(shape, count, digest.hexdigest()))
+            meta = await db.meta.find_one(META) or {"version": VERSION}
+            manifest = Manifest(int(meta["version"]), now, db.name, tuple(contents))
+            archive.writestr(MANIFEST, manifest.to_json())
+        os.fsync(file.fileno())
+        with Backup.opened(draft, str(path)) as backup:
+            backup.verify(say)
+        size = draft.stat().st_size
+        try:
+            # Unlike a rename, fails if another process has created the file meanwhile.
+            os.link(draft, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            draft.rename(path)
+        _sync_folder(path.parent)
+    return manifest, size
+
+
+class Backup:
+    """An opened backup.
+
+    name: of the file, for messages
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, manifest: Manifest, name: str) -> None:
+        self.manifest, self.name = manifest, name
+        self._archive = archive
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path, name: str | None = None) -> Iterator[Self]:
+        """Open a backup and read its manifest.
+
+        Raises ConfigError if the file cannot be read, is not a backup, is truncated, or is of a
+        later version.
+        """
+        name = name or str(path)
+        with file_errors(name), path.open("rb") as file:
+            start = file.read(_HEADER_BYTES + len(FIRST))
+            if start[_HEADER_BYTES:] != FIRST.encode():
+                raise ConfigError(
+                    f"{name}: not a backup of Freshet. Give a file that scrapy backup wrote"
+                )
+            try:
+                archive = zipfile.ZipFile(file)
+                manifest = Manifest.of_json(_small_entry(archive, MANIFEST))
+                _check_names(archive, manifest)
+            except zipfile.BadZipFile:
+                problem = "incomplete: the end of the file is missing. Copy it again"
+                raise ConfigError(f"{name}: {problem}, or use another backup") from None
+            except (*BROKEN, KeyError, TypeError, ValueError, BSONError):
+                raise ConfigError(DAMAGED.format(name, "its manifest is invalid")) from None
+            if manifest.version > VERSION:
+                raise ConfigError(
+                    f"{name}: has data version {manifest.version}, this Freshet supports up to "
+                    f"{VERSION}. Upgrade Freshet"
+                )
+            yield cls(archive, manifest, name)
+
+    def verify(self, say: Say) -> None:
+        """Read the whole file, and raise ConfigError unless all counts and digests are right."""
+        for collection in self.manifest.collections:
+            name, digest, count = collection.shape.name, hashlib.sha256(), 0
+            for batch in self.documents(name):
+                count += len(batch)
+                for document in batch:
+                    digest.update(document)
+                say(f"checking {name}: {count:,} of {collection.documents:,}")
+            if (count, digest.hexdigest()) != (collection.documents, collection.sha256):
+                problem = f"the documents of {name} are not those that were written"
+                raise ConfigError(DAMAGED.format(self.name, problem))
+
+    def documents(self, name: str) -> Iterator[list[bytes]]:
+        """Yield batches of the documents of a collection as BSON. Raises ConfigError."""
+        problem = DAMAGED.format(self.name, f"the documents of {name} cannot be read")
+        batch: list[bytes] = []
+        size = 0
+        try:
+            with self._archive.open(_entry(name)) as entry:
+                while head := entry.read(4):
+                    length = int.from_bytes(head, "little")
+                    if not MIN_DOCUMENT_BYTES <= length <= MAX_DOCUMENT_BYTES:
+                        raise ConfigError(problem)
+                    document = head + entry.read(length - 4)
+                    if len(document) != length or document[-1]:
+                        raise ConfigError(problem)
+                    batch.append(document)
+                    size += length
+                    if len(batch) == transfer.BATCH or size >= transfer.BATCH_BYTES:
+                        yield batch
+                        batch, size = [], 0
+        except (*BROKEN, KeyError):
+            raise ConfigError(problem) from None
+        if batch:
+            yield batch
+
+    async def restore(self, db: Database, say: Say) -> None:
+        """Replace all data of a database by this backup, which `verify` has accepted.
+
+        Raises StorageError and ConfigError, with the database unchanged.
+        """
+        await transfer.replace_all(
+            db, Path(self.name).name, self.manifest.collections, self.documents, say
+        )
+
+
+def _entry(collection: str) -> str:
+    return f"collections/{collection}.bson"
+
+
+def _small_entry(archive: zipfile.ZipFile, name: str) -> bytes:
+    with archive.open(name) as entry:
+        data = entry.read(MAX_MANIFEST_BYTES + 1)
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ValueError("too long")
+    return data
+
+
+def _check_names(archive: zipfile.ZipFile, manifest: Manifest) -> None:
+    """Raise ValueError unless the archive has each collection once, and nothing else."""
+    names = [each.shape.name for each in manifest.collections]
+    entries = archive.namelist()
+    is_meant = all(
+        name and not name.startswith(("system.", RESTORED)) and "$" not in name for name in names
+    )
+    is_whole = sorted(entries) == sorted([FIRST, MANIFEST, *map(_entry, names)])
+    if not (is_meant and is_whole and "meta" in names and len(names) <= MAX_COLLECTIONS):
+        raise ValueError("other entries than the manifest says")
+
+
+@contextmanager
+def _draft_of(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """Yield a temporary file next to `path`, which only this process has open, and its path.
+
+    The file has a fixed name, so that the next backup reuses what a crash left behind. Raises
+    ConfigError if `path` exists, Busy if another process is writing to it, and OSError.
+    """
+    if path.exists():
+        raise ConfigError(f"{path}: the file exists. Name another file, or remove this one")
+    draft = path.with_name(f".{path.name}.part")
+    # Only the owner may read password hashes and tokens.
+    with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(f"{path}: another backup is being written to this file") from None
+        try:
+            file.truncate()
+            yield file, draft
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Write the name of a new file to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

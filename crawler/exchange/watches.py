@@ -1,0 +1,272 @@
+"""Turn watches of other programs into site definitions, lists of cells, and feeds.
+
+Watches of one host with the same settings become one site with several start URLs. A watch that is
+due more than once an hour becomes a cell, which is read at equal intervals.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from crawler.config import Config
+from crawler.errors import ConfigError, WrapperError
+from crawler.exchange.watch_formats import Watch, WatchFile
+from crawler.extract.keys import absolute_url
+from crawler.extract.list_wrappers import any_wrapper
+from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import toml_of
+from crawler.feeds import opml
+from crawler.feeds.subscriptions import Subscription, category_of, feed_url, tidy
+from crawler.storage import feeds, sites
+from crawler.storage.client import Database
+from crawler.storage.feeds import Added
+from crawler.utils.files import atomic_replace, file_errors
+from crawler.utils.text import is_spider_name
+from crawler.utils.urls import TRACKING_PARAMETERS, canonical, host_of
+
+FEEDS = "feeds"
+FEEDS_FILE = "feeds.opml"
+SITE, CELLS = "site", "cells"
+HOUR_SECONDS = 3600
+MAX_INTERVAL_HOURS, MIN_CELL_SECONDS = 672, 1
+MAX_START_URLS, MAX_NAME_CHARACTERS, MAX_TITLE_CHARACTERS = 1000, 50, 200
+# The whole page, for a cell of a watch without a selector.
+WHOLE_PAGE = {"css": "body"}
+
+
+@dataclass(slots=True)
+class Planned:
+    """A site definition, or a list of cells.
+
+    kind:    `site` or `cells`
+    watches: the watches that it replaces, as indexes
+    wrapper: the loaded definition
+    known:   whether a definition with this name and these keys exists
+    """
+
+    kind: str
+    values: dict[str, Any]
+    watches: list[int] = field(default_factory=list)
+    wrapper: Wrapper | None = None
+    known: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of the site."""
+        return str(self.values["name"])
+
+
+@dataclass(slots=True)
+class Plan:
+    """The result of turning watches into definitions and feeds.
+
+    feeds:  with the index of the watch
+    places: name of the definition, or `feeds`, by the index of the watch
+    """
+
+    definitions: list[Planned]
+    feeds: list[tuple[int, Subscription]]
+    places: dict[int, str]
+
+
+def plan(file: WatchFile, config: Config, existing: Mapping[str, str]) -> Plan:
+    """Plan the definitions for watches; watches that cannot be imported get a `refusal`.
+
+    existing: keys of the definitions that exist, as JSON, by name; empty if unknown. Their names
+              are not used for other keys.
+    """
+    groups: dict[str, list[int]] = {}
+    result = Plan([], [], {})
+    seen: dict[str, str] = {}
+    for index, watch in enumerate(file.watches):
+        if watch.refusal is None:
+            _check(watch, config)
+        if watch.refusal is not None:
+            continue
+        key = json.dumps([_url(watch), watch.fields, watch.every], sort_keys=True)
+        if (earlier := seen.setdefault(key, watch.where)) != watch.where:
+            watch.refusal = f"the same as {earlier}"
+        elif watch.is_feed:
+            result.feeds.append((index, _subscription(watch, config)))
+            result.places[index] = FEEDS
+        else:
+            groups.setdefault(json.dumps(_group_of(watch), sort_keys=True), []).append(index)
+    taken = set(existing)
+    for indexes in groups.values():
+        for start in range(0, len(indexes), MAX_START_URLS):
+            part = indexes[start : start + MAX_START_URLS]
+            planned = _definition([(n, file.watches[n]) for n in part])
+            _take_name(planned, existing, taken)
+            try:
+                planned.wrapper = any_wrapper(planned.values, planned.name)
+            except WrapperError as error:
+                for n in part:
+                    file.watches[n].refusal = str(error).removeprefix(f"{planned.name}: ")
+                taken -= {planned.name} - existing.keys()
+                continue
+            result.definitions.append(planned)
+            result.places.update(dict.fromkeys(part, planned.name))
+    return result
+
+
+def existing_files(folder: Path) -> dict[str, str]:
+    """Return the names of the definitions in a folder, without their keys."""
+    return {path.stem: "" for path in folder.glob("*.toml")}
+
+
+async def store(db: Database, made: Plan, now: datetime) -> Added:
+    """Store the definitions and feeds; return the number of added and known feeds."""
+    for planned in made.definitions:
+        if not planned.known and planned.wrapper is not None:
+            await sites.create(db, planned.wrapper, planned.values, now, planned.kind)
+    return await feeds.add(db, FEEDS, [feed for _, feed in made.feeds], now)
+
+
+def write(folder: Path, made: Plan, now: datetime) -> list[Path]:
+    """Write a TOML file for each definition, and an OPML file of the feeds; return their paths.
+
+    Raises ConfigError if one of them exists or cannot be written, without any of them.
+    """
+    texts = {
+        folder / f"{planned.name}.toml": toml_of(planned.values) for planned in made.definitions
+    }
+    if made.feeds:
+        lines = opml.written([feed for _, feed in made.feeds], "Imported feeds", now)
+        texts[folder / FEEDS_FILE] = "".join(lines)
+    written: list[Path] = []
+    with file_errors(str(folder)), ExitStack() as undo:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            if path.exists():
+                raise ConfigError(f"{path}: the file exists. Choose another folder")
+            undo.callback(path.unlink, missing_ok=True)
+            with atomic_replace(path) as draft:
+                draft.write_text(text, encoding="utf-8")
+            written.append(path)
+        undo.pop_all()
+    return written
+
+
+def _check(watch: Watch, config: Config) -> None:
+    """Set the refusal of a watch whose URL or interval cannot be used."""
+    try:
+        if watch.is_feed:
+            feed_url(watch.url, config)
+        else:
+            absolute_url(watch.url)
+            if len(watch.url) > config.url_characters:
+                raise ValueError(f"longer than {config.url_characters} characters")
+    except ValueError as error:
+        watch.refusal = str(error)
+    if watch.every is not None and not MIN_CELL_SECONDS <= watch.every < float("inf"):
+        watch.lose("interval", "out of range")
+        watch.every = None
+    if watch.is_feed and watch.fields:
+        watch.lose("selector", "all posts of a feed are collected")
+        watch.fields = {}
+
+
+def _url(watch: Watch) -> str:
+    # Some programs tell watches of one page apart by a fragment.
+    return canonical(watch.url, TRACKING_PARAMETERS)
+
+
+def _is_cell(watch: Watch) -> bool:
+    return watch.every is not None and watch.every < HOUR_SECONDS
+
+
+def _subscription(watch: Watch, config: Config) -> Subscription:
+    categories = tuple(filter(None, map(category_of, watch.tags)))
+    title = tidy(watch.name or "", MAX_TITLE_CHARACTERS) or None
+    return Subscription(feed_url(watch.url, config), title, None, categories)
+
+
+def _group_of(watch: Watch) -> list[Any]:
+    """Return what watches of one definition have in common."""
+    host = urlsplit(_url(watch)).netloc.removeprefix("www.")
+    common = [host, watch.headers, watch.keys, _is_cell(watch)]
+    if _is_cell(watch):
+        if watch.tags:
+            watch.lose("tags", "cells have no categories")
+        return common
+    if len(watch.tags) > 1:
+        watch.lose("tags", f"only the first one, {watch.tags[0]!r}, is the category")
+    return [*common, watch.fields, watch.every, watch.tags[:1]]
+
+
+def _definition(watches: Sequence[tuple[int, Watch]]) -> Planned:
+    """Return the definition for a group of watches."""
+    first = watches[0][1]
+    host = urlsplit(_url(first)).netloc.removeprefix("www.")
+    name = re.sub(r"[^A-Za-z0-9]+", "-", host)[:MAX_NAME_CHARACTERS].strip("-")
+    values: dict[str, Any] = {"name": name if is_spider_name(name) else SITE}
+    rest: dict[str, Any] = dict(first.keys)
+    if first.headers:
+        rest["headers"] = dict(first.headers)
+    planned = Planned(CELLS if _is_cell(first) else SITE, values, [n for n, _ in watches])
+    if planned.kind == CELLS:
+        values["name"] += "-cells"
+        cells: dict[str, Any] = {}
+        for _, watch in watches:
+            cells[_cell_name(watch, cells)] = _cell(watch)
+        values |= rest | {"cells": cells}
+        return planned
+    values["start_urls"] = list(dict.fromkeys(_url(watch) for _, watch in watches))
+    values["item_pages"] = rf"^https?://(?:www\.)?{re.escape(host)}/"
+    if first.tags:
+        values["category"] = tidy(first.tags[0], MAX_TITLE_CHARACTERS)
+    if first.every is not None:
+        hours = first.every / HOUR_SECONDS
+        values["item_interval_hours"] = round(min(hours, 24 * 365), 3)
+        values["max_interval_hours"] = round(min(hours, MAX_INTERVAL_HOURS), 3)
+    values |= rest
+    if first.fields:
+        values["fields"] = first.fields
+    return planned
+
+
+def _cell(watch: Watch) -> dict[str, Any]:
+    cell: dict[str, Any] = {"url": _url(watch)}
+    if len(watch.fields) > 1:
+        cell["fields"] = watch.fields
+    else:
+        cell |= next(iter(watch.fields.values()), WHOLE_PAGE)
+    return cell | {"every": f"{watch.every:.0f}s"}
+
+
+def _cell_name(watch: Watch, taken: Mapping[str, Any]) -> str:
+    text = watch.name or urlsplit(_url(watch)).path or host_of(watch.url)
+    words = re.findall(r"[A-Za-z0-9]+", text[:MAX_TITLE_CHARACTERS])
+    name = "-".join(words).lower()[:MAX_NAME_CHARACTERS].strip("-") or "page"
+    return _numbered(name if name[0].isalpha() else f"page-{name}", taken)
+
+
+def _numbered(name: str, taken: Mapping[str, Any] | set[str]) -> str:
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
+def _take_name(planned: Planned, existing: Mapping[str, str], taken: set[str]) -> None:
+    """Give a definition a free name, or that of an existing definition with the same keys."""
+    base = name = planned.name
+    number = 1
+    while name in taken:
+        planned.values["name"] = name
+        if existing.get(name) == json.dumps(planned.values, ensure_ascii=False, default=str):
+            planned.known = True
+            return
+        number += 1
+        name = f"{base}-{number}"
+    planned.values["name"] = name
+    taken.add(name)

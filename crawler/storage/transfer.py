@@ -1,0 +1,238 @@
+"""Read all collections of a database byte for byte, and replace them all or none.
+
+A restore first loads every collection under a temporary name, next to the current data. Then it
+sets a mark in `meta` and renames the collections. An interrupted load leaves the current data
+unchanged; an interrupted renaming is completed by the next command that opens the database, because
+all new data is already there (`schema.complete_restore`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
+
+from crawler.config import Config
+from crawler.errors import Busy, ServerError, StorageError
+from crawler.storage import leases, runs, targets
+from crawler.storage.client import Database, Document
+from crawler.storage.health import TEST, index_definitions
+from crawler.storage.outages import in_batches_by_size, in_short
+from crawler.storage.schema import (
+    META,
+    RESTORED,
+    RESTORING,
+    complete_restore,
+    prepare,
+)
+from crawler.storage.validators import VALIDATORS
+
+Say = Callable[[str], None]
+RAW = CodecOptions(document_class=RawBSONDocument)
+BATCH, BATCH_BYTES = 1000, 8 * 1024**2
+# Collections with data: neither MongoDB's own, nor those of an unfinished restore.
+ORDINARY: Document = {
+    "type": "collection", "name": {"$not": {"$regex": rf"^(system\.|{RESTORED})"}},
+}  # fmt: skip
+# Leases belong to running processes, not to the data.
+LEASES = "leases"
+# Documents of `meta` that show that a database is in use. Every opened database has its version
+# there, and `scrapy doctor` may have left test documents.
+META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
+# Options of a collection that a restore creates again.
+OPTIONS = (
+    "validator", "validationLevel", "validationAction", "capped", "size", "max", "collation",
+    "storageEngine",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A collection without its documents: name, options, and indexes other than that of `_id`."""
+
+    name: str
+    options: Document
+    indexes: Sequence[Document]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A collection of a backup.
+
+    documents: number of documents
+    sha256:    digest of the documents' BSON, one after the other
+    """
+
+    shape: Shape
+    documents: int
+    sha256: str
+
+
+@asynccontextmanager
+async def writers_locked_out(db: Database, config: Config) -> AsyncIterator[None]:
+    """Keep crawls, replans and rebuilds from starting during a block, on any machine.
+
+    Raises ServerError if one of them is running.
+    """
+    spiders = sorted({*await runs.spiders(db), *await targets.spiders(db)})
+    writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
+    for name in (leases.REPLAN, leases.REBUILD, leases.PUSH):
+        writers[name] = f"{name} is running"
+    async with AsyncExitStack() as stack:
+        try:
+            for lease, message in writers.items():
+                await stack.enter_async_context(leases.held(db, config, lease, message))
+        except Busy as busy:
+            raise ServerError(f"{busy}. Wait until it has finished, or stop it") from None
+        yield
+
+
+async def collection_in_use(db: Database) -> str | None:
+    """Return the name of a collection with data; None if the database is as good as empty."""
+    for name in sorted(await db.list_collection_names(filter=ORDINARY)):
+        query = META_IN_USE if name == "meta" else {}
+        if name != LEASES and await db[name].find_one(query, {"_id": 1}) is not None:
+            return name
+    return None
+
+
+async def shapes(db: Database) -> list[Shape]:
+    """Return the collections with data, in the order of their names; views are left out."""
+    return [
+        Shape(
+            row["name"],
+            {key: row["options"][key] for key in OPTIONS if key in row.get("options", {})},
+            [
+                {key: value for key, value in index.items() if key not in ("v", "ns")}
+                for index in (await index_definitions(db, row["name"])).values()
+            ],
+        )
+        for row in sorted(
+            [row async for row in await db.list_collections(filter=ORDINARY)],
+            key=lambda row: str(row["name"]),
+        )
+        if row["name"] != LEASES
+    ]
+
+
+async def documents(db: Database, name: str) -> AsyncIterator[list[bytes]]:
+    """Yield batches of the documents of a collection as BSON, in the order of insertion.
+
+    Raises StorageError.
+    """
+    raw = db[name].with_options(codec_options=RAW)
+    cursor = raw.find({}, batch_size=BATCH).sort("$natural", 1)
+    try:
+        async for batch in in_batches_by_size(
+            cursor, lambda document: len(document.raw), BATCH, BATCH_BYTES
+        ):
+            yield [bytes(document.raw) for document in batch]
+    except PyMongoError as error:
+        raise StorageError(f"MongoDB: {name}: {in_short(error)}") from None
+
+
+async def replace_all(
+    db: Database,
+    origin: str,
+    contents: Sequence[Contents],
+    read: Callable[[str], Iterable[list[bytes]]],
+    say: Say,
+) -> None:
+    """Replace all data of a database, or leave it unchanged and raise StorageError.
+
+    origin:   name of the backup, for messages about an unfinished restore
+    contents: the new collections; `meta` is one of them
+    read:     yields batches of the documents of a collection as BSON
+    """
+    try:
+        await drop_remains(db)
+        try:
+            for number, collection in enumerate(contents, start=1):
+                name = collection.shape.name
+                say(f"restoring {name} ({number} of {len(contents)})")
+                await _load(db, collection, read(name), say)
+            # So that no collection of the schema has to be dropped: another command may already
+            # have created it again.
+            for name in sorted(VALIDATORS.keys() - {each.shape.name for each in contents}):
+                if name != LEASES:
+                    await db.create_collection(RESTORED + name, validator=VALIDATORS[name])
+        except BaseException:
+            await drop_remains(db)
+            raise
+    except PyMongoError as error:
+        raise StorageError(f"{_reason(error)}; the database is unchanged") from None
+    say("switching to the restored data")
+    try:
+        await _switch(db, origin)
+    except PyMongoError as error:
+        raise StorageError(
+            f"{_reason(error)}; the restore is incomplete. The next command that opens "
+            "the database completes it, such as scrapy targets"
+        ) from None
+
+
+async def drop_remains(db: Database) -> None:
+    """Drop what an interrupted load left behind. The current data is unchanged."""
+    for name in await db.list_collection_names(filter={"name": {"$regex": f"^{RESTORED}"}}):
+        await db.drop_collection(name)
+
+
+async def _load(
+    db: Database, collection: Contents, batches: Iterable[list[bytes]], say: Say
+) -> None:
+    """Store a collection under its temporary name, and check that it can be read back."""
+    shape = collection.shape
+    into = await db.create_collection(RESTORED + shape.name, **_options(shape.options))
+    raw, loaded = into.with_options(codec_options=RAW), 0
+    for batch in batches:
+        # Documents may be older than the validator.
+        await raw.insert_many(map(RawBSONDocument, batch), bypass_document_validation=True)
+        loaded += len(batch)
+        say(f"restoring {shape.name}: {loaded:,} of {collection.documents:,}")
+    if shape.indexes:
+        await db.command("createIndexes", RESTORED + shape.name, indexes=list(shape.indexes))
+    digest, stored = hashlib.sha256(), 0
+    async for batch in documents(db, RESTORED + shape.name):
+        stored += len(batch)
+        for document in batch:
+            digest.update(document)
+        say(f"checking {shape.name}: {stored:,} of {collection.documents:,}")
+    if (stored, digest.hexdigest()) != (collection.documents, collection.sha256):
+        raise StorageError(
+            f"{shape.name}: MongoDB returned other documents than were stored. Check its disk with "
+            "scrapy doctor; the database is unchanged"
+        )
+
+
+def _options(options: Mapping[str, object]) -> Document:
+    return {key: value for key, value in options.items() if key in OPTIONS}
+
+
+async def _switch(db: Database, origin: str) -> None:
+    """Mark the restored collections as the data of this database, and rename them."""
+    names = await db.list_collection_names(filter={"name": {"$regex": f"^{RESTORED}"}})
+    restored = sorted(name.removeprefix(RESTORED) for name in names)
+    current = await db.list_collection_names(filter=ORDINARY)
+    mark = {
+        "from": origin,
+        "collections": [name for name in restored if name != "meta"],
+        "dropped": sorted(set(current) - {*restored, LEASES, "meta"}),
+    }
+    # From here on, the restore is completed even if this process ends.
+    await db.meta.update_one(META, {"$set": {RESTORING: mark}}, upsert=True)
+    await complete_restore(db, mark)
+    await prepare(db)
+
+
+def _reason(error: PyMongoError) -> str:
+    """Return one line about a failed write of a restore."""
+    if isinstance(error, BulkWriteError) and (problems := error.details.get("writeErrors")):
+        return f"document {problems[0]['op']['_id']!r} was rejected: {problems[0]['errmsg']}"
+    if isinstance(error, OperationFailure):
+        return f"MongoDB: {(error.details or {}).get('errmsg') or in_short(error)}"
+    return f"MongoDB: {in_short(error)}"

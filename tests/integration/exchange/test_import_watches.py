@@ -1,0 +1,285 @@
+"""`scrapy import`: watches of other programs become sites, cells and feeds."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.exchange import watch_formats
+from crawler.exchange.watch_formats import read_watches
+from crawler.exchange.watches import plan
+from tests.integration.harness import Db, Freshet
+from tests.integration.inside import in_json, run
+
+EXAMPLES = os.environ.get("WATCHES")
+OFTEN = {"time_between_check": {"hours": 6}}
+WATCHES: dict[str, dict[str, Any]] = {
+    "a": {"url": "https://shop.example/1", "include_filters": ["#price"], "tags": ["t1"]} | OFTEN,
+    "b": {"url": "https://www.shop.example/2", "include_filters": ["#price"],
+          "tags": ["t1"]} | OFTEN,
+    "c": {"url": "https://shop.example/3", "include_filters": ["xpath://li", ".x"]} | OFTEN,
+    "d": {"url": "https://shop.example/4", "title": "Stock now", "include_filters": [".stock"],
+          "time_between_check": {"minutes": 5}},
+    "e": {"url": "https://blog.example/feed", "tags": ["t1"], "title": "Blog"},
+    "f": {"url": "https://api.example/v1", "include_filters": ["json:$.items[0].price"],
+          "headers": {"Accept": "application/json", "X-Key": "s3cret"}},
+    "g": {"url": "https://store.example/p", "processor": "restock_diff"},
+    "h": {"url": "https://app.example/", "fetch_backend": "html_webdriver",
+          "ignore_text": ["ads"], "notification_urls": ["discord://s3cret"]},
+    "i": {"url": "https://login.example/", "browser_steps": [{"operation": "click"}]},
+    "j": {"url": "https://post.example/", "method": "POST", "body": "a=1"},
+    "k": {"url": "https://off.example/", "paused": True},
+    "l": {"url": "https://query.example/", "include_filters": ["jq:.[] | select(.a)"]},
+    "m": {"url": "file:///etc/passwd"},
+    "n": {"url": "https://office.example/", "time_schedule_limit": {
+        "enabled": True, "timezone": "Europe/Berlin",
+        "monday": {"enabled": True, "start_time": "08:00", "duration": {"hours": "10"}},
+        "sunday": {"enabled": True, "start_time": "00:00", "duration": {"hours": "24"}}}},
+}  # fmt: skip
+SETTINGS = {"application": {"tags": {"t1": {"title": "Tech news"}}}, "requests": {}}
+DATASTORE = {"watching": WATCHES, "settings": SETTINGS}
+JOBS = r"""
+name: Releases
+url: https://code.example/releases
+filter:
+  - css: {selector: "li.release", skip: 1, maxitems: 2}
+  - html2text
+  - grep: "Version.*"
+tags: [code]
+---
+url: https://code.example/tags
+ssl_no_verify: true
+cookies: {sid: s3cret}
+filters:
+  - element-by-id: tags
+  - shellpipe: sort -u
+---
+name: Home
+command: ls ~
+---
+url: https://code.example/doc.pdf
+filter: pdf2text,strip
+---
+url: https://code.example/api
+filter: [{jq: '.[].name'}]
+---
+url: https://code.example/api#again
+filter: [{jq: '.[].name'}]
+---
+navigate: https://app.example/
+enabled: false
+"""
+
+
+def written(path: Path, content: str | bytes | dict[str, Any]) -> Path:
+    """Write a file, a dict as JSON, and return its path."""
+    text = json.dumps(content) if isinstance(content, dict) else content
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_watches_become_site_definitions(freshet: Freshet, tmp_path: Path) -> None:
+    file = written(tmp_path / "url-watches.json", DATASTORE)
+    out = tmp_path / "out"
+    report = in_json(freshet, "import", file, "--out", out)
+    rows = dict(zip(WATCHES, report["watches"], strict=True))
+    assert {key: row["becomes"] for key, row in rows.items()} == {
+        **dict.fromkeys("abcfghn", "page"), "d": "cell", "e": "feed", **dict.fromkeys("ijklm"),
+    }  # fmt: skip
+    assert tomllib.loads((out / "shop-example.toml").read_text()) == {
+        "name": "shop-example",
+        "start_urls": ["https://shop.example/1", "https://www.shop.example/2"],
+        "item_pages": r"^https?://(?:www\.)?shop\.example/",
+        "category": "Tech news",
+        "item_interval_hours": 6.0,
+        "max_interval_hours": 6.0,
+        "fields": {"value": {"css": "#price"}},
+    }
+    assert tomllib.loads((out / "shop-example-2.toml").read_text())["fields"] == {
+        "value": {"xpath": "//li", "type": "list"}, "value_2": {"css": ".x", "type": "list"},
+    }  # fmt: skip
+    assert tomllib.loads((out / "shop-example-cells.toml").read_text()) == {
+        "name": "shop-example-cells",
+        "cells": {"stock-now": {"url": "https://shop.example/4", "css": ".stock", "type": "list",
+                                "every": "300s"}},
+    }  # fmt: skip
+    api = tomllib.loads((out / "api-example.toml").read_text())
+    assert api["fields"] == {"value": {"jmespath": "items[0].price"}}
+    assert api["headers"] == {"Accept": "application/json"}
+    office = tomllib.loads((out / "office-example.toml").read_text())
+    assert office["visiting_hours"] == ["Mon 08:00-18:00", "Sun"]
+    assert office["timezone"] == "Europe/Berlin"
+    assert "https://blog.example/feed" in (out / "feeds.opml").read_text()
+    assert [lost["key"] for lost in rows["f"]["lost"]] == ["headers.X-Key"]
+    assert [lost["key"] for lost in rows["h"]["lost"]] == [
+        "ignore_text", "notification_urls", "fetch_backend",
+    ]  # fmt: skip
+    assert rows["l"]["refused"] == "cannot be written as JMESPath: '.[] | select(.a)'"
+    assert "browser steps" in rows["i"]["refused"]
+    texts = [path.read_text() for path in out.iterdir()]
+    assert "s3cret" not in json.dumps(report) + "".join(texts)
+
+
+def test_jobs_become_site_definitions(freshet: Freshet, tmp_path: Path) -> None:
+    file = written(tmp_path / "urls.yaml", JOBS)
+    done = run(freshet, "import", file, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert "page  code-example    https://code.example/releases" in lines
+    assert "-     job 3: Home: not imported: Freshet runs no commands" in lines
+    assert "-     job 6: https://code.example/api#again: not imported: the same as job 5" in lines
+    assert "      not carried over: filter shellpipe: Freshet runs no commands" in lines
+    assert "7 watches of urlwatch or webchanges became 3 pages, 0 cells, 0 feeds" in done.out
+    assert "Next: scrapy crawl site -a wrapper=" in lines[-1]
+    values = tomllib.loads((tmp_path / "out" / "code-example.toml").read_text())
+    assert values["category"] == "code"
+    value = values["fields"]["value"]
+    assert value["type"] == "list"
+    assert value["xpath"].startswith("(descendant-or-self::li[")
+    assert value["xpath"].endswith(")[position() > 1 and position() <= 3]")
+    second = tomllib.loads((tmp_path / "out" / "code-example-2.toml").read_text())
+    assert (second["verify_tls"], second["fields"]) == (False, {"value": {"css": '[id="tags"]'}})
+
+
+def test_an_import_into_the_database_can_be_repeated(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "url-watches.json", DATASTORE)
+    assert "would become 7 pages, 1 cell" in run(freshet, "import", file, "--dry-run").out
+    assert database.sites.count_documents({}) == 0
+    done = run(freshet, "import", file)
+    assert (done.code, done.err) == (0, ""), done.err
+    assert "Next: scrapy crawl shop-example, " in done.out
+    names = {row["_id"]: row["definition"]["reader"] for row in database.sites.find()}
+    assert len(names) == 7
+    assert (names["shop-example"], names["shop-example-cells"]) == ("site", "cells")
+    assert database.targets.count_documents({"kind": "feed", "categories": "Tech news"}) == 1
+    assert all(row["known"] for row in in_json(freshet, "import", file)["sites"])
+    assert database.sites.count_documents({}) == 7
+    # A site with other keys is not overwritten.
+    WATCHES_2 = {"watching": {"x": {"url": "https://shop.example/9"}}}  # noqa: N806
+    report = in_json(freshet, "import", written(tmp_path / "more.json", WATCHES_2))
+    assert [site["name"] for site in report["sites"]] == ["shop-example-3"]
+
+
+def test_an_imported_page_is_crawled(
+    freshet: Freshet, database: Db, tmp_path: Path, pages: Any
+) -> None:
+    pages.file("terms.html", "<body><p id=price>10</p>")
+    watch = {"url": f"{pages.url}/terms.html", "include_filters": ["#price"], "tag": "Law"}
+    file = written(tmp_path / "url-watches.json", {"watching": {"a": watch}})
+    [site] = in_json(freshet, "import", file)["sites"]
+    done = freshet("crawl", site["name"])
+    assert done.code == 0, done.err
+    post = database.posts.find_one({"url": watch["url"]})
+    assert post is not None
+    assert post["fields"]["value"] == "10"
+    target = database.targets.find_one({"url": watch["url"]})
+    assert target is not None
+    assert target["categories"] == ["Law"]
+
+
+def archive(entries: dict[str, Any]) -> bytes:
+    """Return a zip archive of JSON documents."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, content in entries.items():
+            made.writestr(name, content if isinstance(content, bytes) else json.dumps(content))
+    return file.getvalue()
+
+
+def test_backups_of_all_versions_are_read(tmp_path: Path) -> None:
+    old = archive({"url-watches.json": DATASTORE, "a/1700000000.txt": b"text", "secret.txt": b"x"})
+    new = archive(
+        {"changedetection.json": {"settings": {}}, "t1/tag.json": {"title": "Tech news"}}
+        | {f"{key}/watch.json": watch for key, watch in WATCHES.items()}
+    )
+    results = [read_watches(written(tmp_path / "backup.zip", data)) for data in (old, new)]
+    assert results[0].watches == results[1].watches
+    assert results[0].watches[0].tags == ("Tech news",)
+
+
+def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laughs = "a: &a [x, x]\nb: &b [*a, *a]\nurl: https://a.example/\nname: *b\n"
+    bomb = archive({"url-watches.json": b" " * (watch_formats.MAX_ENTRY_BYTES + 1)})
+    files: list[tuple[str | bytes, str]] = [
+        (laughs, "line 2: aliases (*name) are not supported. Write them out"),
+        ("url: " + "[" * 500, "more than 40 levels"),
+        ("url: [", "line 1: not valid YAML"),
+        ("!!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("just text", "no watches found. Give url-watches.json, a backup"),
+        ("", "no watches found"),
+        ("{" * 100_000, "not valid JSON. Export the watches again"),
+        ('{"a": ' * 100_000, "not valid JSON"),
+        ('{"watching": 1}', "no watches found. Give url-watches.json or a backup"),
+        ("<opml/>", "looks like OPML. Run scrapy feeds import"),
+        (bomb, "url-watches.json is too large"),
+        (bomb[:-30], "the archive is damaged. Export the backup again"),
+        (archive({"../../watch.txt": b"x"}), "no watches found"),
+    ]
+    for content, problem in files:
+        path = written(tmp_path / "file", content)
+        with pytest.raises(ConfigError) as error:
+            read_watches(path)
+        assert problem in str(error.value)
+        assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    monkeypatch.setattr(watch_formats, "MAX_YAML_BYTES", 10)
+    with pytest.raises(ConfigError, match=r"larger than 0 MB\. Split it into smaller files"):
+        read_watches(written(tmp_path / "file", JOBS))
+
+
+def test_odd_values_of_watches_are_refused_one_by_one(tmp_path: Path) -> None:
+    odd: dict[str, Any] = {
+        "a": None, "b": [], "c": {"url": 5}, "d": {"url": "https://[::1", "tags": 7},
+        "e": {"url": "https://u:p@a.example/"}, "f": {"url": "https://a.example/" + "x" * 9000},
+        "g": {"url": "https://a.example/g", "include_filters": ["li["]},
+        "h": {"url": "https://a.example/h", "include_filters": ["#x"] * 30},
+        "i": {"url": "https://a.example/i", "time_between_check": {"hours": "many"},
+              "headers": [1], "time_schedule_limit": {"enabled": True, "monday": {"enabled": 1}}},
+        "j": {"url": "https://a.example/j", "time_between_check": {"days": 9999}},
+        "k": {"url": "https://a.example/k", "minutes_between_check": 0.001},
+    }  # fmt: skip
+    file = read_watches(written(tmp_path / "file", {"watching": odd}))
+    made = plan(file, Config.load(), {})
+    assert sorted(made.places) == [8, 9, 10]
+    reasons = [watch.refusal or "" for watch in file.watches]
+    assert "must not contain a user name or password" in reasons[4]
+    assert "longer than" in reasons[5]
+    assert "bad selector 'li['" in reasons[6]
+    assert "too many" in reasons[7]
+    [longest] = [each for each in made.definitions if "max_interval_hours" in each.values]
+    assert longest.values["max_interval_hours"] == 672
+
+
+def test_nothing_is_imported_without_a_watch_that_can_be(freshet: Freshet, tmp_path: Path) -> None:
+    file = written(tmp_path / "urls.yaml", "command: ls\n")
+    done = run(freshet, "import", file, "--out", tmp_path / "out")
+    assert done.code == 1
+    assert "1 watch of urlwatch or webchanges became 0 pages" in done.out
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(EXAMPLES is None, reason="WATCHES does not name a folder of real files")
+def test_real_files_are_read(tmp_path: Path) -> None:
+    """Print what became of the watches of each real file (-s)."""
+    files = sorted(path for path in Path(EXAMPLES or "").glob("*/*") if path.is_file())
+    assert files
+    for path in files:
+        file = read_watches(path)
+        made = plan(file, Config.load(), {})
+        for n, watch in enumerate(file.watches):
+            assert (n in made.places) == (watch.refusal is None)
+        refused = sorted({watch.refusal for watch in file.watches if watch.refusal})
+        lost = sorted({lost.key for watch in file.watches for lost in watch.lost})
+        kinds = f"{len(made.definitions)} definitions, {len(made.feeds)} feeds"
+        print(f"{path.name}: {len(made.places)} of {len(file.watches)}, {kinds}; {refused}; {lost}")

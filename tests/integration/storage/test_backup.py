@@ -1,0 +1,282 @@
+"""`scrapy backup` and `scrapy restore`: whole or absent, whatever happens in between."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from bson import encode, json_util
+
+from crawler.storage.schema import INDEXES, VERSION, prepare
+from tests.conftest import Databases
+from tests.integration.harness import Db, Freshet
+from tests.integration.holding import holding
+from tests.integration.inside import in_json, run
+from tests.integration.known_pages import on
+from tests.integration.once import left_in
+from tests.integration.second_mongod import Client
+from tests.integration.storage.test_db_copy import LONG_AGO, VISIT, elsewhere, filled, other, shapes
+
+__all__ = ["elsewhere", "filled", "other"]
+OLD = {"_id": "old", "spider": "old", "target": "https://o.example/", "at": LONG_AGO,
+       "content_hash": "h", "content": {}}  # fmt: skip
+
+
+@pytest.fixture
+def backup(freshet: Freshet, filled: Db, tmp_path: Path) -> Path:
+    """Return a backup of `filled`."""
+    path = tmp_path / "backup.zip"
+    done = run(freshet, "backup", path)
+    assert (done.code, done.err) == (0, ""), done.err
+    return path
+
+
+@pytest.fixture
+def empty(databases: Databases) -> Iterator[tuple[Db, str]]:
+    """Yield another database, and its URI."""
+    with databases() as made:
+        yield made
+
+
+def altered(path: Path, name: str, data: bytes) -> bytes:
+    """Return a copy of a backup, in which an entry has other data."""
+    copy = io.BytesIO()
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(copy, "w") as target:
+        for entry in source.namelist():
+            target.writestr(entry, data if entry == name else source.read(entry))
+    return copy.getvalue()
+
+
+@contextmanager
+def failing(command: str, skip: int, client: Client) -> Iterator[None]:
+    """Let the server reject all of Freshet's commands of a kind after the first ones."""
+    data = {"failCommands": [command], "appName": "freshet", "errorCode": 8}
+    client.admin.command(
+        {"configureFailPoint": "failCommand", "mode": {"skip": skip}, "data": data}
+    )
+    try:
+        yield
+    finally:
+        client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
+def one_line(text: str) -> str:
+    """Return a wrapped text as one line."""
+    return " ".join(text.split())
+
+
+def test_a_restored_database_equals_the_original(
+    freshet: Freshet, filled: Db, empty: tuple[Db, str], tmp_path: Path
+) -> None:
+    filled.create_collection("latest", capped=True, size=4096)
+    filled.latest.insert_one({"_id": 1})
+    filled.posts.create_index([("fields.price", -1)], name="mine")
+    here, rows = shapes(filled), left_in(filled)
+    filled.create_collection("seen", viewOn="visits", pipeline=[])
+    path = tmp_path / "backup.zip"
+    report = in_json(freshet, "backup", path)
+    assert report["collections"]["visits"] == 2500
+    assert (report["bytes"], report["version"]) == (path.stat().st_size, VERSION)
+    assert path.stat().st_mode & 0o777 == 0o600, "it has password hashes"
+    there, uri = empty
+    done = run(freshet, "restore", path, MONGO_URI=uri)
+    assert (done.code, done.err) == (0, ""), done.err
+    assert done.out.startswith(f"{report['documents']:,} documents in "), done.out
+    assert left_in(there) == rows
+    assert list(there.meta.find().sort("_id")) == list(filled.meta.find().sort("_id"))
+    assert shapes(there) == here
+    assert [p.name for p in tmp_path.glob(".*part")] == []
+
+
+def test_a_database_in_use_is_replaced_only_on_request(
+    freshet: Freshet, backup: Path, empty: tuple[Db, str], filled: Db
+) -> None:
+    there, uri = empty
+    there.versions.insert_one(dict(OLD))
+    there.notes.insert_one({"mine": True})
+    done = run(freshet, "restore", backup, MONGO_URI=uri)
+    assert done.code == 1
+    assert "is not empty: it has documents in notes. Add --replace" in done.complaint
+    done = run(freshet, "restore", backup, "--replace", MONGO_URI=uri)
+    assert "this deletes all current data of this database. Re-run with --yes" in done.complaint
+    assert there.versions.count_documents({}) == 1
+    report = in_json(freshet, "restore", backup, "--replace", "--yes", MONGO_URI=uri)
+    assert report["collections"]["versions"] == 1
+    assert left_in(there) == left_in(filled), "notes is gone, too"
+
+
+def test_nothing_is_written_for_a_file_that_is_not_whole(
+    freshet: Freshet, backup: Path, empty: tuple[Db, str], tmp_path: Path
+) -> None:
+    there, uri = empty
+    data = backup.read_bytes()
+    manifest = zipfile.ZipFile(backup).read("manifest.json").decode()
+    newer = json.dumps(json.loads(manifest) | {"version": {"$numberInt": str(VERSION + 1)}})
+    flipped = bytearray(data)
+    flipped[data.index(b"visits.bson") + 500] ^= 1
+    one = encode({"_id": 1})
+    files = [
+        (b"", "not a backup of Freshet. Give a file that scrapy backup wrote"),
+        (b"PK\3\4" + bytes(200), "not a backup of Freshet"),
+        (data[:-1], "incomplete: the end of the file is missing"),
+        (data[:5000], "incomplete: the end of the file is missing"),
+        (data[:100] + data[200:], "damaged: "),
+        (bytes(flipped), "damaged: the documents of visits cannot be read. Use another backup"),
+        (altered(backup, "manifest.json", newer.encode()), f"has data version {VERSION + 1}, this"),
+        (altered(backup, "manifest.json", b"{}"), "damaged: its manifest is invalid"),
+        (altered(backup, "collections/visits.bson", one), "are not those that were written"),
+        (altered(backup, "collections/visits.bson", one[:-1]), "visits cannot be read"),
+        (altered(backup, "collections/visits.bson", b"\xff\xff\xff\x7f"), "visits cannot be read"),
+    ]
+    for number, (content, problem) in enumerate(files):
+        path = tmp_path / f"broken{number}.zip"
+        path.write_bytes(content)
+        done = run(freshet, "restore", path, MONGO_URI=uri)
+        assert done.code == 1, problem
+        assert problem in done.complaint, done.err
+    assert left_in(there) == {}
+    assert "No such file" in run(freshet, "restore", tmp_path / "none.zip").complaint
+
+
+def test_a_backup_names_only_what_it_has(backup: Path, freshet: Freshet) -> None:
+    """Other entries of the archive, and names that a restore uses itself, are refused."""
+    values = json_util.loads(zipfile.ZipFile(backup).read("manifest.json"))
+    for name in ("system.users", "restored_visits", "../visits", ""):
+        values["collections"][0]["name"] = name
+        changed = backup.with_name("changed.zip")
+        changed.write_bytes(altered(backup, "manifest.json", json_util.dumps(values).encode()))
+        done = run(freshet, "restore", changed, "--replace", "--yes")
+        assert "damaged: its manifest is invalid" in done.complaint
+
+
+def test_a_backup_that_fails_leaves_no_file(
+    freshet: Freshet, filled: Db, tmp_path: Path, other: tuple[Db, str]
+) -> None:
+    there, uri = other
+    on(uri, prepare)
+    taken = tmp_path / "taken.zip"
+    taken.write_text("mine")
+    assert "the file exists. Name another file" in run(freshet, "backup", taken).complaint
+    assert taken.read_text() == "mine"
+    path = tmp_path / "backup.zip"
+    assert "is empty. Crawl a site first" in run(freshet, "backup", path, MONGO_URI=uri).err
+    there.visits.insert_many(VISIT | {"_id": n, "at": LONG_AGO} for n in range(2500))
+    with failing("getMore", 1, there.client):
+        done = run(freshet, "backup", path, MONGO_URI=uri)
+    assert "MongoDB: visits: " in done.complaint
+    missing = tmp_path / "none" / "backup.zip"
+    assert "No such file or directory" in run(freshet, "backup", missing).complaint
+    filled.runs.insert_one({"spider": "shop", "started": LONG_AGO})
+    with holding(freshet.env["MONGO_URI"], "crawl shop"):
+        done = run(freshet, "backup", path)
+        assert "shop is being crawled" in done.complaint
+        assert "Wait until it has finished, or stop it" in done.complaint
+    assert [file.name for file in tmp_path.iterdir() if "backup" in file.name] == []
+
+
+def test_a_restore_that_fails_while_it_loads_changes_nothing(
+    freshet: Freshet, backup: Path, other: tuple[Db, str]
+) -> None:
+    there, uri = other
+    on(uri, prepare)
+    there.versions.insert_one(dict(OLD))
+    before = left_in(there)
+    restore = ("restore", backup, "--replace", "--yes")
+    with failing("insert", 4, there.client):
+        done = run(freshet, *restore, MONGO_URI=uri)
+    assert done.code == 1
+    assert done.complaint.endswith("; the database is unchanged")
+    assert left_in(there) == before
+    # As after SIGKILL: the next restore begins with removing the remains.
+    there.restored_visits.insert_one({"_id": "half"})
+    there.restored_other.insert_one({"_id": "half"})
+    assert run(freshet, *restore, MONGO_URI=uri).code == 0
+    assert not [name for name in there.list_collection_names() if name.startswith("restored_")]
+    assert there.visits.count_documents({}) == 2500
+
+
+@pytest.mark.parametrize("renamed", [0, 1, 20])
+def test_an_interrupted_switch_is_completed_by_the_next_command(
+    freshet: Freshet, backup: Path, other: tuple[Db, str], filled: Db, renamed: int
+) -> None:
+    there, uri = other
+    on(uri, prepare)
+    there.versions.insert_one(dict(OLD))
+    there.notes.insert_one({"mine": True})
+    with failing("renameCollection", renamed, there.client):
+        done = run(freshet, "restore", backup, "--replace", "--yes", MONGO_URI=uri)
+    assert done.code == 1
+    assert "the restore is incomplete. The next command that opens the database" in done.complaint
+    health = run(freshet, "doctor", "--quick", MONGO_URI=uri)
+    assert "the restore of backup.zip was interrupted. Run scrapy targets" in " ".join(
+        health.out.split()
+    )
+    on(uri, prepare)
+    assert left_in(there) == left_in(filled)
+    assert shapes(there) == shapes(filled)
+    assert there.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
+
+
+def test_a_backup_of_an_older_version_is_migrated(
+    freshet: Freshet, filled: Db, empty: tuple[Db, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "backup.zip"
+    assert run(freshet, "backup", path).code == 0
+    values = json_util.loads(zipfile.ZipFile(path).read("manifest.json"))
+    meta = next(each for each in values["collections"] if each["name"] == "meta")
+    rows = [{"_id": "schema", "version": VERSION - 1}]
+    data = b"".join(map(encode, rows))
+    meta |= {"documents": len(rows), "sha256": hashlib.sha256(data).hexdigest()}
+    values["version"] = VERSION - 1
+    values["collections"] = [each for each in values["collections"] if each["name"] != "reading"]
+    old = tmp_path / "old.zip"
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(old, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "manifest.json":
+                content = json_util.dumps(values).encode()
+            elif name == "collections/meta.bson":
+                content = data
+            if name != "collections/reading.bson":
+                target.writestr(name, content)
+    there, uri = empty
+    assert run(freshet, "restore", old, MONGO_URI=uri).code == 0
+    assert there.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
+    assert len(list(there.reading.list_indexes())) == len(INDEXES["reading"]) + 1
+
+
+@pytest.mark.soak
+def test_killed_at_any_moment_there_is_the_old_data_or_the_new(
+    freshet: Freshet, backup: Path, empty: tuple[Db, str], filled: Db
+) -> None:
+    there, uri = empty
+    new = left_in(filled)
+    rng = random.Random(7)
+    began = time.monotonic()
+    assert freshet("restore", backup, MONGO_URI=uri).code == 0
+    longest = time.monotonic() - began
+    seen = set()
+    for _ in range(4):
+        for name in there.list_collection_names():
+            there.drop_collection(name)
+        on(uri, prepare)
+        there.versions.insert_one(dict(OLD))
+        old = left_in(there)
+        process = freshet.start("restore", backup, "--replace", "--yes", MONGO_URI=uri)
+        time.sleep(rng.uniform(0.3, 1.0) * longest)
+        process.kill()
+        process.wait()
+        on(uri, prepare)
+        found = left_in(there)
+        found = {name: rows for name, rows in found.items() if not name.startswith("restored_")}
+        assert found in (old, new)
+        seen.add(found == new)
+    assert True in seen

@@ -1,0 +1,1 @@
+"""Moves data out of and into Freshet: exports, backups, imports of other tools' watches."""

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
@@ -35,6 +35,7 @@ from crawler.utils.files import file_errors
 from crawler.utils.process import end_tasks
 from crawler.utils.time import steady_seconds
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Say = Callable[[str], None]
 MANIFEST = "_freshet_export.json"
@@ -46,11 +47,12 @@ SAVE_SECONDS = 10.0
 
 
 class FileEntry(TypedDict):
-    """An exported file."""
+    """An exported file. schema: version of its columns; newest: time of its last row."""
 
     rows: int
     bytes: int
     sha256: str
+    schema: int
     newest: str | None
 
 
@@ -58,7 +60,6 @@ class Manifest(TypedDict):
     """The files of a table. It has no times of exports, so equal exports have equal manifests."""
 
     format: str
-    schema: int
     files: dict[str, FileEntry]
 
 
@@ -125,8 +126,6 @@ class Export:
         self._manifest_path = f"{table.name}/{MANIFEST}"
         self._manifest = self._read_manifest()
         self._files = self._manifest["files"]
-        self._is_older_schema = self._manifest["schema"] < SCHEMA
-        self._manifest["schema"] = SCHEMA
         self._saved_at, self._is_saved = steady_seconds(), True
         self._written: list[FileEntry] = []
         self._removed = 0
@@ -138,7 +137,7 @@ class Export:
         """
         name, request = self._table.name, self._request
         say(f"{name}: looking for new rows")
-        await asyncio.to_thread(self._check_files)
+        await _in_thread(self._check_files)
         spiders = await spiders_of(self._db, name) if self._table.by_spider else []
         if request.spiders:
             spiders = [spider for spider in spiders if spider in request.spiders]
@@ -149,13 +148,13 @@ class Export:
             async with aclosing(_ahead(self._batches(parts))) as batches:
                 async for part, batch in batches:
                     if batch:
-                        done += await asyncio.to_thread(partitions.add, part.span.spider, batch)
+                        done += await _in_thread(partitions.add, part.span.spider, batch)
                         say(f"{name}: {done:,} rows" + (f" of {total:,}" if total else ""))
                     else:
-                        await asyncio.to_thread(partitions.finish)
+                        await _in_thread(partitions.finish)
         finally:
             partitions.discard()
-        await asyncio.to_thread(self._finish, spiders)
+        await _in_thread(self._finish, spiders)
         newest = max((entry["newest"] or "" for entry in self._files.values()), default="")
         return {
             "table": name,
@@ -187,7 +186,7 @@ class Export:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.seek(0, os.SEEK_END)
         entry: FileEntry = {
-            "rows": rows, "bytes": size, "sha256": digest,
+            "rows": rows, "bytes": size, "sha256": digest, "schema": SCHEMA,
             "newest": None if newest is None else iso(newest),
         }  # fmt: skip
         if self._files.get(path) == entry:
@@ -204,7 +203,7 @@ class Export:
         stored = self._store.read(self._manifest_path)
         file_format = self._suffix.removeprefix(".")
         if stored is None:
-            return {"format": file_format, "schema": SCHEMA, "files": {}}
+            return {"format": file_format, "files": {}}
         try:
             manifest = TypeAdapter(Manifest).validate_json(stored)
         except ValidationError:
@@ -216,7 +215,7 @@ class Export:
                 f"{place}: this folder has {self._table.name} as {manifest['format']!r}. Export to "
                 f"another folder as {file_format!r}"
             )
-        if manifest["schema"] > SCHEMA:
+        if any(entry["schema"] > SCHEMA for entry in manifest["files"].values()):
             raise ConfigError(
                 f"{place}: written by a later version of Freshet. Upgrade Freshet, or export to "
                 "another folder"
@@ -250,8 +249,11 @@ class Export:
             counts = await count_by_day(self._db, table.name, spider, table.time, start)
             for day, rows in counts.items():
                 entry = self._files.get(self.path_of(spider, day))
-                is_known = entry is not None and rows <= entry["rows"] and day < recent
-                if since is not None or self._is_older_schema or not is_known:
+                if entry is None or entry["schema"] < SCHEMA:
+                    is_complete = False
+                else:
+                    is_complete = rows <= entry["rows"] and day < recent
+                if since is not None or not is_complete:
                     span = Span(spider, table.time, midnight(day), midnight(day + DAY))
                     parts.append((day, _Part(span, rows)))
         # All spiders of a day are next to each other on the disk, as they were stored together.
@@ -272,7 +274,7 @@ class Export:
                 del self._files[path]
                 self._removed += 1
                 self._is_saved = False
-        if not self._is_saved or self._is_older_schema:
+        if not self._is_saved:
             self._save()
 
     def _save(self) -> None:
@@ -301,7 +303,8 @@ class _Partitions:
                 self._begin(spider, day)
             assert self._writer is not None
             rows = documents[start:stop]
-            self._writer.write(rows, sizes[start:stop])
+            with file_errors(str(self._draft)):
+                self._writer.write(rows, sizes[start:stop])
             self._rows += len(rows)
             self._newest = None if self._table.time is None else rows[-1][self._table.time]
         return len(documents)
@@ -309,7 +312,8 @@ class _Partitions:
     def finish(self) -> None:
         """Complete the open file, if there is one."""
         if self._writer is not None:
-            self._writer.close()
+            with file_errors(str(self._draft)):
+                self._writer.close()
             self._writer = None
             self._export.replace(self._path, self._draft, self._rows, self._newest)
         self.discard()
@@ -344,6 +348,19 @@ class _Partitions:
             stop = bisect_right(documents, day, start, key=lambda row: row[time].date())
             yield start, stop, day
             start = stop
+
+
+async def _in_thread(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Return the result of a call in a thread. If it is cancelled, wait until the call ends.
+
+    Otherwise a file could be closed while the thread is still writing it.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(call, *args, **options))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 async def _ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:

@@ -150,11 +150,13 @@ class _ParquetWriter(Writer):
     def _write_group(self) -> None:
         import pyarrow as pa
 
-        if self._pending:
+        # Cleared first, so that a file that failed can be closed without writing them again.
+        batches, self._pending = self._pending, []
+        self._rows = self._bytes = 0
+        if batches:
             # One array per column, so that pages do not depend on the batches of the server.
-            group = pa.Table.from_batches(self._pending, self._schema).combine_chunks()
+            group = pa.Table.from_batches(batches, self._schema).combine_chunks()
             self._file.write_table(group, row_group_size=MAX_GROUP_ROWS)
-        self._pending, self._rows, self._bytes = [], 0, 0
 
 
 Lines = Callable[[Table, Sequence[Document]], str]

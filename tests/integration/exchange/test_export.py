@@ -6,6 +6,7 @@ import csv
 import gzip
 import hashlib
 import json
+import resource
 import signal
 import time
 from pathlib import Path
@@ -278,7 +279,8 @@ def test_a_folder_keeps_its_format(freshet: Freshet, crawled: Db, tmp_path: Path
     (tmp_path / "visits" / MANIFEST).write_text("{", encoding="utf-8")
     done = run(freshet, "export", "visits", tmp_path)
     assert "not valid. Delete it to write all files of visits again" in done.complaint
-    later = {"format": "parquet", "schema": 99, "files": {}}
+    file = {"rows": 1, "bytes": 1, "sha256": "", "schema": 99, "newest": None}
+    later = {"format": "parquet", "files": {"visits/f": file}}
     (tmp_path / "visits" / MANIFEST).write_text(json.dumps(later), encoding="utf-8")
     done = run(freshet, "export", "visits", tmp_path)
     assert "written by a later version of Freshet" in done.complaint
@@ -290,12 +292,28 @@ def test_columns_of_an_earlier_schema_are_written_again(
     exported(freshet, "visits", tmp_path)
     before = digests(tmp_path)
     path = tmp_path / "visits" / MANIFEST
-    manifest = json.loads(path.read_text(encoding="utf-8")) | {"schema": 0}
-    day = next(iter(manifest["files"]))
-    manifest["files"][day]["sha256"] = "of earlier columns"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    for day in list(manifest["files"])[:2]:
+        manifest["files"][day]["schema"] = 0
     path.write_text(json.dumps(manifest), encoding="utf-8")
-    assert exported(freshet, "visits", tmp_path)["files"] == 1
+    assert exported(freshet, "visits", tmp_path)["files"] == 2
     assert digests(tmp_path) == before
+
+
+def test_a_full_disk_leaves_whole_files_and_is_one_line(
+    freshet: Freshet, crawled: Db, tmp_path: Path
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # No file of this process can be larger, as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        done = run(freshet, "export", "visits", tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done.code == 1
+    assert done.complaint.endswith("File too large")
+    assert digests(tmp_path / "out") == {}
+    assert exported(freshet, "visits", tmp_path / "out")["files"] == 7
 
 
 def test_a_value_of_another_type_names_the_document(

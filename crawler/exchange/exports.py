@@ -14,7 +14,9 @@ import hashlib
 import json
 import os
 from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -117,6 +119,14 @@ class _Part:
     rows: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A file that was written: its path, and its entry in the manifest."""
+
+    path: str
+    entry: FileEntry
+
+
 class Export:
     """The export of one table into a store. Raises ConfigError if the store has another format."""
 
@@ -143,7 +153,7 @@ class Export:
             spiders = [spider for spider in spiders if spider in request.spiders]
         parts = await self._parts(spiders)
         done, total = 0, sum(part.rows for part in parts)
-        partitions = _Partitions(self._table, request, self)
+        partitions = _Partitions(self._table, request, self, self._store.max_moves)
         try:
             async with aclosing(_ahead(self._batches(parts))) as batches:
                 async for part, batch in batches:
@@ -152,6 +162,7 @@ class Export:
                         say(f"{name}: {done:,} rows" + (f" of {total:,}" if total else ""))
                     else:
                         await _in_thread(partitions.finish)
+            await _in_thread(partitions.finish_all)
         finally:
             partitions.discard()
         await _in_thread(self._finish, spiders)
@@ -180,20 +191,28 @@ class Export:
         """Yield the name of a local file to write, for `replace`."""
         return self._store.draft(path)
 
-    def replace(self, path: str, draft: Path, rows: int, newest: datetime | None) -> None:
-        """Move a complete draft to its path, unless the file there has the same bytes."""
-        with file_errors(str(draft)), draft.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.seek(0, os.SEEK_END)
-        entry: FileEntry = {
-            "rows": rows, "bytes": size, "sha256": digest, "schema": SCHEMA,
-            "newest": None if newest is None else iso(newest),
-        }  # fmt: skip
-        if self._files.get(path) == entry:
+    def replace(self, draft: Path, place: ExitStack, written: _Written) -> _Written | None:
+        """Move a complete draft to its path, unless the file there has the same bytes.
+
+        Several threads may call it. Returns the file if it was moved.
+
+        place: deletes the draft, if it is still there
+        """
+        with place:
+            with file_errors(str(draft)), draft.open("rb") as file:
+                written.entry["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+                written.entry["bytes"] = file.seek(0, os.SEEK_END)
+            if self._files.get(written.path) == written.entry:
+                return None
+            self._store.put(draft, written.path)
+            return written
+
+    def record(self, written: _Written | None) -> None:
+        """Add a file that was moved to the manifest, which is saved at intervals."""
+        if written is None:
             return
-        self._store.put(draft, path)
-        self._files[path] = entry
-        self._written.append(entry)
+        self._files[written.path] = written.entry
+        self._written.append(written.entry)
         self._is_saved = False
         if steady_seconds() - self._saved_at > SAVE_SECONDS:
             self._save()
@@ -284,15 +303,21 @@ class Export:
 
 
 class _Partitions:
-    """Writes ordered rows into a file for each partition; one file is open at a time."""
+    """Writes ordered rows into a file for each partition; one file is open at a time.
 
-    def __init__(self, table: Table, request: Request, export: Export) -> None:
+    Complete files are moved by other threads, because waiting for the disk or the network takes
+    longer than writing most files.
+    """
+
+    def __init__(self, table: Table, request: Request, export: Export, max_moves: int) -> None:
         self._table, self._request, self._export = table, request, export
         self._stack = ExitStack()
         self._open: tuple[str | None, date | None] | None = None
         self._writer: Writer | None = None
         self._path, self._draft = "", Path()
         self._rows, self._newest = 0, None
+        self._max_moves, self._pool = max_moves, ThreadPoolExecutor(max_moves)
+        self._moving: deque[Future[_Written | None]] = deque()
 
     def add(self, spider: str | None, batch: bytes) -> int:
         """Write a batch, and return the number of its rows."""
@@ -310,21 +335,38 @@ class _Partitions:
         return len(documents)
 
     def finish(self) -> None:
-        """Complete the open file, if there is one."""
-        if self._writer is not None:
-            with file_errors(str(self._draft)):
-                self._writer.close()
-            self._writer = None
-            self._export.replace(self._path, self._draft, self._rows, self._newest)
-        self.discard()
+        """Complete the open file, if there is one, and begin to move it to its place."""
+        if self._writer is None:
+            return
+        with file_errors(str(self._draft)):
+            self._writer.close()
+        newest = None if self._newest is None else iso(self._newest)
+        entry: FileEntry = {
+            "rows": self._rows, "bytes": 0, "sha256": "", "schema": SCHEMA, "newest": newest,
+        }  # fmt: skip
+        self._writer = self._open = None
+        self._wait(self._max_moves - 1)
+        written, place = _Written(self._path, entry), self._stack.pop_all()
+        self._moving.append(self._pool.submit(self._export.replace, self._draft, place, written))
+
+    def finish_all(self) -> None:
+        """Wait until all files are in their places. Raises ConfigError."""
+        self.finish()
+        self._wait(0)
 
     def discard(self) -> None:
-        """Delete the open file, if there is one."""
+        """Delete the open file, if there is one, and wait until no file is being moved."""
         if self._writer is not None:
             with suppress(OSError):
                 self._writer.close()
         self._writer = self._open = None
         self._stack.close()
+        self._pool.shutdown()
+
+    def _wait(self, left: int) -> None:
+        """Wait until at most `left` files are being moved."""
+        while len(self._moving) > left:
+            self._export.record(self._moving.popleft().result())
 
     def _begin(self, spider: str | None, day: date | None) -> None:
         self._open, self._rows = (spider, day), 0

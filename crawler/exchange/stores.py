@@ -22,12 +22,19 @@ from crawler.utils.terminal import without_secrets
 # End of the names of unfinished files.
 DRAFT = ".draft"
 SCHEME = "://"
+# A disk syncs several files about as fast as one.
+MAX_MOVES = 8
 
 
 class Store(ABC):
-    """A place for files. name: for messages, without passwords; paths are relative, with `/`."""
+    """A place for files. Paths are relative, with `/`.
+
+    name:      for messages, without passwords
+    max_moves: maximum number of threads that may `put` files at the same time
+    """
 
     name: str
+    max_moves: int
 
     @abstractmethod
     def read(self, path: str) -> bytes | None:
@@ -72,7 +79,7 @@ def store_of(address: str) -> Store:
 
 class _Folder(Store):
     def __init__(self, root: Path) -> None:
-        self._root, self.name = root, str(root)
+        self._root, self.name, self.max_moves = root, str(root), MAX_MOVES
 
     def read(self, path: str) -> bytes | None:
         with file_errors(str(self._root / path)), suppress(FileNotFoundError):
@@ -131,6 +138,8 @@ class _Remote(Store):
         except Exception as error:  # noqa: BLE001 - drivers raise errors of their own
             raise ConfigError(f"{self.name}: {_in_short(error)}. Check the URL") from None
         self._root: str = root.rstrip("/")
+        # Other drivers need not support several threads.
+        self.max_moves = MAX_MOVES if self._files.async_impl else 1
 
     def read(self, path: str) -> bytes | None:
         with self._errors(path), suppress(FileNotFoundError):

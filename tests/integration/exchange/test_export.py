@@ -170,12 +170,12 @@ def test_an_export_that_is_killed_three_times_ends_with_the_same_bytes(
 ) -> None:
     crawled.visits.insert_many(
         visit(ago(day, hour), "unchanged", _id=ObjectId(), spider=f"site{site}")
-        for day in range(2, 302)
+        for day in range(2, 42)
         for hour in range(0, 24, 3)
         for site in range(3)
     )
     folder = tmp_path / "killed" / "visits"
-    for files in (100, 300, 500):
+    for files in (20, 50, 80):
         process = freshet.start("export", "visits", tmp_path / "killed")
         while len(list(folder.rglob("*.parquet"))) < files:
             assert process.poll() is None, "killed before its end"
@@ -187,7 +187,7 @@ def test_an_export_that_is_killed_three_times_ends_with_the_same_bytes(
     exported(freshet, "visits", tmp_path / "killed")
     exported(freshet, "visits", tmp_path / "whole")
     assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
-    assert len(digests(tmp_path / "whole")) == 908
+    assert len(digests(tmp_path / "whole")) == 128
 
 
 def test_no_secret_of_a_subscription_is_exported(

@@ -26,6 +26,7 @@ from scrapy.utils.project import get_project_settings
 
 from crawler.cli.base import ActionsCommand, FreshetCommand, schema_of
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
+from crawler.exchange.tables import TABLES
 from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field
 from crawler.extract.keys import CategoryRule
@@ -120,6 +121,20 @@ def collections() -> Iterator[str]:
         yield from fields_of(schema, "")
 
 
+def exports() -> Iterator[str]:
+    """Yield a section for each exported table: what a row is, and the columns."""
+    for name, of in TABLES.items():
+        yield f"\n## {name}\n"
+        yield f"Each row is {of.rows}.\n"
+        yield from table("column", "type", "meaning")
+        for column in of.columns:
+            schema = VALIDATORS[name]["$jsonSchema"]
+            # The fields of a content depend on the site definition, and have no schema.
+            for part in column.path.split("."):
+                schema = schema.get("properties", {}).get(part, schema)
+            yield row(f"`{column.name}`", column.kind, column.description or schema["description"])
+
+
 def metrics(catalog: Callable[[], list[Described]]) -> Iterator[str]:
     """Yield a table of metrics: name, type, labels, meaning."""
     yield from table("metric", "type", "labels", "meaning")
@@ -158,6 +173,7 @@ GENERATORS: dict[str, Callable[[], Iterable[str]]] = {
     "commands": commands,
     "json_output": json_output,
     "collections": collections,
+    "exports": exports,
     "process_metrics": partial(metrics, of_processes),
     "database_metrics": partial(metrics, of_database),
 }

@@ -217,8 +217,8 @@ RUN_VALIDATORS: dict[str, Document] = {
         "leases of work that only one process may do at a time",
         {
             "_id": text(
-                "`crawl NAME`, `replan`, `feeds push`, `duplicates rebuild` or "
-                "`duplicates check NAME`"
+                "`crawl NAME`, `replan`, `feeds push`, `duplicates rebuild`, "
+                "`duplicates check NAME` or `export TABLE`"
             ),
             "number": count("number of the owner; it grows with each new owner"),
             "shared": text("id of the Redis through which holders share a run; empty: not shared"),

@@ -50,23 +50,25 @@ def atomic_replace(path: Path) -> Iterator[Path]:
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
-class SafeCsvExporter(CsvItemExporter):
-    """Scrapy's CSV exporter, which puts an apostrophe before values that look like formulas.
+def without_formula(text: str) -> str:
+    """Put an apostrophe before a text that looks like a formula. Numbers such as -3.5 stay."""
+    if not text.startswith(FORMULAS):
+        return text
+    with suppress(ValueError):
+        float(text)
+        # float() accepts white space around a number, which a spreadsheet may not.
+        if text == text.strip():
+            return text
+    return f"'{text}"
 
-    Numbers such as -3.5 are not changed.
-    """
+
+class SafeCsvExporter(CsvItemExporter):
+    """Scrapy's CSV exporter, which puts an apostrophe before values that look like formulas."""
 
     def serialize_field(self, field: Mapping[str, Any] | Field, name: str, value: Any) -> Any:
         """Return the value to write for a field."""
         value = super().serialize_field(field, name, value)
-        if not isinstance(value, str) or not value.startswith(FORMULAS):
-            return value
-        with suppress(ValueError):
-            float(value)
-            # float() accepts white space around a number, which a spreadsheet may not.
-            if value == value.strip():
-                return value
-        return f"'{value}"
+        return without_formula(value) if isinstance(value, str) else value
 
 
 class Decompressor(Protocol):

@@ -20,6 +20,7 @@ from tests.bench import (
     crawlduplicates,
     crawlmetrics,
     dispatching,
+    exports,
     feedloop,
     feedplans,
     hostile,
@@ -102,6 +103,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     workeroptions.add(parser)
     web.add(parser)
+    exports.add(parser)
     experiment.add(parser)
     return parser
 
@@ -139,6 +141,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         ),
         "sizing": sizing.run,
         "web": lambda: web.run(options),
+        "export": lambda: exports.run(options),
         "startup": lambda: startup.run(options.rounds or 7),
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),

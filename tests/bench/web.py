@@ -59,12 +59,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     option = parser.add_argument_group("web app").add_argument
     option("--web", action="store_true", help="the web app with ten million visits")
-    option("--quick", action="store_true", help="with --web: a tenth of the database")
+    option("--quick", action="store_true", help="with --web or --export: a tenth of the database")
     option(
         "--requests", type=int, default=REQUESTS,
         help=f"with --web: number of requests (default: {REQUESTS})",
     )  # fmt: skip
-    option("--data", type=Path, help="with --web: folder of a database to keep and use again")
+    option(
+        "--data",
+        type=Path,
+        help="with --web or --export: folder of a database to keep and use again",
+    )
 
 
 @dataclass(slots=True)

@@ -66,6 +66,7 @@ COMMANDS = {
     "scrapy duplicates list --json": "duplicates list",
     "scrapy duplicates rebuild --json": "duplicates rebuild",
     "scrapy explain URL --json": "explain {site}/item-a.html",
+    "scrapy export visits FOLDER --json": "export all {folder}/export",
     "scrapy feeds add URL --json": "feeds add https://blog.example/feed --no-fetch",
     "scrapy feeds export --json": "feeds export",
     "scrapy feeds export FILE --json": "feeds export {folder}/exported.opml",

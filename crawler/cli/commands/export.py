@@ -1,0 +1,144 @@
+"""`scrapy export`: write visits, contents, posts and states to Parquet, JSON Lines or CSV."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from scrapy.exceptions import UsageError
+
+from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
+from crawler.cli.types import as_time, time_or_age
+from crawler.errors import ConfigError
+from crawler.ops.progress import working
+from crawler.utils.terminal import print_line, without_secrets
+from crawler.utils.text import count, megabytes
+from crawler.utils.time import Clock
+
+if TYPE_CHECKING:
+    from crawler.exchange.exports import ExportReport, TableExport
+
+# The tables with files by day, then the others.
+BY_DAY = ("visits", "versions", "posts")
+TABLE_NAMES = (*BY_DAY, "targets", "feeds", "plans")
+ALL = "all"
+FORMATS = ("parquet", "jsonl", "csv")
+
+
+class Command(FreshetCommand):
+    """Export tables to a folder or an object store; later exports add what is new."""
+
+    arguments = ("|".join((*TABLE_NAMES, ALL)), "FOLDER_OR_URL")
+    example = "scrapy export visits freshet-export"
+
+    def short_desc(self) -> str:
+        """Return the description for `scrapy -h`."""
+        return "Export visits, contents, posts and states to Parquet, JSON Lines or CSV"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the format, and options that select rows."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--format", choices=FORMATS, default=FORMATS[0], dest="file_format",
+            help=f"format of the files: {', '.join(FORMATS)} (default: {FORMATS[0]})",
+        )  # fmt: skip
+        parser.add_argument(
+            "--gzip", action="store_true", help="compress JSON Lines and CSV with gzip"
+        )
+        parser.add_argument(
+            "--since", metavar="T", type=time_or_age,
+            help="write all days since a day or time (UTC), or since a time ago such as 7d, again; "
+            "only visits, versions and posts (default: only what is new)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--spider", action="append", metavar="NAME",
+            help="export only this spider (may be repeated; default: all spiders)",
+        )  # fmt: skip
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Export the tables, and print how many rows and files were written."""
+        name, address = args
+        if name not in (*TABLE_NAMES, ALL):
+            raise UsageError(
+                f"unknown table {name!r}. Available: {', '.join((*TABLE_NAMES, ALL))}",
+                print_help=False,
+            )
+        if opts.gzip and opts.file_format == FORMATS[0]:
+            raise ConfigError("--gzip: Parquet is always compressed. Use it with jsonl or csv")
+        if opts.since is not None and name not in (*BY_DAY, ALL):
+            raise ConfigError(
+                f"--since: {name} has no days; each export replaces it. Leave the option out"
+            )
+        if opts.spider and name == "plans":
+            raise ConfigError("--spider: plans can have several spiders. Leave the option out")
+        with working(self.config, "opening the database") as say:
+            tables = asyncio.run(self._export(name, address, opts, say))
+        if opts.json:
+            report: ExportReport = {"to": without_secrets(address), "tables": tables}
+            print_json(report)
+            return
+        for table in tables:
+            print_line(_summary(table))
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the report."""
+        from crawler.exchange.exports import ExportReport
+
+        return {"scrapy export visits FOLDER --json": ExportReport}
+
+    async def _export(
+        self, name: str, address: str, opts: argparse.Namespace, say: Callable[[str], None]
+    ) -> list[TableExport]:
+        """Export one table or all, and return what was written by table."""
+        from crawler.exchange.exports import Export, Request
+        from crawler.exchange.formats import Format
+        from crawler.exchange.stores import store_of
+        from crawler.exchange.tables import TABLES
+        from crawler.storage import leases, targets
+        from crawler.storage.outages import storage_errors
+        from crawler.storage.store import opened
+
+        config = self.config
+        store = await asyncio.to_thread(store_of, address)
+        async with opened(config) as db:
+            stored = await targets.spiders(db)
+            if not stored:
+                raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
+            if unknown := sorted(set(opts.spider or ()) - set(stored)):
+                raise no_targets(unknown[0], stored)
+            now = Clock(config.clock_offset_hours).now()
+            request = Request(
+                Format(opts.file_format), opts.gzip, tuple(opts.spider or ()),
+                as_time(opts.since, now), now,
+            )  # fmt: skip
+            reports: list[TableExport] = []
+            for table in TABLES.values() if name == ALL else [TABLES[name]]:
+                async with leases.held(
+                    db, config, f"{leases.EXPORT}{table.name}", f"{table.name} are being exported"
+                ):
+                    with storage_errors("run the same command again to continue"):
+                        export = await asyncio.to_thread(Export, db, store, table, request)
+                        reports.append(await export.run(say))
+            return reports
+
+
+def _summary(table: TableExport) -> str:
+    """Return a line about the export of a table."""
+    name, unchanged = table["table"], table["unchanged"]
+    newest = f"{table['newest']:%Y-%m-%d %H:%M:%S} UTC" if table["newest"] else ""
+    if not (table["files"] or unchanged or table["removed"]):
+        return f"{name}: no rows to export yet"
+    if not (table["files"] or table["removed"]):
+        since = f"nothing new since {newest}" if newest else "nothing new"
+        return f"{name}: {since}; {count(unchanged, 'file')} in {table['folder']}"
+    written = f"{count(table['rows'], 'row')} in {count(table['files'], 'file')}"
+    parts = [f"{name}: wrote {written} ({megabytes(table['bytes'])}) to {table['folder']}"]
+    if unchanged:
+        parts.append(f"{count(unchanged, 'other file')} unchanged")
+    if table["removed"]:
+        parts.append(f"{count(table['removed'], 'file')} of deleted sites removed")
+    if newest:
+        parts.append(f"newest row {newest}")
+    return "; ".join(parts)

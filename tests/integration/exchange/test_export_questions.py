@@ -1,0 +1,66 @@
+"""The queries of the export guide, as users run them, on an exported crawl with known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.integration.exchange.guide_queries import VIEWS, queries
+from tests.integration.exchange.small_crawl import BROKEN, FEED, ITEM, OTHER, ago, fill
+from tests.integration.harness import Db, Freshet
+from tests.integration.inside import run
+
+pytestmark = pytest.mark.mongo
+Answer = list[tuple[Any, ...]]
+ANSWERS: dict[str, Callable[[], Answer]] = {
+    "Which pages changed most in the last week?": lambda: [
+        ("shop", ITEM, 2), ("feeds", FEED, 1), ("shop", OTHER, 1),
+    ],
+    "How late were changes found?": lambda: [("shop", 3, 24.0, 96.0)],
+    "How many requests and bytes does each site take a day?": lambda: [
+        (ago(6).date(), "shop", "error", 1, 0),
+        (ago(6).date(), "shop", "new", 2, 2000),
+        (ago(5).date(), "shop", "unchanged", 1, 1000),
+        (ago(4).date(), "shop", "changed", 1, 1000),
+        (ago(3).date(), "feeds", "changed", 1, 1000),
+        (ago(3).date(), "shop", "changed", 1, 1000),
+        (ago(3).date(), "shop", "not_modified", 1, 0),
+        (ago(2).date(), "shop", "changed", 1, 1000),
+    ],
+    "At which hours do requests fail?": lambda: [
+        (8, 4, 0.0), (9, 2, 0.0), (10, 2, 0.5), (11, 2, 0.0),
+    ],
+    "Which pages are slowest?": lambda: [
+        (OTHER, 2, 2000.0, 2000), (FEED, 1, 100.0, 100), (ITEM, 4, 100.0, 100),
+        (BROKEN, 2, 100.0, 100),
+    ],
+    "How did the price of an item develop?": lambda: [
+        (ago(6), "10"), (ago(4), "12.5"), (ago(3), "10"),
+    ],
+    "How many new items appear in each category?": lambda: [
+        (ago(5).date(), "garden", 1), (ago(5).date(), "toys", 2),
+    ],
+    "How many posts are near-duplicates?": lambda: [("feeds", 2, 0.0), ("shop", 2, 0.5)],
+    "Which feeds lost posts between two visits?": lambda: [(FEED, "Blog", 2.5, 1)],
+    "When do sites publish?": lambda: [(1, 6, 1)],
+}  # fmt: skip
+
+
+def test_duckdb_answers_the_questions_of_the_guide(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
+    fill(database)
+    folder = tmp_path / "freshet-export"
+    done = run(freshet, "export", "all", folder)
+    assert (done.code, done.err) == (0, "")
+    blocks = queries(folder)
+    with duckdb.connect() as connection:
+        connection.execute(blocks.pop(VIEWS))
+        assert blocks.keys() == ANSWERS.keys()
+        for question, query in blocks.items():
+            answer = connection.execute(query).fetchall()
+            assert answer == ANSWERS[question](), question

@@ -1,0 +1,98 @@
+"""Files of exports: the same bytes however the documents arrive, with bounded row groups."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from bson import Int64, ObjectId
+
+from crawler.cli.commands import export
+from crawler.exchange.formats import Format, schema_of, writer_of
+from crawler.exchange.tables import TABLES, Kind
+from crawler.storage.field_schemas import Document
+from crawler.storage.validators import VALIDATORS
+
+VISITS, VERSIONS = TABLES["visits"], TABLES["versions"]
+START = datetime(2026, 3, 1)
+# Types of the fields in the validators that columns of a kind may have.
+TYPES = {
+    Kind.TEXT: {"string", "objectId or string", "string or null"},
+    Kind.NAME: {"string", "string or null"},
+    Kind.ID: {"objectId"},
+    Kind.TIME: {"time", "date", "time or null"},
+    Kind.INTEGER: {"int", "long", "number", "number or null"},
+    Kind.NUMBER: {"int", "long", "double", "number", "number or null"},
+    Kind.BOOLEAN: {"boolean", "bool", "int"},
+    Kind.TEXTS: {"array", "array of strings"},
+    Kind.JSON: {"object"},
+}
+
+
+def rows(n: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "_id": ObjectId(f"{i:024x}"), "spider": "shop", "target": f"https://a.example/{i % 7}",
+            "at": START + timedelta(seconds=i), "outcome": "unchanged", "changed": i % 2,
+            "get_size": Int64(i), "missed_posts": 1,
+        }
+        for i in range(n)
+    ]  # fmt: skip
+
+
+def written(path: Path, documents: list[dict[str, Any]], step: int, size: int = 400) -> bytes:
+    """Write documents in batches of `step`, each of `size` bytes; return the file."""
+    writer = writer_of(path, VISITS, Format.PARQUET, compressed=False)
+    for start in range(0, len(documents), step):
+        batch = documents[start : start + step]
+        writer.write(batch, [size] * len(batch))
+    writer.close()
+    return path.read_bytes()
+
+
+def test_batches_do_not_change_the_file(tmp_path: Path) -> None:
+    documents = rows(3000)
+    # 1000 documents fill a row group.
+    files = {written(tmp_path / "f", documents, step, (32 << 20) // 1000 + 1) for step in (7, 3000)}
+    assert len(files) == 1
+    file = pq.ParquetFile(tmp_path / "f")
+    assert [file.metadata.row_group(i).num_rows for i in range(3)] == [1000, 1000, 1000]
+    table = file.read()
+    assert table.column("get_size").to_pylist() == list(range(3000))
+    assert table.column("changed").to_pylist() == [False, True] * 1500
+    assert table.column("missed_posts")[0].as_py() == 1.0
+    assert table.schema.equals(schema_of(VISITS), check_metadata=True)
+
+
+def test_a_file_without_rows_has_the_schema(tmp_path: Path) -> None:
+    writer_of(tmp_path / "f", VERSIONS, Format.PARQUET, compressed=False).close()
+    assert pq.read_schema(tmp_path / "f").equals(schema_of(VERSIONS))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_columns_are_fields_of_the_collection_of_that_type(name: str) -> None:
+    table = TABLES[name]
+    assert len({column.name for column in table.columns}) == len(table.columns)
+    for column in table.columns:
+        schema: Document = VALIDATORS[name]["$jsonSchema"]
+        for part in column.path.split("."):
+            if column.path.startswith("content."):
+                # The fields of a content depend on the site definition.
+                assert column.description
+                return
+            schema = schema["properties"][part]
+        types = schema.get("title") or schema.get("bsonType")
+        if "enum" in schema:
+            assert column.kind in (Kind.NAME, Kind.BOOLEAN), column.name
+            continue
+        types = {types} if isinstance(types, str) else set(types) - {"null"}
+        assert types & TYPES[column.kind], (column.name, types)
+
+
+def test_the_command_names_all_tables_and_formats() -> None:
+    assert tuple(TABLES) == export.TABLE_NAMES
+    assert tuple(name for name in TABLES if TABLES[name].time) == export.BY_DAY
+    assert tuple(Format) == export.FORMATS

@@ -24,10 +24,12 @@ from tests.site.running import RunningSite
 MEMORY = Path("/dev/shm")
 AMPLE_BYTES = 8 << 30
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
+# Before other conftests import modules of Freshet that read `sys.executable`.
+forked.begin()
 
 
 def pytest_configure() -> None:
-    """Start the servers of tests/site the same way as commands."""
+    """Fork the servers of tests/site the same way as commands."""
     running.launch = forked.python
     # Collection creates millions of objects that live until the end.
     gc.disable()

@@ -45,6 +45,7 @@ class Forked:
         else:
             err = os.dup(stderr.fileno())
         self._starter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._starter.settimeout(launcher.START_SECONDS)
         self._starter.connect(os.environ[launcher.SOCKET])
         request = {"module": module, "args": list(args), "env": dict(env), "tied": False}
         with Path(os.devnull).open("rb") as nothing:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 # The path of the starter's socket.
 SOCKET = "TEST_STARTER"
+# The starter loads all libraries before it answers for the first time.
+START_SECONDS = 120
 PACKAGES = ("scrapy", "crawler", "spiders")
 RELAYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -55,6 +57,7 @@ def relay(module: str, args: list[str]) -> None:
             signal.signal(number, send)
     request = {"module": module, "args": args, "env": dict(os.environ), "tied": True}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as starter:
+        starter.settimeout(START_SECONDS)
         starter.connect(os.environ[SOCKET])
         socket.send_fds(starter, [json.dumps(request).encode()], [0, 1, 2])
         pid = int(starter.recv(32))
@@ -63,6 +66,7 @@ def relay(module: str, args: list[str]) -> None:
         # The process alone holds the streams, so that their other ends notice its end.
         for stream in range(3):
             os.close(stream)
+        starter.settimeout(None)
         code = int(starter.recv(32))
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)

@@ -24,10 +24,12 @@ from tests.site.running import RunningSite
 MEMORY = Path("/dev/shm")
 AMPLE_BYTES = 8 << 30
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
+# Before other conftests import modules of Freshet that read `sys.executable`.
+forked.begin()
 
 
 def pytest_configure() -> None:
-    """Start the servers of tests/site the same way as commands."""
+    """Fork the servers of tests/site the same way as commands."""
     running.launch = forked.python
     # Collection creates millions of objects that live until the end.
     gc.disable()
@@ -49,9 +51,18 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return twice the number of processors, because tests mostly wait for servers and clocks."""
-    return (os.cpu_count() or 2) * 2
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return twice the number of processors, because many tests wait for servers and clocks.
+
+    The long tests wait for most of their time: there, three times the number.
+    """
+    return (os.cpu_count() or 2) * (3 if config.option.markexpr == "soak" else 2)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip modules without long tests if only these run; each worker would load all of them."""
+    is_module = collection_path.suffix == ".py" and config.option.markexpr == "soak"
+    return True if is_module and b"mark.soak" not in collection_path.read_bytes() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,19 +1,29 @@
-"""Modules run as with `python -m`, in processes that `starter` forks."""
+"""Modules run as with `python -m`, in processes that `starter` forks.
+
+All test processes of a run share a starter. It starts at the first connection to its socket, whose
+path is in the environment. In tests, `sys.executable` is `launcher`, so that the processes that
+Freshet starts are forked as well; the interpreter itself is `running.PYTHON`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import select
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
+from pathlib import Path
 from typing import IO, TextIO
 
+from tests.integration import launcher
 from tests.site import running
 
 # On other platforms, the system libraries do not support forks.
@@ -34,12 +44,15 @@ class Forked:
             self.stderr, err = _pipe()
         else:
             err = os.dup(stderr.fileno())
-        self._reply, reply = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = {"module": module, "args": list(args), "env": dict(env)}
-        socket.send_fds(_starter()[0], [json.dumps(request).encode()], [out, err, reply.fileno()])
+        self._starter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._starter.settimeout(launcher.START_SECONDS)
+        self._starter.connect(os.environ[launcher.SOCKET])
+        request = {"module": module, "args": list(args), "env": dict(env), "tied": False}
+        with Path(os.devnull).open("rb") as nothing:
+            fds = [nothing.fileno(), out, err]
+            socket.send_fds(self._starter, [json.dumps(request).encode()], fds)
         os.close(out)
         os.close(err)
-        reply.close()
         self.pid = self._receive()
         self._drains: list[_Drain] = []
 
@@ -52,12 +65,12 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process to end and return its exit code."""
         if self.returncode is None:
-            self._reply.settimeout(timeout)
+            self._starter.settimeout(timeout)
             try:
                 self.returncode = self._receive()
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
-            self._reply.close()
+            self._starter.close()
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
@@ -89,7 +102,7 @@ class Forked:
 
     def _receive(self) -> int:
         """Receive the pid (first call) or the exit code (second call)."""
-        reply = self._reply.recv(32)
+        reply = self._starter.recv(32)
         assert reply, "cannot start a process; see stderr"
         return int(reply)
 
@@ -123,29 +136,76 @@ def python(
     return start(module, args, env, stderr)
 
 
-def end() -> None:
-    """Stop the starter, after all processes have been started."""
-    if _starter.cache_info().currsize:
-        control, process = _starter()
-        control.close()
-        process.wait()
-        _starter.cache_clear()
+class Starter:
+    """The starter of a run of tests, from `listen` to `end` in the process that began the run."""
 
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="starter-"))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._end, self._ended = os.pipe()
+        self._thread = threading.Thread(target=self._start, daemon=True)
+        self._process: subprocess.Popen[bytes] | None = None
 
-@cache
-def _starter() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start the process that forks the others, at first use."""
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        command = [sys.executable, "-m", "tests.integration.starter", str(theirs.fileno())]
-        process = subprocess.Popen(
-            command,
+    def listen(self) -> None:
+        """Put the path of the socket into the environment, and wait for the first connection."""
+        path = str(self._folder / "socket")
+        self._listener.bind(path)
+        self._listener.listen(64)
+        program = self._folder / "python"
+        words = shlex.join([running.PYTHON, "-IS", str(Path(launcher.__file__))])
+        program.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+        os.environ[launcher.SOCKET] = path
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop the starter, after all processes have been started."""
+        del os.environ[launcher.SOCKET]
+        os.close(self._ended)
+        self._thread.join()
+        if self._process is not None:
+            self._process.wait()
+        self._listener.close()
+        os.close(self._end)
+        shutil.rmtree(self._folder)
+
+    def _start(self) -> None:
+        if self._end in select.select([self._listener, self._end], [], [])[0]:
+            return
+        command = [running.PYTHON, "-m", "tests.integration.starter"]
+        # Its standard input ends with this process.
+        self._process = subprocess.Popen(
+            [*command, str(self._listener.fileno()), _executable()],
             cwd=running.ROOT,
-            stdin=subprocess.DEVNULL,
+            stdin=self._end,
             stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[self._listener.fileno()],
         )
-    return mine, process
+
+
+def begin() -> None:
+    """Replace `sys.executable`; the first process of a run also listens for the others."""
+    if CAN_FORK:
+        # Worker processes inherit the environment.
+        if launcher.SOCKET not in os.environ:
+            _of_this_process.append(Starter())
+            _of_this_process[0].listen()
+        sys.executable = _executable()
+
+
+def end() -> None:
+    """Restore `sys.executable`, and stop the starter that this process has started."""
+    sys.executable = running.PYTHON
+    while _of_this_process:
+        _of_this_process.pop().end()
+
+
+_of_this_process: list[Starter] = []
+
+
+def _executable() -> str:
+    """Return the path of the launcher of this run."""
+    return str(Path(os.environ[launcher.SOCKET]).with_name("python"))
 
 
 def _pipe() -> tuple[TextIO, int]:

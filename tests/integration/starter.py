@@ -14,6 +14,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -21,6 +22,8 @@ import time
 import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn
+
+from crawler.ops.kernels import PARTS
 
 LARGEST = 1 << 18
 # Modules that Scrapy, Twisted and numba load by name or at first use.
@@ -81,9 +84,9 @@ def load() -> None:
         # Freshet uses neither deprecated modules nor those that need more libraries.
         with contextlib.suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
-    from numba import njit
-
-    njit(lambda: None)()  # the first use loads the larger half of numba
+    # Their first use loads the larger half of numba, and their machine code from its cache.
+    for kernels in PARTS.values():
+        kernels()
     assert "twisted.internet.reactor" not in sys.modules, "processes would share a reactor"
     gc.freeze()  # else garbage collection in the forked processes would copy all of this memory
     gc.enable()
@@ -98,39 +101,55 @@ def modules(*packages: str) -> Iterator[str]:
                 yield module.name
 
 
-def serve(control: socket.socket) -> dict[str, Any]:
-    """Fork a process per request until the socket closes; return the request in each process."""
+def serve(listener: socket.socket) -> dict[str, Any]:
+    """Fork a process per connection until standard input ends; return the request in each one."""
     # Ignoring SIGCHLD reaps the intermediate processes.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        request, fds, _, _ = socket.recv_fds(control, LARGEST, 3)
-        if not request:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
             sys.exit()
-        if os.fork() == 0:
-            control.close()
-            return forked(json.loads(request), *fds)
-        for fd in fds:
-            os.close(fd)
+        connection, _ = listener.accept()
+        with connection:
+            if os.fork() == 0:
+                listener.close()
+                return forked(connection)
 
 
-def forked(request: dict[str, Any], out: int, err: int, reply: int) -> dict[str, Any]:
-    """Fork again: the parent sends the pid and the exit code, the child returns."""
+def forked(connection: socket.socket) -> dict[str, Any]:
+    """Receive the request and fork again: the child returns, the parent reports on it.
+
+    The parent sends the pid and the exit code.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    data, fds, _, _ = socket.recv_fds(connection, LARGEST, 3)
+    if not data:
+        os._exit(1)
+    request: dict[str, Any] = json.loads(data)
     pid = os.fork()
     if pid:
-        os.close(out)
-        os.close(err)
-        os.write(reply, b"%d" % pid)
+        for fd in fds:
+            os.close(fd)
+        connection.send(b"%d" % pid)
+        if request["tied"]:
+            kill_after(connection, pid)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        os.write(reply, b"%d" % code)
+        with contextlib.suppress(BrokenPipeError):
+            connection.send(b"%d" % code)
         os._exit(0)
-    os.close(reply)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for stream, fd in ((1, out), (2, err)):
+    for stream, fd in enumerate(fds):
         os.dup2(fd, stream)
         os.close(fd)
     return request
+
+
+def kill_after(connection: socket.socket, pid: int) -> None:
+    """Wait for the end of a process; kill it if the connection ends first."""
+    ended = os.pidfd_open(pid)
+    if ended not in select.select([connection, ended], [], [])[0]:
+        os.kill(pid, signal.SIGKILL)
+    os.close(ended)
 
 
 def become(request: dict[str, Any]) -> NoReturn:
@@ -142,6 +161,8 @@ def become(request: dict[str, Any]) -> NoReturn:
     os.chdir(request["env"].get("RUN_IN", "."))
     sys.path[1:1] = [path for path in request["env"].get("PYTHONPATH", "").split(":") if path]
     sys.argv[1:] = request["args"]
+    # Loaded before the fork, it would be the module and the main program.
+    sys.modules.pop(request["module"], None)
     try:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
     except SystemExit as end:
@@ -153,7 +174,9 @@ def become(request: dict[str, Any]) -> NoReturn:
 
 if __name__ == "__main__":
     atexit.register(ENDING)
-    with socket.socket(fileno=int(sys.argv[1])) as control:
+    # The processes start others with the launcher as well.
+    sys.executable = sys.argv[2]
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
         load()
-        request = serve(control)
+        request = serve(listener)
     become(request)

@@ -18,6 +18,8 @@ from tests.site import clock
 from tests.site.world import START
 
 ROOT = Path(__file__).resolve().parents[2]
+# Tests replace `sys.executable`.
+PYTHON = sys.executable
 START_SECONDS = 20.0
 STOP_SECONDS = 5.0
 
@@ -47,7 +49,7 @@ def python(
 ) -> subprocess.Popen[str]:
     """Start `python -m MODULE` in the project folder; its stdout is a pipe."""
     return subprocess.Popen(
-        [sys.executable, "-m", module, *args],
+        [PYTHON, "-m", module, *args],
         cwd=env.get("RUN_IN", ROOT),
         env=env,
         stdin=subprocess.DEVNULL,

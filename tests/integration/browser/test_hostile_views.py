@@ -38,15 +38,38 @@ DANGEROUS = """() => [...document.querySelectorAll("*")].flatMap(
     element => [...element.attributes]
         .filter(({name, value}) => name.startsWith("on") || /^\\s*javascript:/i.test(value))
         .map(({name, value}) => `${element.tagName} ${name}=${value}`))"""
-AXE = """async rules => (await axe.run({resultTypes: ["violations"], ...rules})).violations
-    .filter(({impact}) => ["serious", "critical"].includes(impact))
+# Elements without children that look like three others, by all that decides about their contrast.
+MARK_SAME = """() => {
+    const seen = new Map();
+    for (const element of document.querySelectorAll("body *:not(:has(*))")) {
+        const {color, fontSize, fontWeight} = getComputedStyle(element);
+        let key = color + fontSize + fontWeight;
+        for (let each = element; each; each = each.parentElement) {
+            const {backgroundColor, backgroundImage, opacity} = getComputedStyle(each);
+            key += each.tagName + backgroundColor + backgroundImage + opacity;
+        }
+        seen.set(key, (seen.get(key) ?? 0) + 1);
+        if (seen.get(key) > 3) element.dataset.same = "";
+    }
+    axe.configure({rules: [{id: "color-contrast", selector: "*:not([data-same])"}]});
+}"""
+# What a narrow screen hides.
+MARK_HIDDEN = """() => {
+    const hidden = [...document.querySelectorAll("body *:not(:has(*)):not([data-same])")]
+        .filter(element => !element.checkVisibility() && element.textContent.trim());
+    for (const element of hidden) element.dataset.hidden = "";
+    return hidden.length;
+}"""
+AXE = """async ({include, ...rules}) => (
+    await axe.run(include ?? document, {resultTypes: ["violations"], preload: false, ...rules})
+    ).violations.filter(({impact}) => ["serious", "critical"].includes(impact))
     .map(({id, nodes}) => `${id}: ${nodes.map(node => node.html).slice(0, 3).join(" | ")}`)"""
 TOO_WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] : [
     ...document.querySelectorAll("main *")].filter(
         each => each.getBoundingClientRect().right > innerWidth && !each.closest(".scroll"))
     .map(element => `wider than a phone: ${element.outerHTML.slice(0, 100)}`).slice(0, 3)"""
 WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
-CONTRAST = {"runOnly": ["color-contrast"]}
+CONTRAST_OF_HIDDEN = {"runOnly": ["color-contrast"], "include": "[data-hidden]"}
 # What depends on the width: what is hidden, scrolls, overlaps, or is too small to touch.
 LAYOUT = {
     "runOnly": [
@@ -147,12 +170,16 @@ def accessibility_faults(page: Page, path: str, problems: list[str]) -> list[str
     opened(page, path)
     found = left(problems)
     page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
+    page.evaluate(MARK_SAME)
     found += page.evaluate(AXE, WCAG)
     page.emulate_media(color_scheme="dark")
-    found += [f"dark: {each}" for each in page.evaluate(AXE, CONTRAST)]
     page.set_viewport_size(PHONE)
-    found += [f"phone: {each}" for each in page.evaluate(AXE, LAYOUT)]
-    return found + list(page.evaluate(TOO_WIDE))
+    found += [f"dark, phone: {each}" for each in page.evaluate(AXE, LAYOUT)]
+    found += page.evaluate(TOO_WIDE)
+    if page.evaluate(MARK_HIDDEN):
+        page.set_viewport_size(DESKTOP)
+        found += [f"dark: {each}" for each in page.evaluate(AXE, CONTRAST_OF_HIDDEN)]
+    return found
 
 
 def test_views_of_all_attacks_are_safe(

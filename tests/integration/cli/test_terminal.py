@@ -7,7 +7,6 @@ import pty
 import re
 import struct
 import subprocess
-import sys
 import termios
 from contextlib import suppress
 from fcntl import ioctl
@@ -16,6 +15,7 @@ import pytest
 
 from tests.integration.harness import ROOT, Freshet, Pages, _clean
 from tests.integration.inside import run
+from tests.site import running
 
 WIDTH = 80
 LONG = "https://www.a-rather-long-host-name.example/blog/category/technology/feed"
@@ -116,7 +116,7 @@ def on_a_terminal(freshet: Freshet, *words: str, code: int = 0) -> str:
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
     with subprocess.Popen(
-        [sys.executable, "-m", "scrapy", *words],
+        [running.PYTHON, "-m", "scrapy", *words],
         cwd=ROOT,
         env=_clean() | {"TERM": "xterm"} | freshet.env,
         stdout=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,50 @@ def test_a_crawl_that_python_has_just_started_does_the_same(
             posts.append([post["fields"] for post in db.posts.find()])
     assert posts[0] == posts[1]
     assert asked(pages)["/item-1.html"] == 2
+
+
+def launched(*words: str, **options: Any) -> subprocess.Popen[str]:
+    """Start what Freshet starts with `sys.executable`."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=running.ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["version"], ["replan", "--budget", "none"]], ids=str)
+def test_what_freshet_starts_has_the_same_streams_and_exit_code(words: list[str]) -> None:
+    with launched("-m", "scrapy", *words) as forked:
+        ended = forked.communicate(timeout=60)
+    own = subprocess.run(
+        [running.PYTHON, "-m", "scrapy", *words],
+        cwd=running.ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (*ended, forked.returncode) == (own.stdout, own.stderr, own.returncode)
+
+
+# It waits for an order on standard input.
+JOBS = ("-m", "crawler.planning.jobs")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_what_freshet_has_started(number: int) -> None:
+    with launched(*JOBS, start_new_session=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        os.kill(process.pid, number)
+        # The streams end with the fork.
+        assert process.communicate(timeout=60)[0] == ""
+        assert process.returncode == -number
+
+
+def test_the_fork_reads_standard_input() -> None:
+    with launched(*JOBS) as process:
+        _, err = process.communicate("not an order\n", timeout=60)
+    assert "JobOrder" in err
+    assert process.returncode == 1
+
+
+def test_other_programs_are_run_by_the_interpreter() -> None:
+    with launched("-c", "import sys; print(sys.executable)") as process:
+        assert process.communicate(timeout=60) == (f"{running.PYTHON}\n", "")

@@ -130,6 +130,12 @@ def test_the_app_works_below_a_path(stored: tuple[Db, str]) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_the_database_is_away_and_comes_back() -> None:
+    lose_the_database()
+    # Collect the sockets now, while their warnings are ignored and no variable keeps the app.
+    gc.collect()
+
+
+def lose_the_database() -> None:
     options = WebOptions()
     with (
         second_mongod() as (client, uri),
@@ -155,14 +161,17 @@ def test_the_database_is_away_and_comes_back() -> None:
         time.sleep(PAUSE_SECONDS + 0.1)
         assert browser.get("/").status_code == 200
         assert browser.get("/health").json() == {"status": "ok"}
-    # Collect the sockets now, while their warnings are ignored.
-    gc.collect()
 
 
 # PyMongo does not close the socket of a connection that is cancelled while it opens.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_the_app_starts_without_a_database() -> None:
+    start_without_a_database()
+    gc.collect()
+
+
+def start_without_a_database() -> None:
     unreachable = "mongodb://127.0.0.1:1/none"
     with browsers_of(unreachable, WebOptions(), mongo_timeout_seconds=0.2) as make:
         browser = make(address="127.0.0.1")
@@ -171,8 +180,6 @@ def test_the_app_starts_without_a_database() -> None:
         assert "no response within" in page.text
         assert browser.get("/static/freshet.css").status_code == 200
         assert browser.get("/health").json() == {"status": "database unavailable"}
-    # Collect the sockets now, while their warnings are ignored.
-    gc.collect()
 
 
 def test_vendored_files_are_those_of_their_packages() -> None:

@@ -1,0 +1,78 @@
+"""A Python interpreter for the processes that Freshet starts in tests, for `sys.executable`.
+
+`-m MODULE` with a module of Freshet is run in a fork of the starter, with the streams of this
+process, which relays signals and the exit code. Everything else is run by the interpreter itself.
+Runs without the project's packages and imports little, because a test may start ten of it.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+# The path of the starter's socket.
+SOCKET = "TEST_STARTER"
+# The starter loads all libraries before it answers for the first time.
+START_SECONDS = 120
+PACKAGES = ("scrapy", "crawler", "spiders")
+RELAYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main(words: list[str]) -> None:
+    """Run the interpreter with these words."""
+    if can_fork(words):
+        relay(words[1], words[2:])
+    os.execv(sys.executable, [sys.executable, *words])
+
+
+def can_fork(words: list[str]) -> bool:
+    """Return whether a fork of the starter would do the same as the interpreter."""
+    return (
+        len(words) > 1
+        and words[0] == "-m"
+        and words[1].partition(".")[0] in PACKAGES
+        and SOCKET in os.environ
+        # It has no effect on a fork.
+        and "LD_PRELOAD" not in os.environ
+        # A module is found in the current folder first.
+        and Path(__file__).parents[2].samefile(Path.cwd())
+    )
+
+
+def relay(module: str, args: list[str]) -> None:
+    """Run the module in a fork, and end as it ends."""
+    pid = 0
+    waiting: list[int] = []
+
+    def send(number: int, _: object) -> None:
+        if pid:
+            os.kill(pid, number)
+        else:
+            waiting.append(number)
+
+    for number in RELAYED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, send)
+    request = {"module": module, "args": args, "env": dict(os.environ), "tied": True}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as starter:
+        starter.settimeout(START_SECONDS)
+        starter.connect(os.environ[SOCKET])
+        socket.send_fds(starter, [json.dumps(request).encode()], [0, 1, 2])
+        pid = int(starter.recv(32))
+        for number in waiting:
+            os.kill(pid, number)
+        # The process alone holds the streams, so that their other ends notice its end.
+        for stream in range(3):
+            os.close(stream)
+        starter.settimeout(None)
+        code = int(starter.recv(32))
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -130,12 +130,12 @@ def forked(connection: socket.socket) -> dict[str, Any]:
     if pid:
         for fd in fds:
             os.close(fd)
-        connection.send(b"%d" % pid)
-        if request["tied"]:
-            kill_after(connection, pid)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # The process that asked may have been killed in the meantime.
         with contextlib.suppress(BrokenPipeError):
-            connection.send(b"%d" % code)
+            connection.send(b"%d" % pid)
+            if request["tied"]:
+                kill_after(connection, pid)
+            connection.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream, fd in enumerate(fds):

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler.archive.index import Line, digits, read_lines, surt
-from crawler.archive.records import REVISIT_TYPE
+from crawler.archive.records import NOT_MODIFIED, REVISIT_TYPE
 from crawler.config import Config
 from crawler.errors import ArchiveError
 from crawler.utils.files import atomic_replace
@@ -261,13 +261,14 @@ def indexed(path: Path, start: int = 0, *, check_digests: bool = False) -> Itera
                 fields, http = record.rec_headers, record.http_headers
                 url = fields.get_header("WARC-Target-URI")
                 at = datetime.fromisoformat(fields.get_header("WARC-Date")).astimezone(UTC)
+                is_304 = fields.get_header("WARC-Profile") == NOT_MODIFIED
                 mime = (http.get_header("Content-Type") or "unk") if http else "unk"
                 mime = mime.partition(";")[0].strip().lower()[:100] or "unk"
                 offset = start + records.get_record_offset()
                 values = {
                     "url": url,
                     "mime": REVISIT_TYPE if record.rec_type == "revisit" else mime,
-                    "status": http.get_statuscode() if http else "-",
+                    "status": "304" if is_304 else http.get_statuscode() if http else "-",
                     "digest": fields.get_header("WARC-Payload-Digest"),
                     "length": str(records.get_record_length()),
                     "offset": str(offset),

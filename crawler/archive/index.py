@@ -19,6 +19,7 @@ from crawler.archive.records import Entry
 # Characters that tools leave unescaped in a key.
 PLAIN = "!\"$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 PORTS = {"http": 80, "https": 443}
+DIGITS = "%Y%m%d%H%M%S"
 WWW = re.compile(r"www\d*\.")
 # Repeated escapes, such as %2525, are resolved this often at most.
 MAX_ESCAPES = 5
@@ -50,7 +51,12 @@ def line_of(entry: Entry, filename: str, offset: int, length: int) -> Line:
 
 def digits(at: datetime) -> str:
     """Return a time as the 14 digits of an index."""
-    return f"{at.astimezone(UTC):%Y%m%d%H%M%S}"
+    return at.astimezone(UTC).strftime(DIGITS)
+
+
+def line_time(line: Line) -> datetime:
+    """Return the time of a line."""
+    return datetime.strptime(line.time, DIGITS).replace(tzinfo=UTC)
 
 
 def parsed(text: str) -> Line | None:

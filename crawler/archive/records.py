@@ -21,6 +21,8 @@ LEVEL = 1
 GZIP_BITS = 31
 REVISIT = "http://netpreserve.org/warc/1.1/revisit/"
 NOT_MODIFIED, SAME_PAYLOAD = REVISIT + "server-not-modified", REVISIT + "identical-payload-digest"
+HTTP_REQUEST = "application/http; msgtype=request"
+HTTP_RESPONSE = "application/http; msgtype=response"
 # Content type of a revisit record in an index.
 REVISIT_TYPE = "warc/revisit"
 # Of the response as it came: its body is stored without the framing of chunks.
@@ -53,7 +55,7 @@ class Exchange:
 class Entry:
     """An archived response before it is written.
 
-    data:        compressed records: the request, then the response
+    data:        compressed records: the request, the headers of a 304 response, the response
     offset:      bytes of `data` before the response
     digest:      digest of the body, with the name of its algorithm
     is_revisit:  the body is that of an earlier record, and is not stored again
@@ -83,7 +85,11 @@ def entry_of(exchange: Exchange, earlier: Archived | None) -> Entry:
         elif exchange.body and digest == earlier.digest and exchange.status == 200:
             profile = SAME_PAYLOAD
     head = b"\r\n".join(map(_stored_line, exchange.head.split(b"\r\n"))) + END
-    block = head if profile else head + exchange.body
+    block = head + exchange.body
+    if profile:
+        # Replay tools would show a 304 response as it is, a page without a body. Without a block,
+        # they show the original, so that the headers of a 304 response get their own record.
+        block = b"" if profile == NOT_MODIFIED else head
     record, request = _new_id(), _new_id()
     common = [("WARC-Target-URI", exchange.url), ("WARC-Date", iso_time(exchange.at))]
     if exchange.address:
@@ -102,8 +108,14 @@ def entry_of(exchange: Exchange, earlier: Archived | None) -> Entry:
         ("WARC-Type", "request"), ("WARC-Record-ID", request), *common,
         ("WARC-Concurrent-To", record),
     ]  # fmt: skip
-    sent = record_of(of_request, "application/http; msgtype=request", exchange.request + END)
-    data = sent + record_of(fields, "application/http; msgtype=response", block)
+    sent = record_of(of_request, HTTP_REQUEST, exchange.request + END)
+    if profile == NOT_MODIFIED:
+        of_headers = [
+            ("WARC-Type", "metadata"), ("WARC-Record-ID", _new_id()), *common,
+            ("WARC-Concurrent-To", record),
+        ]  # fmt: skip
+        sent += record_of(of_headers, HTTP_RESPONSE, head)
+    data = sent + record_of(fields, HTTP_RESPONSE, block)
     mime = REVISIT_TYPE if profile else _mime_of(exchange.head)
     return Entry(
         data, len(sent), exchange.url, exchange.at, digest, profile is not None, mime,

@@ -282,8 +282,9 @@ class Reread:
             self.report["deleted"] += 1
             return None
         content = await self._extractor.read(stored, target)
-        self.report["responses"] += 1
-        if content is None:
+        if content is not None:
+            self.report["responses"] += 1
+        else:
             self.report["unreadable"] += 1
             self._add_problem(f"{target.url}: nothing found in the response in {archived['file']}")
         return content

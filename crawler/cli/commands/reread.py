@@ -49,6 +49,8 @@ class Command(FreshetCommand):
             print_json(report)
         else:
             _show(report)
+        # Without any readable response, the reread has failed.
+        self.exitcode = int(report["unreadable"] > 0 and not report["responses"])
 
     def json_types(self) -> JsonTypes:
         """Return the type of the report."""
@@ -60,12 +62,13 @@ class Command(FreshetCommand):
 def _show(report: RereadReport) -> None:
     read = f"{count(report['responses'], 'response')} of {count(report['pages'], 'page')} read"
     if report["restated"]:
+        histories = f"{report['restated']:,} histories restated"
         changes = (
             f"{report['changes_added']:,} changes added, {report['changes_removed']:,} removed"
         )
-        print_line(
-            f"{report['site']}: {read}; {report['restated']:,} histories restated; {changes}"
-        )
+        print_line(f"{report['site']}: {read}; {histories}; {changes}")
+    elif report["unreadable"] or report["deleted"] or not report["pages"]:
+        print_line(f"{report['site']}: {read}; no history restated")
     else:
         print_line(
             f"{report['site']}: {read}; nothing changed: the histories have the contents of the "

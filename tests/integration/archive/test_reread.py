@@ -129,9 +129,11 @@ def test_a_reread_says_why_it_did_nothing(freshet: Freshet, database: Db, shop: 
     done = run(freshet, "reread", "shop", hours=26)
     assert (done.code, "nothing changed" in done.out) == (0, True)
     for file in warcs(freshet):
-        file.path.write_bytes(b"not a record" * 100)
+        file.path.write_bytes(b"not a record" * 1000)
     definition(freshet, shop, fields=PRICE)
     done = run(freshet, "reread", "shop", hours=26)
+    assert done.code == 1
+    assert "no history restated" in done.out
     assert "1 response could not be read" in done.out
-    assert "damaged record" in done.out
+    assert "no response in the archive" in done.out
     assert prices(database, f"{shop}/item/a") == [None]

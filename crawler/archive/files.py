@@ -264,7 +264,7 @@ def indexed(path: Path, start: int = 0, *, check_digests: bool = False) -> Itera
                 is_304 = fields.get_header("WARC-Profile") == NOT_MODIFIED
                 mime = (http.get_header("Content-Type") or "unk") if http else "unk"
                 mime = mime.partition(";")[0].strip().lower()[:100] or "unk"
-                offset = start + records.get_record_offset()
+                offset = records.get_record_offset()
                 values = {
                     "url": url,
                     "mime": REVISIT_TYPE if record.rec_type == "revisit" else mime,

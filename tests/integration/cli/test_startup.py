@@ -41,12 +41,12 @@ HEAVY = {
     "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
     "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session", "fastapi",
     "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
-    "uvicorn", "argon2",
+    "uvicorn", "argon2", "warcio", "crawler.archive.reader", "crawler.ops.reread",
 }  # fmt: skip
 # Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (
     "cells", "crawl", "cron", "db", "doctor", "explain", "forget", "history", "learn", "metrics",
-    "plan", "prune", "replan", "simulate", "targets", "wrapper",
+    "plan", "prune", "replan", "reread", "simulate", "targets", "wrapper",
 )  # fmt: skip
 OF_STORAGE = {"pymongo", "crawler.storage.client"}
 # Garbage collections until a crawl with nothing due has ended; over 300 by default.

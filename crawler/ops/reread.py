@@ -39,7 +39,7 @@ from spiders.wrapper import INSPECTS, WrapperSpider
 
 MEGABYTE = 1024**2
 # Targets whose writes are sent together.
-BATCH = 20
+BATCH = 100
 # Versions of a batch in memory.
 BATCH_BYTES = 16 * MEGABYTE
 MAX_PROBLEMS = 5

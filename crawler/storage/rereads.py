@@ -177,12 +177,12 @@ async def _write(db: Database, parts: Sequence[Document]) -> None:
                 writes[row["in"]].append(UpdateOne(row["query"], row["update"], upsert=upsert))
     for name, of_collection in writes.items():
         for few in in_batches(of_collection, BATCH):
-            await db[name].bulk_write(few, ordered=True)
+            await db[name].bulk_write(few, ordered=False)
 
 
 async def _finish(db: Database, spider: str, keys: Iterable[str], ids: Sequence[str]) -> None:
-    for key in keys:
-        await retention.recount(db, spider, key.removeprefix(f"{spider} "))
+    for few in in_batches([key.removeprefix(f"{spider} ") for key in keys], BATCH):
+        await retention.recount_all(db, spider, few)
     await db.rereads.delete_many({"_id": {"$in": list(ids)}})
 
 

@@ -74,6 +74,24 @@ async def recount(db: Database, spider: str, name: str) -> None:
     )
 
 
+async def recount_all(db: Database, spider: str, names: Sequence[str]) -> None:
+    """Correct the `kept_bytes` of some targets, which are no feeds, after versions were replaced.
+
+    names: URLs, at most a batch
+    """
+    stages: list[Document] = [
+        {"$match": {"target": {"$in": list(names)}, "spider": spider}},
+        {"$group": {"_id": "$target", "bytes": {"$sum": SIZE}}},
+    ]
+    kept = {row["_id"]: row["bytes"] async for row in await db.versions.aggregate(stages)}
+    updates = [
+        UpdateOne({"_id": f"{spider} {name}"}, {"$set": {"kept_bytes": kept.get(name, 0)}})
+        for name in names
+    ]
+    if updates:
+        await db.targets.bulk_write(updates, ordered=False)
+
+
 async def _sum_bytes(db: Database, query: Document) -> int:
     sums: Document = {"$group": {"_id": None, "bytes": {"$sum": SIZE}}}
     rows = await (await db.versions.aggregate([{"$match": query}, sums])).to_list(1)

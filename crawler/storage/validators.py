@@ -460,7 +460,7 @@ VALIDATORS: dict[str, Document] = {
             "part": count("number of the part"),
             "parts": count("number of parts; the writes are complete if all are stored"),
             "at": shown("time", "time of the reread"),
-            "writes": shown("array of binaries", "writes in BSON, applied in their order"),
+            "writes": shown("array of binaries", "writes in BSON"),
         },
     ),
     "days": validator(

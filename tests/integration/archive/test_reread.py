@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bson import Binary
 
+from crawler.storage.client import Database
+from crawler.storage.rereads import Writes, recover
 from tests.integration.archived_shop import Shop, definition, warcs
-from tests.integration.harness import Db, Freshet, target, visits
+from tests.integration.harness import Db, Freshet, Row, target, visits
 from tests.integration.inside import in_json, run
+from tests.integration.known_pages import on
 
 pytestmark = pytest.mark.mongo
 PRICE = {"title": "h1", "price": {"css": "p.price", "type": "number"}}
@@ -137,3 +141,41 @@ def test_a_reread_says_why_it_did_nothing(freshet: Freshet, database: Db, shop: 
     assert "1 response could not be read" in done.out
     assert "no response in the archive" in done.out
     assert prices(database, f"{shop}/item/a") == [None]
+
+
+def parts(key: str, title: str, stored: int) -> list[Row]:
+    """Return what a reread of a target has logged, of which `stored` of two parts were stored."""
+    writes = Writes(key)
+    writes.updates["posts"].append(({"_id": key}, {"$set": {"title": title}}))
+    encoded = writes.encoded()
+    return [
+        {
+            "_id": f"{key} {number}", "spider": "shop", "target": key, "part": number, "parts": 2,
+            "writes": [Binary(encoded[number - 1])],
+        }
+        for number in range(1, stored + 1)
+    ]  # fmt: skip
+
+
+def test_an_interrupted_reread_leaves_old_or_new_pages(
+    freshet: Freshet, stored: tuple[Db, str], shop: str
+) -> None:
+    db, uri = stored
+    Shop.titles |= {"/item/a": "Tea", "/item/b": "Cup"}
+    wrapper = definition(freshet, shop, fields={"title": "h1"})
+    freshet.crawl(wrapper)
+    keys = [f"shop {shop}/item/{name}" for name in "ab"]
+
+    async def recovered(opened: Database) -> int:
+        return await recover(opened, "shop")
+
+    db.rereads.insert_many([*parts(keys[0], "New A", 2), *parts(keys[1], "New B", 1)])
+    assert on(uri, recovered) == 1
+    titles = {row["_id"]: row["title"] for row in db.posts.find()}
+    assert titles == {keys[0]: "New A", keys[1]: "Cup"}
+    assert db.rereads.count_documents({}) == 0
+    # The next run does the same before it begins.
+    db.rereads.insert_many(parts(keys[1], "New B", 2))
+    freshet.crawl(wrapper, hours=1)
+    titles = {row["_id"]: row["title"] for row in db.posts.find()}
+    assert titles == {keys[0]: "New A", keys[1]: "New B"}

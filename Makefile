@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
+REPLAY := $(VENV)/replay/.installed
 PIP_INSTALL := $(PY) deploy/install.py
 PIP_COMPILE := $(PY) -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
@@ -62,9 +63,13 @@ venv: $(RUNTIME) ## Install what it takes to run
 
 venv-dev: $(DEV) ## Install what it takes to work on it
 
+.PHONY: venv-replay
+venv-replay: $(REPLAY) ## Install the replay tool that one test uses
+
 lock: $(DEV) ## Write both lock files anew; ARGS=--upgrade takes the newest versions
 	$(PIP_COMPILE) $(ARGS) --output-file requirements.lock requirements.txt
 	$(PIP_COMPILE) $(ARGS) --output-file requirements-dev.lock requirements-dev.txt
+	$(PIP_COMPILE) $(ARGS) --output-file tests/replay-requirements.lock tests/replay-requirements.txt
 
 # A stamp is written when its installation has succeeded, so a broken one is done again.
 # The second builds on the first: `make -j demo test` never runs two installations at once.
@@ -84,4 +89,10 @@ $(RUNTIME): requirements.lock | $(PIP)
 $(DEV): requirements-dev.lock $(RUNTIME)
 	@echo "Installing the packages of requirements-dev.lock into $(VENV) ..."
 	@$(PIP_INSTALL) requirements-dev.lock
+	@touch $@
+
+$(REPLAY): tests/replay-requirements.lock | $(PIP)
+	@echo "Installing the packages of tests/replay-requirements.lock into $(VENV)/replay ..."
+	@$(PY) -m venv --clear $(VENV)/replay
+	@$(VENV)/replay/bin/python deploy/install.py tests/replay-requirements.lock
 	@touch $@

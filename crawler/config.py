@@ -360,6 +360,16 @@ class Config(BaseSettings):
         le=1e9,
         description="maximum size in MB of the versions kept per site, uncompressed; 0: no limit",
     )
+    archive_file_mb: float = Field(
+        1000.0, gt=0, le=1e6,
+        description="size in MB at which a WARC file of an archive is full; at most a quarter of "
+        "FRESHET_MAX_ARCHIVE_MB",
+    )  # fmt: skip
+    max_archive_mb: float = Field(
+        50_000.0, ge=0, le=1e9,
+        description="maximum size in MB of the archive of a site; the oldest files are deleted; "
+        "0: no limit",
+    )  # fmt: skip
     keep_versions: int = Field(
         0, ge=0, description="number of newest versions kept per target; 0: all"
     )

@@ -12,6 +12,7 @@ FreshetError            base class; the message is one line: the problem, its pl
     ├── BandsLost       Redis lost its band reservations, or they are being rebuilt
     ├── RunLost        Redis lost the crawl run that workers share
     ├── NewerDatabase   the database was written by a later version of Freshet
+    ├── ArchiveError    the archive of a site cannot be written or read
     └── ServerError     the embedded server was not found, or did not start or stop
 """
 
@@ -70,6 +71,10 @@ class RunLost(StorageError):
 
 class NewerDatabase(StorageError):
     """Raised if the database was written by a later version of Freshet."""
+
+
+class ArchiveError(StorageError):
+    """Raised if the archive of a site cannot be written, or a record cannot be read."""
 
 
 class ServerError(StorageError):

@@ -236,6 +236,26 @@ class Planned:
     most_hours: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A response in the archive of its site.
+
+    file:           name of the WARC file
+    offset, length: of the compressed record in the file, in bytes
+    url:            URL of the response, after redirects
+    digest:         digest of the body as it came
+    is_revisit:     the record refers to an earlier one with the same body
+    """
+
+    file: str
+    offset: int
+    length: int
+    at: datetime
+    url: str
+    digest: str
+    is_revisit: bool = False
+
+
 @dataclass(slots=True)
 class Target:
     """Watched URL, as it was stored when the run handed it to the spider.
@@ -248,6 +268,7 @@ class Target:
     visited_at:   time of the last visit
     fence:        fencing token under which a visit is stored (crawler/storage/fences.py)
     again:        an interrupted fetch may have stored part of its results
+    archived:     last response with a body in the archive
     min_hours, max_hours: limits of the interval between two visits, set for this target; 0: none
     """
 
@@ -282,6 +303,7 @@ class Target:
     visited_at: datetime | None = None
     fence: int = 0
     again: bool = False
+    archived: Archived | None = None
     min_hours: float = 0.0
     max_hours: float = 0.0
 
@@ -378,6 +400,7 @@ class Fetched:
     link_counts:    counts of the page's links, if links were extracted
     empty_fields:   fields of the site definition that the page lacks; None if no fields were
                     extracted
+    archived:       the response in the archive of the site; None if the site has none
     """
 
     target: Target
@@ -406,6 +429,7 @@ class Fetched:
     content_hash: str | None = None
     link_counts: LinkCounts | None = None
     empty_fields: tuple[str, ...] | None = None
+    archived: Archived | None = None
 
 
 @dataclass(slots=True)

@@ -155,6 +155,7 @@ def as_error(fetched: Fetched, problem: str, error: Exception, rules: Rules) -> 
         Outcome.ERROR,
         f"{problem}: {type(error).__name__}: {str(error)[:200]}",
         fetched.size,
+        archived=fetched.archived,
     )
     return decide(bare, rules)
 

@@ -54,6 +54,13 @@ class Times(NamedTuple):
     at: Floats
 
 
+class Change(NamedTuple):
+    """A change between two observations, in minutes since 1970 (UTC)."""
+
+    after: int
+    by: int
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """Hold the history of one target, in whole minutes since 1970 (UTC).
@@ -82,6 +89,26 @@ class History:
         if at < self.until or not changed or self._last_change == at:
             return self
         return self.from_before(at).extended(at, [(at - 1, at, said)])
+
+    def restated(self, added: Sequence[Change], removed: Sequence[int]) -> History:
+        """Return the history with other changes within its observed period.
+
+        added:   changes that the observations show now
+        removed: times of the observations that no longer show a change
+
+        A change that was found at the time of a stored one is not added.
+        """
+        changes = np.frombuffer(self.changes, CHANGE)
+        changes = changes[~np.isin(changes["by"], list(removed))]
+        stored = set(changes["by"].tolist())
+        records = [
+            (min(change.after, change.by - 1), change.by, 0)
+            for change in added
+            if self.since < change.by <= self.until and change.by not in stored
+        ]
+        together = np.concatenate([changes, np.array(records, CHANGE)])
+        together = together[np.argsort(together["by"], kind="stable")]
+        return replace(self, changes=together.tobytes()).extended(self.until, [])
 
     def from_before(self, at: int) -> History:
         """Return the history with an observed period that starts before the minute `at`."""

@@ -47,6 +47,7 @@ from crawler.extract.response import (
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
 from crawler.fetch.downloader import Ended, NotAsked
+from crawler.fetch.exchanges import archived_of
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
@@ -338,6 +339,7 @@ class WrapperSpider(Spider):
             final_url=final if final != target.url else None,
             compared=self.wrapper.compared,
             markup=self.wrapper.markup,
+            archived=archived_of(response),
         )
 
     def _read(self, response: Response, fetched: Fetched) -> None:

@@ -211,14 +211,25 @@ class UnpackingMiddleware(HttpCompressionMiddleware):
     def _handle_encoding(
         self, body: bytes, content_encoding: list[bytes], max_size: int
     ) -> tuple[bytes, list[bytes]]:
-        layers, unknown = self._split_encodings(content_encoding)
-        if len(layers) > MAX_LAYERS:
-            raise Misbehaves(f"compressed {len(layers)} times (maximum: {MAX_LAYERS})")
         # A request without a download limit (0) still gets the default limit here.
-        limit = max_size or self._max_size
-        for coding in layers:
-            body = _decompressed(body, coding, limit)
-        return body, unknown
+        return decoded_body(body, content_encoding, max_size or self._max_size)
+
+
+def decoded_body(
+    body: bytes, content_encoding: list[bytes], limit_bytes: int
+) -> tuple[bytes, list[bytes]]:
+    """Return a body without its content codings, and the codings that are not supported.
+
+    limit_bytes: maximum size after each coding
+
+    Raises Misbehaves for a body that is too large, corrupt or compressed too often.
+    """
+    layers, unknown = HttpCompressionMiddleware._split_encodings(content_encoding)
+    if len(layers) > MAX_LAYERS:
+        raise Misbehaves(f"compressed {len(layers)} times (maximum: {MAX_LAYERS})")
+    for coding in layers:
+        body = _decompressed(body, coding, limit_bytes)
+    return body, unknown
 
 
 def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:

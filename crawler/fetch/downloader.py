@@ -216,7 +216,7 @@ class ConditionalGetMiddleware:
     """Adds If-None-Match and If-Modified-Since to requests for targets."""
 
     def __init__(self, session: Session) -> None:
-        self.wrapper = session.wrapper
+        self.wrapper, self.session = session.wrapper, session
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -239,7 +239,13 @@ class ConditionalGetMiddleware:
             request.headers["If-Modified-Since"] = target.validators.last_modified
 
     def _can_share(self, targets: list[Target]) -> bool:
-        """Return whether a 304 response would apply to one target, or to all cells of a page."""
+        """Return whether a 304 response would apply to one target, or to all cells of a page.
+
+        If the archive of the site lacks the body, a 304 response would not give it.
+        """
+        archive = self.session.archive
+        if archive is not None and not all(archive.has(target.archived) for target in targets):
+            return False
         return len({target.validators for target in targets}) == 1 and all(
             target.content_hash
             and target.selector_digest == self.wrapper.selector_digest_of(target)

@@ -56,6 +56,7 @@ from crawler.config import Config
 from crawler.errors import Misbehaves, OffLimits, QueryFailed
 from crawler.fetch.body_limits import LargeBodies, SpooledBody
 from crawler.fetch.downloader import NotAsked
+from crawler.fetch.exchanges import archive
 from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.frontier.session import Session
 from crawler.items import Target
@@ -120,9 +121,13 @@ class BoundedParser(_LenientHTTPClientParser):
     _transferDecoders: dict[bytes, Any] = {b"chunked": BoundedChunks}  # noqa: N815, RUF012
     head_bytes = 0
     interim = 0
+    # Status line and headers of the current response, without line ends.
+    head: list[bytes]
 
     def allHeadersReceived(self) -> None:  # noqa: N802
         """Continue with the body or the next response; raises Misbehaves for too many interims."""
+        self.response.head = b"\r\n".join(filter(None, self.head))
+        self.head.clear()
         self.interim += self.response.code < 200
         if self.interim > MAX_INTERIM:
             raise Misbehaves(f"more than {MAX_INTERIM} interim (1xx) responses")
@@ -131,6 +136,7 @@ class BoundedParser(_LenientHTTPClientParser):
     def lineReceived(self, line: bytes) -> None:  # noqa: N802
         """Parse a header line; raises Misbehaves if the headers are too large."""
         self.head_bytes += len(line) + 1
+        self.head.append(line.rstrip(b"\r"))
         if self.head_bytes > HEAD_BYTES:
             raise Misbehaves(f"headers larger than {HEAD_BYTES // 1024} kB")
         super().lineReceived(line)
@@ -149,6 +155,7 @@ class BoundedProtocol(_LenientHTTP11ClientProtocol):
         # Scrapy, too, sets the class of the parser: Twisted has no hook for it.
         if self._parser is not None:
             self._parser.__class__ = BoundedParser
+            self._parser.__dict__["head"] = []
             self._parser.finisher = self._ended
         return answer
 
@@ -265,8 +272,13 @@ class HttpHandler(HTTP11DownloadHandler):
         errors = _explain_errors(request, policy, self._default_maxsize)
         with errors, _limit_time(request), wrap_twisted_exceptions():
             answer: Any = await maybe_deferred_to_future(agent.download_request(request))
-        # Outside the time limit: this wait is not the server's fault.
-        return await agent.loaded(answer, self._large)
+        # Outside the time limit: these waits are not the server's fault.
+        response = await agent.loaded(answer, self._large)
+        session = getattr(self._crawler.spider, "session", None)
+        if isinstance(session, Session) and session.archive is not None:
+            head = getattr(answer[0]["txresponse"], "head", b"")
+            await archive(session, request, response, head)
+        return response
 
 
 class BoundedAgent(_ScrapyAgent):

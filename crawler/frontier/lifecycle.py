@@ -26,6 +26,7 @@ from crawler.storage import (
     plans,
     posts,
     recovery,
+    rereads,
     runs,
     sampling_phases,
     sites,
@@ -76,6 +77,7 @@ async def prepare(
         await targets.take_over_due(db, spider, started)
         await repair_log(db, registry, spider, since, started)
         await runs.close_unfinished(db, spider, started, but=run)
+    await rereads.recover(db, spider)
     is_edited = await sites.is_edited(db, wrapper)
     await plans.finish(db, started, [spider])
     run = run or await runs.begin(db, spider, started)

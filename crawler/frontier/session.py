@@ -16,6 +16,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
+from crawler.archive.writer import ArchiveWriter
 from crawler.config import Config
 from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
@@ -61,6 +62,7 @@ class Session:
     """Opens and closes a run, and keeps its state; stored as `spider.session`.
 
     frontier:  source of the targets
+    archive:   archive of the site; None without one
     lease:     lease on the runs of this spider; a process without it must not write
     in_flight: keys of targets that are handed out but not stored yet
     shared_fetches: keys of cells that are read from the page of another cell
@@ -83,6 +85,7 @@ class Session:
     patience: MongoRetry
     allowance: Allowance
     registry: Registry | None
+    archive: ArchiveWriter | None = None
     started: datetime
     run: ObjectId | None = None
 
@@ -317,6 +320,10 @@ class Session:
             self.lease.keep(self.fail)
             self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
             self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
+            if self.wrapper.archive:
+                self.archive = ArchiveWriter(self.config, self.wrapper.name)
+                self._opened.push_async_callback(self.archive.close)
+                await self.archive.open()
             await self._begin(full=bool(getattr(spider, "full", False)))
             patterns = Patterns(store.db, self.traps)
             await self.patience.read(patterns.open)

@@ -43,7 +43,7 @@ OF_A_URL = {
     "posts": "url",
     "days": "target",
 }
-OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead_letters")
+OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead_letters", "rereads")
 # Fields of visits that `days` aggregates.
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
@@ -72,6 +72,24 @@ async def recount(db: Database, spider: str, name: str) -> None:
     await db.targets.update_one(
         {"_id": f"{spider} {name}", "kind": {"$ne": str(Kind.FEED)}}, {"$set": {"kept_bytes": kept}}
     )
+
+
+async def recount_all(db: Database, spider: str, names: Sequence[str]) -> None:
+    """Correct the `kept_bytes` of some targets, which are no feeds, after versions were replaced.
+
+    names: URLs, at most a batch
+    """
+    stages: list[Document] = [
+        {"$match": {"target": {"$in": list(names)}, "spider": spider}},
+        {"$group": {"_id": "$target", "bytes": {"$sum": SIZE}}},
+    ]
+    kept = {row["_id"]: row["bytes"] async for row in await db.versions.aggregate(stages)}
+    updates = [
+        UpdateOne({"_id": f"{spider} {name}"}, {"$set": {"kept_bytes": kept.get(name, 0)}})
+        for name in names
+    ]
+    if updates:
+        await db.targets.bulk_write(updates, ordered=False)
 
 
 async def _sum_bytes(db: Database, query: Document) -> int:

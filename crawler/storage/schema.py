@@ -25,7 +25,7 @@ from crawler.storage.dedup.registry import (
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 ALREADY_THERE, NAMESPACE_NOT_FOUND = 48, 26
 # The document of `meta` with the version, during a copy with the source, and while restored
 # collections replace the current ones with their names.
@@ -34,7 +34,7 @@ COPYING, RESTORING = "copying", "restoring"
 # Prefix of the collections that a restore has loaded, but that are not in use yet.
 RESTORED = "restored_"
 # Collections of large documents, which zstd compresses better than the server's default.
-COMPRESSED = ("versions", "pushes", "signatures")
+COMPRESSED = ("versions", "pushes", "signatures", "rereads")
 # The function that migrates a database to each version, if stored documents change. Each must be
 # safe to repeat, as a crash may end it halfway.
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
@@ -104,6 +104,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "runs": [_index("spider", "started")],
     "dead_letters": [_index("spider", "at")],
     "plans": [_index("spiders", "at")],
+    "rereads": [_index("spider")],
     "days": [_index("target", "day"), _index("spider", "day")],
     **ACCOUNT_INDEXES,
 }

@@ -14,6 +14,7 @@ from crawler.items import (
     CELL,
     OF_CAPS,
     SEEN,
+    Archived,
     Kind,
     Outcome,
     Planned,
@@ -83,6 +84,11 @@ def history_document(history: History, false_dates: int = 0) -> Document:
         "changes": history.changes,
         "false_dates": false_dates,
     }
+
+
+def archived_of(stored: Document | None) -> Archived | None:
+    """Return the archived response in a target's document."""
+    return Archived(**stored) if stored else None
 
 
 def planned_of(plan: Document | None) -> Planned | None:
@@ -162,6 +168,7 @@ def from_document(document: Document) -> Target:
         visited_at=document.get("visited_at"),
         fence=document.get("fence", 0),
         again=document.get("again", False),
+        archived=archived_of(document.get("archived")),
         min_hours=limits.get("min_hours") or 0.0,
         max_hours=limits.get("max_hours") or 0.0,
     )
@@ -275,6 +282,9 @@ def _content_state(visit: Visit) -> Document:
         "selector_digest": fetched.selector_digest,
         "final_url": fetched.final_url,
     }
+    if (record := fetched.archived) is not None and not record.is_revisit:
+        names = ("file", "offset", "length", "at", "url", "digest")
+        state["archived"] = {name: getattr(record, name) for name in names}
     if visit.has_new_content:
         state["changed_at"] = fetched.at
     return state

@@ -153,6 +153,17 @@ VALIDATORS: dict[str, Document] = {
                 "object", "last visit, as in `visits`, without `spider` and `target`"
             ),
             "fence": shown("number", "fence number of the next visit"),
+            "archived": shown_object(
+                "last response with a body in the archive of the site",
+                {
+                    "file": shown("string", "name of the WARC file"),
+                    "offset": shown("number", "offset of the record in bytes"),
+                    "length": shown("number", "compressed bytes of the record"),
+                    "at": shown("time", "time of the response"),
+                    "url": shown("string", "URL of the response"),
+                    "digest": shown("string", "digest of the body as it came"),
+                },
+            ),
             "again": shown(
                 "boolean",
                 "true if an interrupted visit may be stored in part: the next visit stores its "
@@ -248,6 +259,20 @@ VALIDATORS: dict[str, Document] = {
             "pushed": shown("boolean", "true if a hub delivered the content, without a request"),
             "shared_fetch": shown(
                 "boolean", "true for a cell that shared the fetch of another cell"
+            ),
+            "archived": shown_object(
+                "the response in the archive of the site; absent if it is not archived",
+                {
+                    "file": shown("string", "name of the WARC file"),
+                    "offset": shown("number", "offset of the record in bytes"),
+                    "length": shown("number", "compressed bytes of the record"),
+                    "revisit": shown(
+                        "boolean", "true if the record refers to an earlier one with the same body"
+                    ),
+                },
+            ),
+            "reread": shown(
+                "boolean", "true if `scrapy reread` changed the outcome of the visit afterwards"
             ),
             "fence": shown("number", "fence number of the visit"),
         },
@@ -423,6 +448,19 @@ VALIDATORS: dict[str, Document] = {
             "error": shown("string or null", "cause of the last failure; null after a success"),
             "retired": shown("boolean", "true while the cell is not defined"),
             "fence": shown("number", "fence number of the last visit"),
+        },
+    ),
+    "rereads": validator(
+        ["spider", "target", "part", "parts", "writes"],
+        "writes of `scrapy reread` that are not finished: one document per target and part",
+        {
+            "_id": shown("string", "`_id` of the target and number of the part"),
+            "spider": text("name of the spider"),
+            "target": text("`_id` of the target"),
+            "part": count("number of the part"),
+            "parts": count("number of parts; the writes are complete if all are stored"),
+            "at": shown("time", "time of the reread"),
+            "writes": shown("array of binaries", "writes in BSON"),
         },
     ),
     "days": validator(

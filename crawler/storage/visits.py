@@ -14,7 +14,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import OperationFailure
 
 from crawler.errors import ConfigError
-from crawler.items import SEEN, Outcome, Visit
+from crawler.items import SEEN, Archived, Outcome, Visit
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.urls import like
@@ -172,8 +172,7 @@ def row_of(visit: Visit) -> Document:
     }
     if collected := visit.collected:
         row |= {"posts_new": len(collected.new), "posts_edited": len(collected.edited)}
-        if collected.missed_posts:
-            row["missed_posts"] = collected.missed_posts
+        row |= {"missed_posts": collected.missed_posts} if collected.missed_posts else {}
     if fetched.push is not None:
         row["pushed"] = True
     if fetched.shared_fetch:
@@ -186,7 +185,14 @@ def row_of(visit: Visit) -> Document:
         row["hint"] = fetched.target.hint
     if fetched.final_url:
         row["final_url"] = fetched.final_url
+    if fetched.archived is not None:
+        row["archived"] = _archived(fetched.archived)
     return row
+
+
+def _archived(record: Archived) -> Document:
+    where: Document = {"file": record.file, "offset": record.offset, "length": record.length}
+    return where | ({"revisit": True} if record.is_revisit else {})
 
 
 def is_event(visit: Visit) -> bool:

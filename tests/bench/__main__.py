@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import (
+    archived,
     boilerplate,
     budget,
     claims,
@@ -85,6 +86,9 @@ def arguments() -> argparse.ArgumentParser:
         help="claims with and without learning boilerplate; also flags the posts of this file",
     )
     parser.add_argument("--metrics", action="store_true", help="crawls with and without metrics")
+    parser.add_argument(
+        "--archive", action="store_true", help="crawls with and without an archive, and a reread"
+    )
     parser.add_argument("--startup", action="store_true", help="commands with almost nothing to do")
     parser.add_argument(
         "--sizing", action="store_true", help="CPU time, memory and disk space per page"
@@ -135,6 +139,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "hostile_site": lambda: hostilesite.run(options.rounds or 3),
         "dispatch": dispatching.run,
         "duplicates": lambda: crawlduplicates.run(options.rounds or 5),
+        "archive": lambda: archived.run(options.rounds or 5),
         "metrics": lambda: crawlmetrics.run(options.rounds or 9),
         "cells": lambda: hundredcells.run(
             round(options.minutes or 12), options.policy, options.port

@@ -65,13 +65,16 @@ def plain(start: str, *settings: str) -> Crawl:
         return run([*script, "-O", f"{folder}/items.jsonl", *options], {}, cwd=folder)
 
 
-def freshet(start: str, name: str, folder: Path, *, fields: bool = True, **env: str) -> Crawl:
+def freshet(
+    start: str, name: str, folder: Path, *, fields: bool = True, archive: bool = False, **env: str
+) -> Crawl:
     """Make a first run of Freshet from `start`, with its own embedded server in `folder`.
 
     env: variables such as FRESHET_DUPLICATES
     """
     path = folder / f"{name}.toml"
-    path.write_text(WRAPPER.format(name=name, start=start, fields=FIELDS if fields else ""))
+    tables = ("archive = true\n" if archive else "") + (FIELDS if fields else "")
+    path.write_text(WRAPPER.format(name=name, start=start, fields=tables))
     arguments = ["crawl", "site", "-a", f"wrapper={path}"]
     return run(arguments, {"FRESHET_DATA_DIR": str(folder / "data")} | env, cwd=str(ROOT))
 

@@ -38,6 +38,9 @@ TRACE = ["--from", "2024-01-01", "--split", "2024-01-05", "--to", "2024-01-15"]
 DEAD = ("https://shop.example/x", "https://shop.example/y", "https://shop.example/z")
 # Arguments after `scrapy`, by the example lines of the commands. Words in braces are replaced.
 COMMANDS = {
+    "scrapy archive export NAME FILE --json": "archive export copies {folder}/copies.wacz",
+    "scrapy archive list --json": "archive list",
+    "scrapy archive verify NAME --json": "archive verify copies",
     "scrapy backup FILE --json": "backup {folder}/backup.zip",
     "scrapy cells --json": "cells",
     "scrapy changes --json": "changes",
@@ -87,6 +90,7 @@ COMMANDS = {
     "scrapy prune --keep-versions 10 --json": "prune --keep-versions 10 --dry-run",
     "scrapy refresh run --for 1h --json": "refresh run {folder}/copies.toml --for 0.1s",
     "scrapy replan --json": "replan --dry-run",
+    "scrapy reread NAME --json": "reread copies",
     "scrapy restore FILE --json": "restore {folder}/whole.zip --replace --yes",
     "scrapy search WORD --json": "search a --any --since 30d --all",
     "scrapy simulate feeds --posts FILE --visits 3x --json": (
@@ -227,7 +231,7 @@ def crawl_all(freshet: Freshet, pages: Pages, db: Db, uri: str) -> None:
     texts = {"a": text(1), "b": edited(text(1), 3), "c": text(2), "gone": text(4)}
     for name, words in texts.items():
         article(pages, name, words)
-    wrapper = site(freshet, pages, *texts)
+    wrapper = site(freshet, pages, *texts, archive=True)
     freshet.crawl(wrapper, hours=-26)
     article(pages, "c", text(3))
     pages.remove("item-gone.html")

@@ -41,14 +41,14 @@ HEAVY = {
     "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
     "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session", "fastapi",
     "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
-    "uvicorn", "argon2", "yaml", "pyarrow", "fsspec", "crawler.exchange.backup",
-    "crawler.exchange.watches",
+    "uvicorn", "argon2", "yaml", "pyarrow", "fsspec", "warcio", "crawler.exchange.backup",
+    "crawler.exchange.watches", "crawler.archive.reader", "crawler.ops.reread",
 }  # fmt: skip
 # Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (
     "backup", "cells", "crawl", "cron", "db", "doctor", "explain", "export", "forget", "history",
-    "import", "learn", "metrics", "plan", "prune", "replan", "restore", "simulate", "targets",
-    "wrapper",
+    "import", "learn", "metrics", "plan", "prune", "replan", "reread", "restore", "simulate",
+    "targets", "wrapper",
 )  # fmt: skip
 OF_STORAGE = {"pymongo", "crawler.storage.client"}
 # Garbage collections until a crawl with nothing due has ended; over 300 by default.

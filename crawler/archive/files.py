@@ -1,0 +1,319 @@
+"""The folder of a site's archive: WARC files, their indexes, their limits, repair after a crash.
+
+    NAME-20261124103000-4711-00001.warc.gz     records
+    NAME-20261124103000-4711-00001.cdxj.open   index of a file that is still growing, unsorted
+    NAME-20261124103000-4711-00001.cdxj        index of a full file, sorted
+
+A process locks the file that it writes to. The next process goes on with a growing file that nobody
+has locked, so that short runs do not leave many small files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import logging
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crawler.archive.index import Line, digits, read_lines, surt
+from crawler.archive.records import NOT_MODIFIED, REVISIT_TYPE
+from crawler.config import Config
+from crawler.errors import ArchiveError
+from crawler.utils.files import atomic_replace
+
+logger = logging.getLogger(__name__)
+WARC, INDEX, GROWING = ".warc.gz", ".cdxj", ".cdxj.open"
+NAME = re.compile(r"(?P<site>.+)-(?P<time>\d{14})-(?P<pid>\d+)-(?P<serial>\d{5})")
+CHUNK_BYTES = 1 << 16
+GZIP_BITS = 31
+MAX_SERIAL = 99_999
+FOLDER = "archive"
+
+
+@dataclass(frozen=True, slots=True)
+class WarcFile:
+    """A WARC file of a site. path: of its records."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Return the file's name."""
+        return self.path.name
+
+    @property
+    def index(self) -> Path:
+        """Return the path of the sorted index, which exists if the file is full."""
+        return self._with(INDEX)
+
+    @property
+    def growing(self) -> Path:
+        """Return the path of the unsorted index of a file that is not full."""
+        return self._with(GROWING)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether nothing is appended to the file any more."""
+        return self.index.exists()
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the records; 0 if the file is gone."""
+        with suppress(FileNotFoundError):
+            return self.path.stat().st_size
+        return 0
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the lines of the index, sorted only if the file is full."""
+        return read_lines(self.index if self.is_full else self.growing)
+
+    def sorted_lines(self) -> list[Line]:
+        """Return the lines of a growing file, sorted; a file has at most MAX_RECORDS."""
+        return sorted(self.lines(), key=lambda line: (line.key, line.time))
+
+    def end(self) -> int:
+        """Return the offset after the last record in the index, 0 without one."""
+        return max(map(end_of, self.lines()), default=0)
+
+    def close(self) -> None:
+        """Write the sorted index, after which the file is full. Raises OSError."""
+        lines = self.sorted_lines()
+        with atomic_replace(self.index) as draft:
+            draft.write_text("".join(map(str, lines)), encoding="ascii")
+        self.growing.unlink(missing_ok=True)
+
+    def delete(self) -> None:
+        """Delete the file, then its index, so that no record lacks an index."""
+        for path in (self.path, self.index, self.growing):
+            path.unlink(missing_ok=True)
+
+    def _with(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name.removesuffix(WARC) + suffix)
+
+
+def end_of(line: Line) -> int:
+    """Return the offset after the record of a line."""
+    return int(line.fields["offset"]) + int(line.fields["length"])
+
+
+def folder_of(config: Config, site: str) -> Path:
+    """Return the folder of a site's archive."""
+    return config.data_dir / FOLDER / site
+
+
+def files_of(folder: Path) -> list[WarcFile]:
+    """Return the WARC files in a folder, oldest first; empty if there is no folder."""
+    paths = [path for path in folder.glob(f"*{WARC}") if _parts(path) is not None]
+    return [WarcFile(path) for path in sorted(paths, key=_order)]
+
+
+def archived_sites(config: Config) -> list[str]:
+    """Return the names of the sites with an archive."""
+    folder = config.data_dir / FOLDER
+    return sorted(path.name for path in folder.glob("*") if files_of(path))
+
+
+def merged(files: Iterable[WarcFile]) -> Iterator[Line]:
+    """Yield the lines of the indexes of some files, sorted.
+
+    Holds one line of each full file in memory, and all lines of the growing ones.
+    """
+    streams = [file.lines() if file.is_full else file.sorted_lines() for file in files]
+    return heapq.merge(*streams, key=lambda line: (line.key, line.time))
+
+
+def create(folder: Path, site: str, now: datetime) -> tuple[WarcFile, int]:
+    """Create the next file and lock it; return it and its descriptor. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for serial in range(1, MAX_SERIAL + 1):
+        name = f"{site}-{digits(now)}-{os.getpid()}-{serial:05}{WARC}"
+        path = folder / name
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
+        except FileExistsError:
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _sync_folder(folder)
+        return WarcFile(path), descriptor
+    raise FileExistsError(f"{folder}: {MAX_SERIAL} files of one second")
+
+
+def take_growing(folder: Path) -> tuple[WarcFile, int] | None:
+    """Lock a growing file that no process writes to, repair it, and return it; None without one.
+
+    The descriptor holds the lock until it is closed. Raises OSError.
+    """
+    for file in reversed(files_of(folder)):
+        if file.is_full:
+            file.growing.unlink(missing_ok=True)
+            continue
+        if (descriptor := _locked(file.path)) is None:
+            continue
+        # Another process may have filled or deleted the file before this one locked it.
+        if file.is_full or not file.path.exists():
+            os.close(descriptor)
+            continue
+        try:
+            repair(file, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return file, descriptor
+    return None
+
+
+def delete_oldest(folder: Path, limit_bytes: float) -> list[str]:
+    """Delete whole files, the oldest first, until the rest fits; return their names.
+
+    Files that a process writes to stay.
+    """
+    files = files_of(folder)
+    sizes = {file: file.size for file in files}
+    used, deleted = sum(sizes.values()), []
+    for file in files:
+        if used <= limit_bytes:
+            break
+        descriptor = _locked(file.path)
+        if descriptor is None:
+            continue
+        file.delete()
+        os.close(descriptor)
+        used -= sizes[file]
+        deleted.append(file.name)
+    return deleted
+
+
+def repair(file: WarcFile, descriptor: int) -> None:
+    """Cut off a torn last record, and add complete records that the index lacks.
+
+    The index has a line for a response only after all its bytes were written, so that the search
+    begins at the end of the last line.
+    """
+    known = list(file.lines())
+    size = os.fstat(descriptor).st_size
+    while known and end_of(known[-1]) > size:
+        # The system crashed, and the file lost more than the index.
+        known.pop()
+    start = end_of(known[-1]) if known else 0
+    good = good_end(file.path, start)
+    if good < size:
+        os.ftruncate(descriptor, good)
+        logger.warning(
+            "%s: removed %d bytes of a response that was not completely written",
+            file.name, size - good,
+        )  # fmt: skip
+    found = [*known, *indexed(file.path, start)]
+    if found != list(file.lines()) or not file.growing.exists() or _has_torn_end(file.growing):
+        with atomic_replace(file.growing) as draft:
+            draft.write_text("".join(map(str, found)), encoding="ascii")
+
+
+def good_end(path: Path, start: int) -> int:
+    """Return the offset after the last complete gzip member that begins at or after `start`.
+
+    Memory does not depend on the sizes of members.
+    """
+    good = start
+    with path.open("rb") as file:
+        file.seek(start)
+        member, at = zlib.decompressobj(GZIP_BITS), start
+        data = file.read(CHUNK_BYTES)
+        while data:
+            try:
+                member.decompress(data, CHUNK_BYTES)
+            except zlib.error:
+                return good
+            if member.eof:
+                at += len(data) - len(member.unused_data)
+                data, good = member.unused_data, at
+                member = zlib.decompressobj(GZIP_BITS)
+            else:
+                at += len(data) - len(member.unconsumed_tail)
+                data = member.unconsumed_tail
+            data = data or file.read(CHUNK_BYTES)
+    return good
+
+
+def indexed(path: Path, start: int = 0, *, check_digests: bool = False) -> Iterator[Line]:
+    """Yield a line for each response in the complete records from an offset on.
+
+    check_digests: also compare bodies with their digests
+
+    Raises ArchiveError if the file is damaged.
+    """
+    from warcio.archiveiterator import ArchiveIterator
+    from warcio.exceptions import ArchiveLoadFailed
+
+    with path.open("rb") as stream:
+        stream.seek(start)
+        records = ArchiveIterator(stream, check_digests="raise" if check_digests else False)
+        try:
+            for record in records:
+                if record.rec_type not in ("response", "revisit"):
+                    continue
+                fields, http = record.rec_headers, record.http_headers
+                url = fields.get_header("WARC-Target-URI")
+                at = datetime.fromisoformat(fields.get_header("WARC-Date")).astimezone(UTC)
+                is_304 = fields.get_header("WARC-Profile") == NOT_MODIFIED
+                mime = (http.get_header("Content-Type") or "unk") if http else "unk"
+                mime = mime.partition(";")[0].strip().lower()[:100] or "unk"
+                offset = records.get_record_offset()
+                values = {
+                    "url": url,
+                    "mime": REVISIT_TYPE if record.rec_type == "revisit" else mime,
+                    "status": "304" if is_304 else http.get_statuscode() if http else "-",
+                    "digest": fields.get_header("WARC-Payload-Digest"),
+                    "length": str(records.get_record_length()),
+                    "offset": str(offset),
+                    "filename": path.name,
+                }
+                yield Line(surt(url), digits(at), values)
+        except (ArchiveLoadFailed, zlib.error, ValueError, EOFError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ArchiveError(
+                f"{path}: damaged record: {reason!r}. Restore the file from a backup, or delete it"
+            ) from None
+
+
+def _parts(path: Path) -> re.Match[str] | None:
+    return NAME.fullmatch(path.name.removesuffix(WARC))
+
+
+def _order(path: Path) -> tuple[str, str, str]:
+    parts = _parts(path)
+    assert parts is not None
+    return parts["time"], parts["serial"], parts["pid"]
+
+
+def _locked(path: Path) -> int | None:
+    """Open and lock a file; return None if it is gone or another process has it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _has_torn_end(path: Path) -> bool:
+    data = path.read_bytes()[-1:]
+    return data not in (b"", b"\n")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,197 @@
+"""Export an archive as a WACZ file: WARC files, index, list of pages and checksums in one ZIP file.
+
+The index is compressed in blocks, with a second index of the blocks, so that replay tools find a
+page of a large archive without reading all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
+
+from crawler.archive.files import WarcFile, files_of, merged
+from crawler.archive.index import Line, line_time
+from crawler.archive.records import GZIP_BITS, iso_time
+from crawler.errors import ArchiveError
+from crawler.utils.files import atomic_replace
+
+# Lines of the index in a compressed block, as other tools write it.
+BLOCK_LINES = 3000
+CHUNK_BYTES = 1 << 20
+INDEX, BLOCKS, PAGES = "indexes/index.cdx.gz", "indexes/index.idx", "pages/pages.jsonl"
+OK = "200"
+HTML = ("text/html", "application/xhtml+xml")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The result of an export, as numbers of files, of responses and of pages, and bytes."""
+
+    files: int
+    responses: int
+    pages: int
+    bytes: int
+
+
+def export(
+    folder: Path, to: Path, title: str, software: str, now: datetime, say: Callable[[str], None]
+) -> Exported:
+    """Write all files of a site to a WACZ file, which replaces an existing one when it is complete.
+
+    say: called with a progress text
+
+    Of a file that a crawl is writing to, the records that are complete now are exported. Raises
+    ArchiveError if there are no files, and OSError.
+    """
+    files = files_of(folder)
+    ends = {file: file.size if file.is_full else file.end() for file in files}
+    files = [file for file in files if ends[file]]
+    if not files:
+        raise ArchiveError(
+            f"no archive in {folder}. Set archive = true in the site definition, and crawl the site"
+        )
+    with atomic_replace(to) as draft, ZipFile(draft, "w") as package:
+        wacz = _Package(package, now)
+        for file in files:
+            say(f"exporting {file.name}")
+            with wacz.member(f"archive/{file.name}", compressed=False) as out:
+                _copy(file.path, out, ends[file])
+        say("exporting the index")
+        responses, blocks = 0, []
+        with wacz.member(INDEX, compressed=False) as out:
+            offset = 0
+            for lines in _in_blocks(_complete(files, ends)):
+                responses += len(lines)
+                data = _gzip("".join(map(str, lines)).encode("ascii"))
+                out.write(data)
+                blocks.append(_block_line(lines[0], offset, data))
+                offset += len(data)
+        with wacz.member(BLOCKS) as out:
+            meta = {"format": "cdxj-gzip-1.0", "filename": "index.cdx.gz"}
+            out.write(f"!meta 0 {json.dumps(meta)}\n".encode())
+            out.writelines(blocks)
+        pages = 0
+        with wacz.member(PAGES) as out:
+            head = {"format": "json-pages-1.0", "id": "pages", "title": "All pages"}
+            out.write(json.dumps(head).encode() + b"\n")
+            for page in _pages(_complete(files, ends)):
+                out.write(json.dumps(page).encode() + b"\n")
+                pages += 1
+        wacz.finish(title, software)
+    return Exported(len(files), responses, pages, to.stat().st_size)
+
+
+class _Package:
+    """A ZIP file that records the checksum of each member."""
+
+    def __init__(self, package: ZipFile, now: datetime) -> None:
+        self._package, self._now = package, now
+        self._resources: list[dict[str, Any]] = []
+
+    @contextmanager
+    def member(self, path: str, *, compressed: bool = True) -> Iterator[_Hashed]:
+        """Yield a file to write a member to, and record its size and checksum."""
+        info = ZipInfo(path, self._now.timetuple()[:6])
+        info.compress_type = ZIP_DEFLATED if compressed else ZIP_STORED
+        with self._package.open(info, "w", force_zip64=True) as out:
+            hashed = _Hashed(out)
+            yield hashed
+        name = path.rpartition("/")[2]
+        self._resources.append(
+            {"name": name.lower(), "path": path, "hash": hashed.digest, "bytes": hashed.size}
+        )
+
+    def finish(self, title: str, software: str) -> None:
+        """Write the list of all members with their checksums."""
+        package = {
+            "profile": "data-package", "wacz_version": "1.1.1", "title": title,
+            "software": software, "created": iso_time(self._now), "resources": self._resources,
+        }  # fmt: skip
+        data = json.dumps(package, indent=1).encode()
+        with self.member("datapackage.json") as out:
+            out.write(data)
+        digest = {"path": "datapackage.json", "hash": out.digest}
+        with self.member("datapackage-digest.json") as out:
+            out.write(json.dumps(digest, indent=1).encode())
+
+
+class _Hashed:
+    """A file that is written to, with its size and checksum."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out, self._hash = out, hashlib.sha256()
+        self.size = 0
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def write(self, data: bytes) -> None:
+        self._out.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+    def writelines(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+def _copy(path: Path, out: _Hashed, size: int) -> None:
+    with path.open("rb") as file:
+        while size > 0 and (data := file.read(min(CHUNK_BYTES, size))):
+            out.write(data)
+            size -= len(data)
+
+
+def _complete(files: list[WarcFile], ends: dict[WarcFile, int]) -> Iterator[Line]:
+    """Yield the lines of all records that are exported, sorted."""
+    end_of = {file.name: end for file, end in ends.items()}
+    for line in merged(files):
+        if int(line.fields["offset"]) < end_of[line.fields["filename"]]:
+            yield line
+
+
+def _in_blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    block: list[Line] = []
+    for line in lines:
+        block.append(line)
+        if len(block) == BLOCK_LINES:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _block_line(first: Line, offset: int, data: bytes) -> bytes:
+    where = {
+        "offset": offset, "length": len(data),
+        "digest": f"sha256:{hashlib.sha256(data).hexdigest()}", "filename": "index.cdx.gz",
+    }  # fmt: skip
+    return f"{first.key} {first.time} {json.dumps(where)}\n".encode("ascii", "replace")
+
+
+def _gzip(data: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, GZIP_BITS)
+    return packer.compress(data) + packer.flush()
+
+
+def _pages(lines: Iterator[Line]) -> Iterator[dict[str, str]]:
+    """Yield the newest successful response of each HTML page."""
+    for _, of_url in groupby(lines, key=lambda line: line.key):
+        newest = None
+        for line in of_url:
+            if line.fields["status"] == OK and line.fields["mime"] in HTML:
+                newest = line
+        if newest is not None:
+            digest = hashlib.sha256(newest.key.encode()).hexdigest()[:22]
+            ts, url = iso_time(line_time(newest)), newest.fields["url"]
+            yield {"id": digest, "url": url, "ts": ts, "title": url}

@@ -1,0 +1,179 @@
+"""Actions of `scrapy archive`. They read files only, and need no database."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+
+from typing_extensions import TypedDict
+
+from crawler import __version__
+from crawler.archive import reader, wacz
+from crawler.archive.files import WarcFile, archived_sites, files_of, folder_of
+from crawler.archive.index import line_time
+from crawler.cli.base import print_json
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.ops.progress import working
+from crawler.utils.files import file_errors
+from crawler.utils.terminal import print_line, stdout
+from crawler.utils.text import count, megabytes
+from crawler.utils.time import Clock
+
+SUFFIX = ".wacz"
+
+
+class ArchiveFile(TypedDict):
+    """A WARC file of an archive."""
+
+    site: str
+    """Name of the site."""
+    file: str
+    """Path of the file."""
+    bytes: int
+    """Size in bytes."""
+    responses: int
+    """Number of responses, revisit records included."""
+    first: datetime | None
+    """Time of the first response; null without one."""
+    last: datetime | None
+    """Time of the last response; null without one."""
+    full: bool
+    """Whether no run adds responses any more."""
+
+
+class ArchiveCheck(TypedDict):
+    """Result of a check of an archive."""
+
+    site: str
+    """Name of the site."""
+    files: int
+    """Number of WARC files."""
+    responses: int
+    """Number of responses, revisit records included."""
+    revisits: int
+    """Number of revisit records: responses with the body of an earlier one."""
+    dangling: int
+    """Number of revisit records whose body was deleted with the oldest files."""
+    problems: list[str]
+    """Damaged files, one line each."""
+
+
+class ArchiveExport(TypedDict):
+    """Result of an export."""
+
+    site: str
+    """Name of the site."""
+    file: str
+    """Path of the WACZ file."""
+    bytes: int
+    """Size of the WACZ file in bytes."""
+    warc_files: int
+    """Number of WARC files in it."""
+    responses: int
+    """Number of responses in it."""
+    pages: int
+    """Number of HTML pages in it."""
+
+
+def add_name_option(parser: argparse.ArgumentParser) -> None:
+    """Add an optional site."""
+    parser.add_argument("site", metavar="NAME", nargs="?", help="name of a site (default: all)")
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Add the site."""
+    parser.add_argument("site", metavar="NAME", help="name of the site")
+
+
+def add_name_and_file(parser: argparse.ArgumentParser) -> None:
+    """Add the site and the file to write."""
+    add_name(parser)
+    parser.add_argument("file", metavar="FILE", help=f"file to write; its name ends in {SUFFIX}")
+
+
+def list_files(config: Config, opts: argparse.Namespace) -> None:
+    """Print a line for each WARC file; raises ConfigError for a site without an archive."""
+    sites = archived_sites(config) if opts.site is None else [_checked(config, opts.site)]
+    rows = [_row(site, file) for site in sites for file in files_of(folder_of(config, site))]
+    if opts.json:
+        print_json(rows)
+        return
+    if not rows:
+        print_line("no archives. Set archive = true in a site definition, and crawl the site")
+        return
+    from rich.table import Table
+
+    table = Table("site", "file", "MB", "responses", "first (UTC)", "last (UTC)", "state")
+    for row in rows:
+        first, last = (f"{at:%Y-%m-%d %H:%M}" if at else "" for at in (row["first"], row["last"]))
+        state = "full" if row["full"] else "growing"
+        table.add_row(
+            row["site"], Path(row["file"]).name, f"{row['bytes'] / 1024**2:,.1f}",
+            f"{row['responses']:,}", first, last, state,
+        )  # fmt: skip
+    stdout().print(table)
+    total = count(len(rows), "file")
+    print_line(f"{total}, {megabytes(sum(row['bytes'] for row in rows))}")
+
+
+def verify(config: Config, opts: argparse.Namespace) -> int:
+    """Check an archive, and print the result; return 1 if it is damaged."""
+    folder = folder_of(config, _checked(config, opts.site))
+    with working(config, f"checking the archive of {opts.site}") as progress:
+        check = reader.check(folder, progress)
+    report: ArchiveCheck = {
+        "site": opts.site, "files": check.files, "responses": check.responses,
+        "revisits": check.revisits, "dangling": check.dangling, "problems": check.problems,
+    }  # fmt: skip
+    if opts.json:
+        print_json(report)
+    else:
+        responses = f"{count(check.responses, 'response')} in {count(check.files, 'file')}"
+        state = count(len(check.problems), "problem") if check.problems else "no problems"
+        print_line(f"{opts.site}: {responses}, {check.revisits:,} of them revisits; {state}")
+        if check.dangling:
+            deleted = count(check.dangling, "revisit record")
+            print_line(f"{deleted} without a body, which was deleted with the oldest files")
+        for problem in check.problems:
+            print_line(problem)
+    return int(bool(check.problems))
+
+
+def export_site(config: Config, opts: argparse.Namespace) -> None:
+    """Write the WACZ file, and print its size; raises ConfigError and ArchiveError."""
+    site, to = _checked(config, opts.site), Path(opts.file)
+    if to.suffix != SUFFIX:
+        raise ConfigError(f"name of the file: {opts.file!r}. Use a name that ends in {SUFFIX}")
+    now = Clock(config.clock_offset_hours).now()
+    with working(config, f"exporting {site}") as progress, file_errors(opts.file):
+        done = wacz.export(
+            folder_of(config, site), to, site, f"Freshet/{__version__}", now, progress
+        )
+    report: ArchiveExport = {
+        "site": site, "file": str(to), "bytes": done.bytes, "warc_files": done.files,
+        "responses": done.responses, "pages": done.pages,
+    }  # fmt: skip
+    if opts.json:
+        print_json(report)
+    else:
+        exported = f"{count(done.responses, 'response')} of {count(done.pages, 'page')}"
+        print_line(f"{to}: {exported}, {megabytes(done.bytes)}")
+
+
+def _checked(config: Config, site: str) -> str:
+    """Return the name of a site with an archive; raise ConfigError for others."""
+    sites = archived_sites(config)
+    if site not in sites:
+        names = ", ".join(sites) or "none. Set archive = true in a site definition, and crawl it"
+        raise ConfigError(f"no archive of {site!r}. Sites with an archive: {names}")
+    return site
+
+
+def _row(site: str, file: WarcFile) -> ArchiveFile:
+    times = [line_time(line) for line in file.lines()]
+    return {
+        "site": site, "file": str(file.path), "bytes": file.size, "responses": len(times),
+        "first": min(times, default=None), "last": max(times, default=None), "full": file.is_full,
+    }  # fmt: skip

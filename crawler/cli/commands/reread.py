@@ -1,0 +1,82 @@
+"""`scrapy reread`: extract the archived responses of a site with its current definition."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spider_named
+from crawler.cli.types import as_time, time_or_age
+from crawler.ops.progress import working
+from crawler.utils.terminal import print_line
+from crawler.utils.text import count
+from crawler.utils.time import Clock
+
+if TYPE_CHECKING:
+    from crawler.ops.reread import RereadReport
+
+
+class Command(FreshetCommand):
+    """Extract the archived responses of a site again, and restate the histories of its items."""
+
+    arguments = ("NAME",)
+    example = "scrapy reread shop --since 2026-01-01"
+
+    def short_desc(self) -> str:
+        """Return the description for `scrapy -h`."""
+        return "Extract archived responses with the current site definition, without requests"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add `--since`."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--since", metavar="T", type=time_or_age,
+            help="only visits since a day or time (UTC), or since a time ago such as 30d "
+            "(default: all)",
+        )  # fmt: skip
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Reread the site, and print how many histories changed."""
+        from crawler.ops.reread import reread
+
+        assert self.settings is not None
+        kind = spider_named(self.settings, args[0])
+        since = as_time(opts.since, Clock(self.config.clock_offset_hours).now())
+        with working(self.config, f"rereading {args[0]}") as progress:
+            report = asyncio.run(reread(self.settings, kind, since, progress))
+        if opts.json:
+            print_json(report)
+        else:
+            _show(report)
+        # Without any readable response, the reread has failed.
+        self.exitcode = int(report["unreadable"] > 0 and not report["responses"])
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the report."""
+        from crawler.ops.reread import RereadReport
+
+        return {"scrapy reread NAME --json": RereadReport}
+
+
+def _show(report: RereadReport) -> None:
+    read = f"{count(report['responses'], 'response')} of {count(report['pages'], 'page')} read"
+    if report["restated"]:
+        histories = f"{report['restated']:,} histories restated"
+        changes = (
+            f"{report['changes_added']:,} changes added, {report['changes_removed']:,} removed"
+        )
+        print_line(f"{report['site']}: {read}; {histories}; {changes}")
+    elif report["unreadable"] or report["deleted"] or not report["pages"]:
+        print_line(f"{report['site']}: {read}; no history restated")
+    else:
+        print_line(
+            f"{report['site']}: {read}; nothing changed: the histories have the contents of the "
+            "current site definition. Edit its fields first"
+        )
+    if report["deleted"]:
+        print_line(f"{count(report['deleted'], 'response')} deleted with the oldest archive files")
+    if report["unreadable"]:
+        print_line(f"{count(report['unreadable'], 'response')} could not be read, such as:")
+        for problem in report["problems"]:
+            print_line(f"  {problem}")

@@ -1,0 +1,72 @@
+"""Hand the exchanges of a crawl to the archive of its site, and remember where they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from scrapy import Request
+from scrapy.http import Headers, Response
+from twisted.web.http import RESPONSES
+
+from crawler.archive.records import Exchange
+from crawler.errors import ArchiveError
+from crawler.fetch.downloader import Ended
+from crawler.items import Archived, Target
+
+if TYPE_CHECKING:
+    from crawler.frontier.session import Session
+
+# Key in request.meta: the last response to the request in the archive, as an Archived.
+ARCHIVED = "archived"
+# Only these headers of requests are stored: any other may carry a secret.
+STORED = (
+    b"Accept", b"Accept-Encoding", b"Accept-Language", b"If-Modified-Since", b"If-None-Match",
+    b"User-Agent",
+)  # fmt: skip
+
+
+async def archive(session: Session, request: Request, response: Response, head: bytes) -> None:
+    """Write a response for a target to the archive, if the site has one.
+
+    head: status line and headers as they came; empty if they are not known
+
+    Raises Ended if the archive cannot be written: the run ends, and the target stays due.
+    """
+    target = request.meta.get("target")
+    if session.archive is None or not isinstance(target, Target):
+        return
+    exchange = Exchange(
+        response.url, session.clock.now(), response.status, _request_head(request),
+        head or _response_head(response), response.body,
+        str(response.ip_address) if response.ip_address else None,
+    )  # fmt: skip
+    try:
+        request.meta[ARCHIVED] = await session.archive.write(exchange, target.archived)
+    except ArchiveError as error:
+        session.fail(error)
+        raise Ended("the archive cannot be written") from None
+
+
+def archived_of(response: Response) -> Archived | None:
+    """Return where a response is in the archive; None if it is not."""
+    archived = response.meta.get(ARCHIVED)
+    return archived if isinstance(archived, Archived) else None
+
+
+def _request_head(request: Request) -> bytes:
+    parts = urlsplit(request.url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    host = parts.netloc.rpartition("@")[2]
+    lines = [f"{request.method} {path} HTTP/1.1".encode(), f"Host: {host}".encode()]
+    for name in STORED:
+        lines += [name + b": " + value for value in request.headers.getlist(name)]
+    return b"\r\n".join(lines)
+
+
+def _response_head(response: Response) -> bytes:
+    """Return the status line and headers as Scrapy has them."""
+    headers: Headers = response.headers
+    phrase = RESPONSES.get(response.status, b"")
+    lines = [f"{response.protocol or 'HTTP/1.1'} {response.status} ".encode() + phrase]
+    return b"\r\n".join([*lines, *filter(None, (headers.to_string() or b"").split(b"\r\n"))])

@@ -25,7 +25,7 @@ from crawler.storage.dedup.registry import (
 from crawler.storage.validators import VALIDATORS
 
 logger = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 ALREADY_THERE = 48
 # The document of `meta` with the version, and during a copy, with the source.
 META: Document = {"_id": "schema"}
@@ -100,6 +100,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
     "runs": [_index("spider", "started")],
     "dead_letters": [_index("spider", "at")],
+    "alarms": [_index("ended_at", "spider", "chance")],
     "plans": [_index("spiders", "at")],
     "days": [_index("target", "day"), _index("spider", "day")],
     **ACCOUNT_INDEXES,

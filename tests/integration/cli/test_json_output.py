@@ -85,6 +85,7 @@ COMMANDS = {
     "scrapy refresh run --for 1h --json": "refresh run {folder}/copies.toml --for 0.1s",
     "scrapy replan --json": "replan --dry-run",
     "scrapy search WORD --json": "search a --any --since 30d --all",
+    "scrapy silence --json": "silence",
     "scrapy simulate feeds --posts FILE --visits 3x --json": (
         "simulate feeds --posts {folder}/posts.csv --feeds {folder}/feeds.csv --visits 3x"
     ),

@@ -46,7 +46,7 @@ HEAVY = {
 # Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (
     "cells", "crawl", "cron", "db", "doctor", "explain", "forget", "history", "learn", "metrics",
-    "plan", "prune", "replan", "simulate", "targets", "wrapper",
+    "plan", "prune", "replan", "silence", "simulate", "targets", "wrapper",
 )  # fmt: skip
 OF_STORAGE = {"pymongo", "crawler.storage.client"}
 # Garbage collections until a crawl with nothing due has ended; over 300 by default.

@@ -380,6 +380,14 @@ class Config(BaseSettings):
         description="number of days after which visits are replaced by daily aggregates; 0: never",
     )
 
+    silence_false_alarms_per_week: float = Field(
+        1.0,
+        ge=0,
+        le=1000,
+        description="number of silence alarms per week that may be false, over all pages and over "
+        "all feeds; 0: no alarms",
+    )
+
     @field_validator("strip_parameters", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:

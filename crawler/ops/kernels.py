@@ -18,6 +18,7 @@ import numpy as np
 from crawler.dedup.signature import by_characters
 from schedules.allocation.demand import demand, price_grid
 from schedules.allocation.plan import plan
+from schedules.estimation.silence import silences
 from schedules.evaluation.world import even_population
 from schedules.feeds.plan import plan_feeds
 from schedules.history import Histories
@@ -56,7 +57,7 @@ def compiled_for(part: str) -> int:
 
 
 def pages() -> None:
-    """Plan pages with a budget, then replan them with caps, and compute the budget curve."""
+    """Plan pages with and without caps, compute the budget curve, and rate their silence."""
     some, past = _population(TARGETS), _histories(TARGETS)
     budget = TARGETS / 2
     made = plan(some, past, Terms(budget_per_day=budget, daily_cap=1.5 * budget), END)
@@ -64,6 +65,7 @@ def pages() -> None:
     plan(some, past, capped, END, made.schedules)
     aim = Terms().aim
     demand(made.estimates, np.ones(TARGETS), aim, price_grid(made.estimates, aim, POINTS))
+    silences(some, past, made.estimates.mixtures, 1.0)
 
 
 def feeds() -> None:

@@ -40,6 +40,7 @@ from crawler.planning.options import (
 )
 from crawler.planning.population import Gathered, gather, longest_interval
 from crawler.planning.replan_report import ReplanReport
+from crawler.planning.silence import store_silences
 from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
@@ -328,6 +329,7 @@ async def _carry_out(
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
         longest = timedelta(hours=longest_interval(config, feeds=feeds))
         await plans.activate(db, replan.document, replan.rows(), longest)
+        await store_silences(db, config, task.gathered, now)
     seconds = round(time.perf_counter() - task.began, 3)
     return replan_report(
         replan.document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run

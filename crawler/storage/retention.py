@@ -42,6 +42,7 @@ OF_A_URL = {
     "versions": "target",
     "posts": "url",
     "days": "target",
+    "alarms": "target",
 }
 OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead_letters", "rereads")
 # Fields of visits that `days` aggregates.

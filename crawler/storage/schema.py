@@ -103,6 +103,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
     "runs": [_index("spider", "started")],
     "dead_letters": [_index("spider", "at")],
+    "alarms": [_index("ended_at", "spider", "chance")],
     "plans": [_index("spiders", "at")],
     "rereads": [_index("spider")],
     "days": [_index("target", "day"), _index("spider", "day")],

@@ -7,6 +7,7 @@ from crawler.storage.client import Document
 from crawler.storage.field_schemas import (
     count,
     document,
+    maybe_time,
     number,
     one_of,
     shown,
@@ -210,6 +211,23 @@ RUN_VALIDATORS: dict[str, Document] = {
             "at": time("time when it was dead-lettered"),
             "leases": count("number of failed attempts"),
             "worker": shown("string", "worker that removed it from the queue"),
+        },
+    ),
+    "alarms": validator(
+        ["spider", "target", "event", "at", "since", "chance", "text"],
+        "alarms: one document per silence of a target, deleted a year after its end",
+        {
+            "_id": shown("string", "spider, target, last change and event, separated by spaces"),
+            "spider": text("name of the spider"),
+            "target": text("URL of the target; empty for a whole site"),
+            "event": one_of(["silent"], "`silent`: no change for too long"),
+            "at": time("time when the alarm was raised"),
+            "since": time("time of the last change"),
+            "expected_at": time("time by which the next change was expected on average"),
+            "chance": number("probability that a living target is silent for so long"),
+            "text": text("what is wrong, in one sentence"),
+            "ended_at": maybe_time("time of the check that ended the alarm; null while it is open"),
+            "notify": shown("boolean", "true until a notification was sent"),
         },
     ),
     "leases": validator(

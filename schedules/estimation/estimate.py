@@ -84,7 +84,7 @@ class Estimate:
 
     def profiles(self, part: Part) -> Floats:
         """Return the (m, 168) profiles of the targets of a part."""
-        return _profiles(self.population, self.histories, self.mixtures, part)
+        return profiles_of(self.population, self.histories, self.mixtures, part)
 
     def rates(self, part: Part) -> Rates:
         """Return the rates of the targets of a part."""
@@ -103,9 +103,9 @@ def estimate(population: Population, histories: Histories) -> Estimate:
     likelihood = np.empty((len(population), len(RATES)), np.float32)
 
     def work(part: Part) -> None:
-        profile = _profiles(population, histories, mixtures, part)
+        profile = profiles_of(population, histories, mixtures, part)
         zone = population.zone[population.site[part]]
-        pasts = _pasts(histories, part)
+        pasts = pasts_of(histories, part)
         likelihood[part] = _likelihoods(pasts, population.walls, zone, profile, RATES)
 
     spread_over(work, parts(len(population)))
@@ -126,7 +126,7 @@ def site_mixtures(population: Population, histories: Histories) -> Mixtures:
     begins = np.searchsorted(population.site[order], population.site[order], side="left")
     most = np.clip(MAX_TELLING_TOTAL // population.sites, MIN_TELLING, MAX_TELLING)
     rows = order[np.arange(len(order)) - begins < most]
-    site, pasts = population.site[rows], _pasts(histories.of(rows), slice(0, len(rows)))
+    site, pasts = population.site[rows], pasts_of(histories.of(rows), slice(0, len(rows)))
     begins = np.searchsorted(site, np.arange(population.sites + 1))
     mixtures = uniform_mixtures(population.sites)
     for _ in range(POOLING_ROUNDS):
@@ -137,7 +137,7 @@ def site_mixtures(population: Population, histories: Histories) -> Mixtures:
     return mixtures
 
 
-def _pasts(histories: Histories, part: Part) -> Pasts:
+def pasts_of(histories: Histories, part: Part) -> Pasts:
     """Return the histories of a part."""
     first = histories.first[part.start : part.stop + 1]
     after, by = (times[first[0] : first[-1]] for times in (histories.after, histories.by))
@@ -168,14 +168,14 @@ def _sites(mixtures: Mixtures) -> Sites:
     return Sites(spread, profile, np.log(profile + MIN_SHARE), share)
 
 
-def _profiles(population: Population, past: Histories, mixtures: Mixtures, part: Part) -> Floats:
+def profiles_of(population: Population, past: Histories, mixtures: Mixtures, part: Part) -> Floats:
     """Return the (m, 168) profiles of the targets of a part."""
-    site, pasts = population.site[part], _pasts(past, part)
+    site, pasts = population.site[part], pasts_of(past, part)
     return _profiles_of_part(pasts, population.walls, population.zone[site], site, _sites(mixtures))
 
 
 @compiled
-def _past(pasts: Pasts, i: int) -> Past:
+def past_of(pasts: Pasts, i: int) -> Past:
     """Return the history of one target."""
     begin, end = pasts.first[i], pasts.first[i + 1]
     return Past(pasts.since[i], pasts.until[i], pasts.after[begin:end], pasts.by[begin:end])
@@ -186,7 +186,7 @@ def _counted(pasts: Pasts, i: int, wall: Wall, spread: Floats) -> tuple[Floats, 
     """Return the (168,) counts of one target, as in Counts."""
     if pasts.first[i + 1] == pasts.first[i]:
         return np.zeros(WEEK_HOURS), np.zeros(WEEK_HOURS)
-    past = _past(pasts, i)
+    past = past_of(pasts, i)
     seen = hour_counts(past, wall, spread)
     return seen, even_counts(past, wall, seen.sum())
 
@@ -229,7 +229,7 @@ def _likelihoods(
     for i in range(len(zone)):
         if pasts.until[i] > pasts.since[i]:
             wall = Wall(walls.base, walls.hours[zone[i]])
-            log = log_likelihood(_past(pasts, i), running(profile[i]), wall, rates)
+            log = log_likelihood(past_of(pasts, i), running(profile[i]), wall, rates)
             most = log.max()
             for g in range(len(rates)):
                 result[i, g] = np.exp(log[g] - most)

@@ -29,6 +29,7 @@ from tests.bench import (
     hundredcells,
     planning,
     recall,
+    silence,
     sizing,
     startup,
     web,
@@ -93,6 +94,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sizing", action="store_true", help="CPU time, memory and disk space per page"
     )
+    parser.add_argument(
+        "--silence", type=Path, help="silence alarms on the real pages and feeds of this folder"
+    )
     parser.add_argument("--cells", action="store_true", help="freshness of a hundred cells")
     parser.add_argument(
         "--minutes", type=float, help="duration of --cells (default: 12) or --hour (default: 60)"
@@ -147,6 +151,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "sizing": sizing.run,
         "web": lambda: web.run(options),
         "export": lambda: exports.run(options),
+        "silence": lambda: silence.run(options.silence),
         "startup": lambda: startup.run(options.rounds or 7),
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),

@@ -20,6 +20,7 @@ from scrapy.utils.project import get_project_settings
 from crawler.cli.base import ActionsCommand, FreshetCommand, adapter_of, schema_of
 from crawler.storage.accounts import tokens, users
 from crawler.storage.accounts.schemas import Role, Scope
+from crawler.storage.alarms import Silence, record_silences
 from crawler.storage.client import Database
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.runs import DeadLetter, add_dead_letter
@@ -93,6 +94,7 @@ COMMANDS = {
     "scrapy reread NAME --json": "reread copies",
     "scrapy restore FILE --json": "restore {folder}/whole.zip --replace --yes",
     "scrapy search WORD --json": "search a --any --since 30d --all",
+    "scrapy silence --json": "silence",
     "scrapy simulate feeds --posts FILE --visits 3x --json": (
         "simulate feeds --posts {folder}/posts.csv --feeds {folder}/feeds.csv --visits 3x"
     ),
@@ -248,6 +250,9 @@ def crawl_all(freshet: Freshet, pages: Pages, db: Db, uri: str) -> None:
     for url in DEAD:
         letter = DeadLetter(f"copies {url}", "copies", url, datetime.now(UTC), 5, "a worker")
         on(uri, lambda there, letter=letter: add_dead_letter(there, letter))
+    now = datetime.now(UTC)
+    silent = Silence("copies", DEAD[2], now, now, 0.001, "no change for too long")
+    on(uri, lambda there: record_silences(there, ["copies"], [silent], now))
 
 
 def commands() -> Iterator[tuple[str, ScrapyCommand]]:

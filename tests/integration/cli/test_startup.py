@@ -47,8 +47,8 @@ HEAVY = {
 # Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (
     "backup", "cells", "crawl", "cron", "db", "doctor", "explain", "export", "forget", "history",
-    "import", "learn", "metrics", "plan", "prune", "replan", "reread", "restore", "simulate",
-    "targets", "wrapper",
+    "import", "learn", "metrics", "plan", "prune", "replan", "reread", "restore", "silence",
+    "simulate", "targets", "wrapper",
 )  # fmt: skip
 OF_STORAGE = {"pymongo", "crawler.storage.client"}
 # Garbage collections until a crawl with nothing due has ended; over 300 by default.

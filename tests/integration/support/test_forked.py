@@ -125,7 +125,7 @@ def test_what_freshet_starts_has_the_same_streams_and_exit_code(words: list[str]
 
 
 # It waits for an order on standard input.
-JOBS = ("-m", "crawler.planning.jobs")
+JOBS = ("-m", "crawler.reports.jobs")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

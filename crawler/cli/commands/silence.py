@@ -1,0 +1,103 @@
+"""`scrapy silence`: targets that used to change, and have been silent for too long."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from crawler.cli.base import FreshetCommand, JsonTypes, print_json
+from crawler.cli.types import positive_int
+from crawler.errors import ConfigError
+from crawler.ops.progress import working
+from crawler.utils.terminal import print_line, shortened, stdout
+from crawler.utils.text import count, listed
+from crawler.utils.time import Clock
+
+if TYPE_CHECKING:
+    from crawler.storage.alarms import AlarmReport
+
+DEFAULT_LIMIT = 50
+
+
+class Command(FreshetCommand):
+    """List the open alarms of silent targets, or check all targets now."""
+
+    arguments = ("[NAME]",)
+    example = "scrapy silence books --check"
+
+    def short_desc(self) -> str:
+        """Return the description for `scrapy -h`."""
+        return "List targets that have not changed for longer than they usually do"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add `--check` and `--limit`."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--check", action="store_true",
+            help="check all targets now (default: list what the last replan or check found)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
+            help=f"maximum number of alarms to show (default: {DEFAULT_LIMIT})",
+        )  # fmt: skip
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Print the open alarms, the least probable silences first."""
+        with working(self.config, "opening the database") as progress:
+            spiders, rows = asyncio.run(self._read(args[0] if args else None, opts, progress))
+        if opts.json:
+            print_json(rows)
+            return
+        if not rows:
+            hint = "" if opts.check else ". Run scrapy silence --check or scrapy replan to check"
+            print_line(f"no open silence alarms in {listed(spiders)}{hint}")
+            return
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        table = Table("target", "silent since (UTC)", "expected by", "chance", box=SIMPLE_HEAD)
+        for column in table.columns[1:]:
+            column.no_wrap = True
+        for row in rows:
+            name = shortened(row["target"]) if row["target"] else f"{row['spider']}: {row['text']}"
+            since, expected = row["since"], row["expected_at"]
+            table.add_row(
+                name, f"{since:%Y-%m-%d %H:%M}", f"{expected:%Y-%m-%d %H:%M}",
+                f"{row['chance']:.2g}",
+            )  # fmt: skip
+        stdout().print(table)
+        print_line(f"{count(len(rows), 'open alarm')} in {listed(spiders)}")
+
+    def json_types(self) -> JsonTypes:
+        """Return the type of the alarms."""
+        from crawler.storage.alarms import AlarmReport
+
+        return {"scrapy silence --json": list[AlarmReport]}
+
+    async def _read(
+        self, spider: str | None, opts: argparse.Namespace, progress: Callable[[str], None]
+    ) -> tuple[list[str], list[AlarmReport]]:
+        from crawler.storage import alarms, targets
+        from crawler.storage.store import opened
+
+        config = self.config
+        async with opened(config) as db:
+            spiders = await targets.spiders(db)
+            if not spiders:
+                raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
+            if spider is not None:
+                if spider not in spiders:
+                    raise ConfigError(
+                        f"site not found: {spider!r}. Sites with targets: {', '.join(spiders)}"
+                    )
+                spiders = [spider]
+            if opts.check:
+                # Slow to import. Unknown sites are reported before.
+                from crawler.planning.silence import check_silences
+
+                progress(f"checking {listed(spiders)}")
+                now = Clock(config.clock_offset_hours).now()
+                await check_silences(db, config, now, spiders)
+            return spiders, await alarms.open_alarms(db, spiders, opts.limit)

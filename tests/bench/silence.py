@@ -1,0 +1,188 @@
+"""The silence alarm on real pages and feeds: `make bench ARGS="--silence FOLDER"`.
+
+FOLDER has `pages/changes.csv.gz`, `pages/pages.csv`, `feeds/busy/posts.csv.gz` and `feeds.csv`. The
+targets are visited hourly. On each day of the test weeks, the alarm is computed from the past only,
+with its own threshold. All alarms of these days count as false. Then each target is stopped after
+its last change before each Monday, and the silence goes on. The fixed limit is a multiple of the
+same mean gap; it is chosen in hindsight to raise as many alarms, and its alarms of one site are
+combined in the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from crawler.planning.traces import read_feed_trace, read_trace
+from schedules.estimation import silence
+from schedules.estimation.estimate import site_mixtures
+from schedules.evaluation.world import even_population
+from schedules.history import Floats, Histories, Ints, Times, offsets
+from schedules.population import Population
+from schedules.schedule import WEEK_HOURS
+
+HOUR = 3600
+WITHIN = (2.0, 4.0, 8.0)
+ALLOWED = (1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """The trace of real targets. start, split, stop: in hours since 1970 (UTC).
+
+    combined: alarms of one site are combined
+    """
+
+    name: str
+    changes: Times
+    began: Floats
+    site: Ints
+    start: float
+    split: float
+    stop: float
+    combined: bool
+
+    def population(self) -> Population:
+        """Return the targets without limits of visits."""
+        n = len(self.site)
+        key = np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64)
+        until = self.stop + 60 * WEEK_HOURS
+        return even_population(key, self.site, np.ones(n), (1.0, 672.0), self.start, until)
+
+    def seen(self, until: float) -> Histories:
+        """Return the histories as of a time, of hourly visits since the start."""
+        target = np.repeat(np.arange(len(self.site)), np.diff(self.changes.first))
+        since = np.minimum(np.ceil(np.maximum(np.nan_to_num(self.began), self.start)), until)
+        by = np.ceil(self.changes.at)
+        kept = (by > since[target]) & (by <= until)
+        found = np.unique(np.stack([target[kept], by[kept].astype(np.int64)]), axis=1)
+        first = offsets(np.bincount(found[0], minlength=len(self.site)))
+        at = found[1].astype(np.float64)
+        return Histories(since, np.full(len(since), until), first, at - 1, at)
+
+
+def run(folder: Path) -> int:
+    """Print the false alarms and the share of stopped targets that are found."""
+    table = Table("targets", "alarm", "false alarms", "allowed", *(f"{k:g} gaps" for k in WITHIN))
+    for real in (pages_of(folder / "pages"), feeds_of(folder / "feeds" / "busy")):
+        began = time.process_time()
+        for row in compared(real):
+            table.add_row(real.name, *row)
+        Console(stderr=True).print(f"{real.name}: {time.process_time() - began:.0f} s of CPU time")
+    Console().print(table)
+    return 0
+
+
+def compared(real: Real) -> list[tuple[str, ...]]:
+    """Return rows of the table: the detector, and the fixed limit with as many alarms."""
+    population, days = real.population(), np.arange(real.split, real.stop + 1, 24.0)
+    alpha = {a: a / 1000 * len(population) for a in ALLOWED}
+    ours, fixed, since, thresholds = [], [], [], {a: [] for a in ALLOWED}
+    stopped: list[tuple[Floats, Floats, float]] = []
+    for day, now in enumerate(days):
+        past = real.seen(now)
+        mixtures = site_mixtures(population, past)
+        prior = silence.fit_gaps(population, past, mixtures)
+        ratings = silence.rate_silences(population, past, mixtures, prior)
+        for a in ALLOWED:
+            rate = silence.allowed_per_target(alpha[a], len(population))
+            tail = silence.calibrated(
+                population, past, mixtures, prior, rate, combined=real.combined
+            )
+            thresholds[a].append(tail.threshold(rate))
+        ours.append(ratings.score)
+        fixed.append(np.nan_to_num((now - ratings.since) / WEEK_HOURS / ratings.gap))
+        since.append(np.nan_to_num(ratings.since))
+        if day % 7 == 0 and day + 1 < len(days):
+            rated = np.flatnonzero(ratings.rated)
+            for within in WITHIN:
+                gap = np.nan_to_num(ratings.gap) * WEEK_HOURS
+                until = np.where(gap > 0, np.nan_to_num(ratings.since) + within * gap, now)
+                until = np.minimum(until, real.stop + 50 * WEEK_HOURS)
+                later = silence.rate_silences(
+                    population, replace(past, until=until), mixtures, prior
+                )
+                stopped.append((later.score[rated], np.full(len(rated), within), float(day)))
+    weeks = (real.stop - real.split) / WEEK_HOURS
+    rated = silence.shared_from(
+        np.bincount(population.site[ratings.rated], minlength=population.sites),
+        combined=real.combined,
+    )
+    rows = []
+    for a in ALLOWED:
+        limits = np.array(thresholds[a])
+        count = messages(np.array(ours), np.array(since), population.site, limits, rated)
+        shares = [
+            np.concatenate(
+                [score >= limits[int(day)] for score, gaps, day in stopped if gaps[0] == within]
+            ).mean()
+            for within in WITHIN
+        ]
+        rows.append(_row("silence alarm", count, alpha[a], weeks, shares))
+        limit = same_number(np.array(fixed), np.array(since), population.site, rated, count)
+        of_limit = [float(within >= limit) for within in WITHIN]
+        rows.append(_row(f"{limit:.1f} mean gaps", count, alpha[a], weeks, of_limit))
+    return rows
+
+
+def _row(
+    name: str, count: int, allowed: float, weeks: float, shares: list[float]
+) -> tuple[str, ...]:
+    found = (f"{share:.1%}" for share in shares)
+    return name, f"{count / weeks:.2f} a week", f"{allowed:.2f} a week", *found
+
+
+def messages(score: Floats, since: Floats, site: Ints, limits: Floats, shared: Ints) -> int:
+    """Return the number of alarms; alarms of one site are combined as in the product.
+
+    score, since: (days, n)   limits: (days,)   shared: (s,) silent targets from which a site is
+    """
+    alarmed = np.where(score[0] >= limits[0], since[0], -1.0)
+    was_shared = np.zeros(len(shared), np.bool_)
+    total = 0
+    for day in range(1, len(score)):
+        open_before = alarmed == since[day]
+        new = (score[day] >= limits[day]) & ~open_before
+        alarmed = np.where(new, since[day], alarmed)
+        is_open = open_before | new
+        is_shared = np.bincount(site[is_open], minlength=len(shared)) >= shared
+        total += int((is_shared & ~was_shared).sum()) + int((new & ~is_shared[site]).sum())
+        was_shared = is_shared
+    return total
+
+
+def same_number(score: Floats, since: Floats, site: Ints, shared: Ints, count: int) -> float:
+    """Return the smallest fixed limit with at most `count` alarms."""
+    candidates = np.geomspace(1.0, 100.0, 200)
+    for limit in candidates:
+        if messages(score, since, site, np.full(len(score), limit), shared) <= count:
+            return float(limit)
+    return float(candidates[-1])
+
+
+def pages_of(folder: Path) -> Real:
+    """Return the trace of pages: three training weeks and six test weeks."""
+    trace = read_trace(folder / "changes.csv.gz")
+    days = map(hours, ("2024-01-01T00:00Z", "2024-01-22T00:00Z", "2024-03-04T00:00Z"))
+    return Real("pages", trace.changes, trace.began, trace.source, *days, combined=True)
+
+
+def feeds_of(folder: Path) -> Real:
+    """Return the trace of feeds: three training weeks and three test weeks."""
+    trace = read_feed_trace(folder / "posts.csv.gz")
+    n = len(trace)
+    days = map(hours, ("2024-01-01T00:00Z", "2024-01-22T00:00Z", "2024-02-12T00:00Z"))
+    return Real(
+        "feeds", trace.posts, np.full(n, np.nan), np.zeros(n, np.int64), *days, combined=False
+    )
+
+
+def hours(text: str) -> float:
+    """Return hours since 1970 (UTC)."""
+    return datetime.fromisoformat(text).timestamp() / HOUR

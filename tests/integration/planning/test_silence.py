@@ -1,0 +1,124 @@
+"""`scrapy silence` and replans: alarms of pages that stopped, and their end."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crawler.storage import alarms
+from crawler.storage.alarms import Silence
+from crawler.storage.client import Database
+from crawler.storage.schema import prepare
+from tests.integration.harness import Db, Freshet, Row
+from tests.integration.inside import in_json, run
+from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, on, page, put
+
+pytestmark = pytest.mark.usefixtures("warm")
+SHOP = "https://shop.example"
+Stored = tuple[Db, str]
+
+
+def regular(days: int = 21) -> list[datetime]:
+    """Return changes every two days at ten o'clock, for this number of days."""
+    return [BEGIN + day * DAY + 10 * HOUR for day in range(0, days, 2)]
+
+
+def shop(stopped: int, pages: int = 60) -> list[Row]:
+    """Return pages of which the first ones changed only in the first eight days."""
+    return [
+        page(f"{SHOP}/{i}", regular(8 if i < stopped else 21), visited_at=NOW - HOUR)
+        for i in range(pages)
+    ]
+
+
+def check(freshet: Freshet, *args: object) -> list[dict[str, Any]]:
+    return in_json(freshet, "silence", *args, hours=clock())
+
+
+def test_a_page_that_stopped_has_an_alarm_until_it_changes_again(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    put(db, uri, shop(stopped=1))
+    assert check(freshet) == []
+    listed = run(freshet, "silence", hours=clock()).out
+    assert "no open silence alarms in shop. Run scrapy silence --check" in listed
+
+    (alarm,) = check(freshet, "--check")
+    assert (alarm["spider"], alarm["target"], alarm["event"]) == ("shop", f"{SHOP}/0", "silent")
+    assert alarm["since"] == (BEGIN + 6 * DAY + 10 * HOUR).isoformat()
+    assert 0 < alarm["chance"] < 0.05
+    assert alarm["text"].startswith("no change since 2026-02-15 10:00 UTC, expected by 2026-02-1")
+    shown = run(freshet, "silence", "shop", hours=clock(), COLUMNS=100).out
+    assert f"{SHOP}/0" in shown
+    assert "1 open alarm in shop" in shown
+
+    raised = alarm["at"]
+    assert check(freshet, "--check")[0]["at"] == raised, "the same silence is the same alarm"
+    (stored_alarm,) = db.alarms.find()
+    assert (stored_alarm["notify"], stored_alarm["ended_at"]) == (True, None)
+    db.targets.replace_one({"url": f"{SHOP}/0"}, page(f"{SHOP}/0", regular()))
+    assert check(freshet, "--check") == []
+    assert db.alarms.find_one()["ended_at"] is not None
+
+
+def test_many_silent_pages_of_a_site_are_one_alarm(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, shop(stopped=20))
+    for _ in range(2):
+        (alarm,) = check(freshet, "--check")
+        assert (alarm["spider"], alarm["target"]) == ("shop", "")
+        assert alarm["text"].startswith("20 pages of 60 with known gaps stopped changing")
+    assert stored[0].alarms.count_documents({}) == 1
+
+
+def test_a_replan_checks_for_silence_and_a_dry_run_does_not(
+    stored: Stored, freshet: Freshet
+) -> None:
+    put(*stored, shop(stopped=1))
+    for options, count in ((["--dry-run"], 0), ([], 1)):
+        done = run(freshet, "replan", "--budget", "60/day", *options, hours=clock())
+        assert done.code == 0, done.err
+        assert stored[0].alarms.count_documents({}) == count
+
+
+def test_the_alarms_can_be_turned_off(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, shop(stopped=1))
+    off = {"FRESHET_SILENCE_FALSE_ALARMS_PER_WEEK": 0}
+    done = run(freshet, "silence", "--check", hours=clock(), **off)
+    assert done.code == 1
+    assert "silence alarms are off. Set FRESHET_SILENCE_FALSE_ALARMS_PER_WEEK" in done.err
+    missing = run(freshet, "silence", "nosuch", hours=clock())
+    assert (missing.code, "site not found: 'nosuch'" in missing.err) == (1, True)
+
+
+def test_the_alarms_of_a_forgotten_page_are_deleted(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, shop(stopped=1))
+    assert len(check(freshet, "--check")) == 1
+    done = run(freshet, "forget", f"{SHOP}/0", "--yes", hours=clock())
+    assert done.code == 0, done.err
+    assert stored[0].alarms.count_documents({}) == 0
+
+
+def test_alarms_are_bounded_and_deleted_a_year_after_their_end(
+    stored: Stored,
+) -> None:
+    db, uri = stored
+    on(uri, prepare)
+    many = [
+        Silence("shop", f"{SHOP}/{i}", BEGIN, NOW, i / 10_000, "no change") for i in range(1200)
+    ]
+
+    async def record(db: Database) -> tuple[int, int, int]:
+        first = await alarms.record_silences(db, ["shop"], many, NOW)
+        again = await alarms.record_silences(db, ["shop"], many, NOW)
+        shown = await alarms.open_alarms(db, ["shop"])
+        assert shown[0]["target"] == f"{SHOP}/0"
+        return first, again, len(shown)
+
+    assert on(uri, record) == (1000, 0, 1000)
+    for later, left in ((0, 1000), (364, 1000), (366, 0)):
+        at = NOW + timedelta(days=later)
+        on(uri, lambda db, at=at: alarms.record_silences(db, ["shop"], [], at))
+        assert db.alarms.count_documents({}) == left

@@ -38,7 +38,8 @@ def replaying(home: Path) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [ENVIRONMENT / "bin/wayback", "-d", home, "-b", "127.0.0.1", "-p", str(port)]
+    program = [ENVIRONMENT / "bin/python", ENVIRONMENT / "bin/wayback"]
+    command = [*program, "-d", home, "-b", "127.0.0.1", "-p", str(port)]
     log = (home / "pywb.log").open("wb")
     with log, subprocess.Popen(command, cwd=home, stdout=log, stderr=log) as server:
         try:

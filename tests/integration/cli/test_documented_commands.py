@@ -165,6 +165,11 @@ class Sandbox:
             # The doctor checks that the project folder contains the code.
             env["RUN_IN"] = ROOT
             words = [str(self.freshet.folder / w) if w.endswith(".toml") else w for w in words]
+        if line.begins(("restore",)) and "--replace" not in words:
+            self.free.client.drop_database(self.free.name)
+            env["MONGO_URI"] = self.real("$(scrapy db uri)")
+        if line.begins(("archive",), ("reread",)):
+            self.crawl_with_archive()
         if "--worker" in words:
             env["REDIS_URL"] = "redis://127.0.0.1"  # only printed
         if not line.begins(*SERVING):
@@ -180,8 +185,19 @@ class Sandbox:
         assert process.returncode is not None
         return Result(process.returncode, out, err)
 
+    def crawl_with_archive(self) -> None:
+        """Make a run that keeps an archive, unless there is one."""
+        definition = self.freshet.folder / "shop.toml"
+        written = definition.read_text(encoding="utf-8")
+        if "archive = true" not in written:
+            definition.write_text(f"archive = true\n{written}", encoding="utf-8")
+            done(self.freshet("crawl", "site", "-a", "wrapper=shop.toml", hours=168))
+
     def real(self, word: str) -> str:
         """Replace the documentation's invented values in a word with real ones."""
+        if word == "watches/shop-example.toml":
+            (path,) = (self.freshet.folder / "watches").glob("*.toml")
+            return str(path)
         word = localized(PLACEHOLDERS.get(word, word), self.hosts)
         if word.startswith("mongodb://") or word == "$(scrapy db uri)":
             uri = str(self.freshet.env["MONGO_URI"])
@@ -268,6 +284,7 @@ def write_shop(pages: Pages, price: int) -> None:
         cost = f"<p class=price>{price + number}.50 EUR</p><p class=stock>{number}</p>"
         pages.file(path, f"<h1>Toy {number}</h1>{cost}")
     pages.file("/page", "<p>A page</p>")
+    pages.file("/1", "<h1>A watched page</h1>")
     pages.file("/terms", f"<h1>Terms</h1><p>{text(3)}</p>")
     pages.file("/seoul", "<div id=today>Rain</div><p class=now><b class=degrees>21.5</b></p>")
 
@@ -300,6 +317,7 @@ def write_files(folder: Path, hosts: dict[str, str]) -> None:
     market_toml = re.findall(r"^```toml\n(.*?)^```", cells, re.M | re.S)[0]
     texts = [{"id": str(number), "text": text(number % 3)} for number in range(5)]
     lines = "".join(json.dumps(row) + "\n" for row in texts)
+    watch = {"url": f"{hosts['shop.example']}/1", "include_filters": ["h1"]}
     feed = f"{hosts['blog.example']}/feed"
     files = {
         "project_settings.py": SETTINGS,
@@ -310,6 +328,7 @@ def write_files(folder: Path, hosts: dict[str, str]) -> None:
         "market.toml": market_toml,
         "feeds.toml": 'name = "feeds"\n',
         "feeds.opml": f'<opml version="2.0"><body><outline xmlUrl="{feed}"/></body></opml>',
+        "url-watches.json": json.dumps({"watching": {"1": watch}}),
         "posts.jsonl": lines,
         "texts.jsonl": lines,
         "templates/page.html": "<p>{{ cell('market/forecast').value }}</p>",

@@ -149,27 +149,19 @@ class Sandbox:
 
     def run(self, line: Line) -> Result:
         """Run a command line; terminate a command that keeps running once it has started."""
+        self.prepare(line)
         words = [self.real(word) for word in line.words]
         env: dict[str, object] = {}
         if line.words == ("crawl", "cells"):
             words += ["-a", "file=cells.toml"]  # the default is the file in the source tree
-        if line.begins(("db", "copy")):
-            self.free.client.drop_database(self.free.name)  # a copy goes into an empty database
         if line.begins(("feeds", "add")):
             words[2:] = [self.hosts["blog.example"] + "/"]
-        if line.begins(("deadletters", "retry"), ("deadletters", "drop")):
-            url = words[-1]
-            dead = DeadLetter("shop " + url, "shop", url, datetime.now(UTC), 5, "a worker")
-            on(str(self.freshet.env["MONGO_URI"]), lambda db: add_dead_letter(db, dead))
         if line.begins(("doctor",)):
             # The doctor checks that the project folder contains the code.
             env["RUN_IN"] = ROOT
             words = [str(self.freshet.folder / w) if w.endswith(".toml") else w for w in words]
         if line.begins(("restore",)) and "--replace" not in words:
-            self.free.client.drop_database(self.free.name)
             env["MONGO_URI"] = self.real("$(scrapy db uri)")
-        if line.begins(("archive",), ("reread",)):
-            self.crawl_with_archive()
         if "--worker" in words:
             env["REDIS_URL"] = "redis://127.0.0.1"  # only printed
         if not line.begins(*SERVING):
@@ -184,6 +176,17 @@ class Sandbox:
             out, err = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode is not None
         return Result(process.returncode, out, err)
+
+    def prepare(self, line: Line) -> None:
+        """Create what a command line needs: an empty database, a dead letter, an archive."""
+        if line.begins(("db", "copy"), ("restore",)):
+            self.free.client.drop_database(self.free.name)
+        if line.begins(("deadletters", "retry"), ("deadletters", "drop")):
+            url = self.real(line.words[-1])
+            dead = DeadLetter("shop " + url, "shop", url, datetime.now(UTC), 5, "a worker")
+            on(str(self.freshet.env["MONGO_URI"]), lambda db: add_dead_letter(db, dead))
+        if line.begins(("archive",), ("reread",)):
+            self.crawl_with_archive()
 
     def crawl_with_archive(self) -> None:
         """Make a run that keeps an archive, unless there is one."""

@@ -44,7 +44,7 @@ def test_a_page_that_stopped_has_an_alarm_until_it_changes_again(
     put(db, uri, shop(stopped=1))
     assert check(freshet) == []
     listed = run(freshet, "silence", hours=clock()).out
-    assert "no open silence alarms in shop. Run scrapy silence --check" in listed
+    assert "no open alarms in shop. Run scrapy silence --check" in listed
 
     (alarm,) = check(freshet, "--check")
     assert (alarm["spider"], alarm["target"], alarm["event"]) == ("shop", f"{SHOP}/0", "silent")

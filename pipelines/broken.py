@@ -89,15 +89,15 @@ class BreakageDetector:
     async def _usual_of(self, names: list[str]) -> list[str]:
         """Return the fields that pages of this site usually have."""
         session = self._session
-        if unknown := [name for name in names if name not in self._usual][:MAX_FIELDS]:
+        room = MAX_FIELDS - len(self._usual)
+        if unknown := [name for name in names if name not in self._usual][:room]:
             scheme = session.wrapper.selector_digest(Kind.ITEM)
             found = await session.patience.read(
                 lambda: posts.field_coverage(session.db, session.spider, scheme, unknown)
             )
-            if len(self._usual) < MAX_FIELDS:
-                self._usual |= {
-                    name: not each.read or each.share >= USUAL_SHARE for name, each in found.items()
-                }
+            self._usual |= {
+                name: not each.read or each.share >= USUAL_SHARE for name, each in found.items()
+            }
         return [name for name in names if self._usual.get(name)]
 
 

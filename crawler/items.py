@@ -256,6 +256,37 @@ class Archived:
     is_revisit: bool = False
 
 
+class Breakage(StrEnum):
+    """How a page broke.
+
+    SELECTOR: a field that the pages of the site usually have is missing
+    SHRUNK:   a list page lost at least half of its links to items
+    LOGIN:    a login, consent, captcha or error page took the place of the page
+    """
+
+    SELECTOR = "selector"
+    SHRUNK = "shrunk"
+    LOGIN = "login"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """State of a page that broke rather than changed, until it works again.
+
+    since:  time of the visit that found it
+    fields: lost fields that are still missing
+    links:  number of links to items on the list page before
+    digest: hash of the content that many pages had
+    """
+
+    how: Breakage
+    since: datetime
+    text: str
+    fields: tuple[str, ...] = ()
+    links: int = 0
+    digest: str | None = None
+
+
 @dataclass(slots=True)
 class Target:
     """Watched URL, as it was stored when the run handed it to the spider.
@@ -269,6 +300,7 @@ class Target:
     fence:        fencing token under which a visit is stored (crawler/storage/fences.py)
     again:        an interrupted fetch may have stored part of its results
     archived:     last response with a body in the archive
+    broken:       how the page broke; None if it works
     min_hours, max_hours: limits of the interval between two visits, set for this target; 0: none
     """
 
@@ -304,6 +336,7 @@ class Target:
     fence: int = 0
     again: bool = False
     archived: Archived | None = None
+    broken: Broken | None = None
     min_hours: float = 0.0
     max_hours: float = 0.0
 
@@ -400,6 +433,7 @@ class Fetched:
     link_counts:    counts of the page's links, if links were extracted
     empty_fields:   fields of the site definition that the page lacks; None if no fields were
                     extracted
+    asks_password:  no field was found, but an input for a password
     archived:       the response in the archive of the site; None if the site has none
     """
 
@@ -429,6 +463,7 @@ class Fetched:
     content_hash: str | None = None
     link_counts: LinkCounts | None = None
     empty_fields: tuple[str, ...] | None = None
+    asks_password: bool = False
     archived: Archived | None = None
 
 
@@ -466,6 +501,7 @@ class Visit:
     items:         items that the posts are sources of, by key, once that is decided
     links:         ids of the posts within their feed, by key
     version_bytes: size of the stored versions
+    broken:        how the page broke, at this visit or before; None if it works
     """
 
     fetched: Fetched
@@ -491,6 +527,7 @@ class Visit:
     items: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     version_bytes: int = 0
+    broken: Broken | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:
@@ -499,7 +536,7 @@ class Visit:
         self.outcome = Outcome.UNCHANGED
         self.reason = f"{why} {of}"
         self.update_size = self.diff_size = 0
-        self.history = self.every_hours = self.collected = None
+        self.history = self.every_hours = self.collected = self.broken = None
         self.candidates = self.emptied = ()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -17,10 +17,23 @@ from scrapy.exceptions import DropItem
 from crawler.errors import StorageError
 from crawler.extract.list_wrappers import definitions
 from crawler.frontier.session import Session
-from crawler.items import OF_CAPS, SEEN, Fetched, Kind, Outcome, Planned, Target, Visit
+from crawler.items import (
+    OF_CAPS,
+    SEEN,
+    Breakage,
+    Broken,
+    Fetched,
+    Kind,
+    Outcome,
+    Planned,
+    Target,
+    Visit,
+)
 from crawler.storage import posts
+from crawler.storage.client import Document
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import NEVER
+from pipelines.broken import BreakageDetector
 from schedules import calendar
 from schedules.history import History
 from schedules.intervals import Intervals, next_interval
@@ -108,15 +121,21 @@ class ChangesPipeline(SessionPipeline):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.sandbox = Sandbox(MAX_DIFF_SECONDS, MAX_DIFF_MB)
+        self.detector = BreakageDetector(session)
 
     async def process_item(self, item: Any) -> Any:
         """Convert a Fetched to a Visit; return other items unchanged."""
         if not isinstance(item, Fetched):
             return item
         try:
+            if (login := self.detector.login(item)) is not None:
+                return as_broken(item, login, self.rules)
             visit = decide(item, self.rules)
-            if visit.changed:
-                visit.diff_size = await self._diff_size(item)
+            old = await self._old_content(item) if visit.changed else None
+            if old is not None:
+                visit.diff_size = await self._diff_size(item, old)
+            visit.broken = await self.detector.state(visit, old)
+            note_breakage(visit, self.rules)
         except StorageError as error:
             raise self.end_run(item.target, error) from None
         except Exception as error:
@@ -124,22 +143,21 @@ class ChangesPipeline(SessionPipeline):
             return as_error(item, UNDECIDED, error, self.rules)
         return visit
 
-    async def _diff_size(self, fetched: Fetched) -> int:
+    async def _old_content(self, fetched: Fetched) -> Document | None:
+        session, target = self.session, fetched.target
+        return await session.patience.read(lambda: posts.content(session.db, target))
+
+    async def _diff_size(self, fetched: Fetched, old: Document) -> int:
         from crawler.utils.diff import diff_size, estimated_diff_size, is_quick
 
-        session, target = self.session, fetched.target
-        old = await session.patience.read(lambda: posts.content(session.db, target))
-        if old is None:
-            return 0
         before = "\n".join(posts.as_lines(old))
-        del old  # may take megabytes
         after = "\n".join(posts.as_lines(posts.content_of(fetched)))
         if is_quick(before, after):
             return diff_size(before, after)
         try:
             return await self.sandbox.run(partial(diff_size, before, after))
         except LimitExceeded as problem:
-            url = target.url
+            url = fetched.target.url
             logger.warning("Size of the change of %s estimated: the comparison %s", url, problem)
             return estimated_diff_size(before, after)
 
@@ -157,7 +175,45 @@ def as_error(fetched: Fetched, problem: str, error: Exception, rules: Rules) -> 
         fetched.size,
         archived=fetched.archived,
     )
-    return decide(bare, rules)
+    visit = decide(bare, rules)
+    visit.broken = fetched.target.broken
+    return visit
+
+
+def as_broken(fetched: Fetched, broken: Broken, rules: Rules) -> Visit:
+    """Return an error visit for a page that a login page replaced; its stored content stays."""
+    fetched.outcome, fetched.reason = Outcome.ERROR, broken.text
+    fetched.content = fetched.links = fetched.content_hash = None
+    visit = decide(fetched, rules)
+    visit.broken = continued(broken, fetched.target.broken)
+    return visit
+
+
+def note_breakage(visit: Visit, rules: Rules) -> None:
+    """Set the reason of a visit to a broken page; keep breaking and recovery out of the rates.
+
+    Later changes of a page that stays broken count as usual.
+    """
+    fetched, broken = visit.fetched, visit.broken
+    before = fetched.target.broken
+    if broken is not None:
+        # Other errors have a reason of their own.
+        if visit.outcome in SEEN or fetched.content is not None:
+            visit.reason = "; ".join(dict.fromkeys(filter(None, (visit.reason, broken.text))))
+        visit.broken = continued(broken, before)
+    # The content before a login page is stored, so a change since then is one of the page.
+    was = before.how if before is not None and before.how is not Breakage.LOGIN else None
+    if visit.changed and was is not (broken.how if broken is not None else None):
+        visit.history = past(fetched, Outcome.UNCHANGED)
+        visit.next_visit, visit.every_hours = next_visit(
+            fetched, Outcome.UNCHANGED, rules.zone, rules.intervals(fetched.target)
+        )
+
+
+def continued(broken: Broken, before: Broken | None) -> Broken:
+    """Return a breakage with the time when it began."""
+    is_same = before is not None and before.how is broken.how
+    return replace(broken, since=before.since) if before is not None and is_same else broken
 
 
 def decide(fetched: Fetched, rules: Rules) -> Visit:

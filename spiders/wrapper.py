@@ -37,6 +37,7 @@ from crawler.extract.list_wrappers import address, slot
 from crawler.extract.main_text import load, main_text
 from crawler.extract.response import (
     HANDLED,
+    asks_password,
     decoded,
     page_problem,
     raw_hash,
@@ -396,6 +397,7 @@ class WrapperSpider(Spider):
             names = ", ".join(self.wrapper.fields)
             fetched.reason = f"none of the fields found: {names}" if names else "no text found"
             fetched.outcome = Outcome.ERROR
+            fetched.asks_password = asks_password(page)
         elif self.wrapper.follow_item_links:
             links = wanted_links(page, self.wrapper, None, longest, counts)
             fetched.links = tuple(link for link in links if link.url != fetched.target.url)

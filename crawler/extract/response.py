@@ -20,6 +20,8 @@ GUESSED_BYTES = 65_536
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
 PERMANENT = frozenset({301, 308})
 MAX_VALIDATOR_BYTES = 1000
+# The bounded runs of white space keep the search linear.
+PASSWORD = re.compile(rb"""\btype\s{0,9}=\s{0,9}["']?password\b""", re.I)
 MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Responses with all other statuses reach the spider, which converts them to outcomes.
@@ -53,6 +55,11 @@ def page_problem(response: Response) -> str | None:
     if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "not a text page: binary content"
     return f"nested more than {MAX_DEPTH:,} deep" if is_truncated(response) else None
+
+
+def asks_password(response: Response) -> bool:
+    """Return whether a page has an input for a password."""
+    return PASSWORD.search(response.body) is not None
 
 
 def decoded(response: TextResponse) -> TextResponse:

@@ -22,7 +22,7 @@ from crawler.planning.options import BALANCED, OBJECTIVES
 from crawler.planning.population import Gathered, gather, keys_of_texts
 from crawler.planning.replan import hours_of
 from crawler.planning.report import matrix
-from crawler.storage import feeds, histories, plans, scans, sites, targets
+from crawler.storage import alarms, feeds, histories, plans, scans, sites, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
@@ -50,7 +50,7 @@ async def explain_target(
     db: Database, config: Config, target: Document, now: datetime, say: Callable[[str], None],
     max_read: int | None = None,
 ) -> Explanation:  # fmt: skip
-    """Return state, estimates and plan of a target.
+    """Return state, estimates and plan of a target, and its open alarms as the first reasons.
 
     say:      shows progress
     max_read: of more than MAX_QUICK_TARGETS targets, read a random sample of this size from the
@@ -73,7 +73,10 @@ async def explain_target(
     say("estimating")
     waiting = await plans.count_over_cap(db, name)
     feed = await feeds.of_key(db, target["_id"]) if target["kind"] == Kind.FEED else None
-    return explained(gathered, target, plan, site, waiting, now, feed)
+    report = explained(gathered, target, plan, site, waiting, now, feed)
+    texts = await alarms.texts_of(db, name, target["url"])
+    report["reasons"] = [*(f"Open alarm: {text}." for text in texts), *report["reasons"]]
+    return report
 
 
 def explained(

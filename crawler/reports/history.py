@@ -27,7 +27,9 @@ class VisitRow(TypedDict):
     outcome: str
     """Result of the visit."""
     reason: str | None
-    """Cause of an error, a refusal or a redirect."""
+    """Cause of an error, a refusal or a redirect, or how the page broke."""
+    broken: str | None
+    """How the page broke: `selector`, `shrunk` or `login`; null if it works."""
     changed: bool
     """Whether a change was found; false for the first visit."""
     event: bool
@@ -255,6 +257,7 @@ def visit_row(row: Document) -> VisitRow:
         "at": row["at"],
         "outcome": row["outcome"],
         "reason": row.get("reason"),
+        "broken": row.get("broken"),
         "changed": bool(row["changed"]),
         "event": bool(row.get("event")),
         "status": row.get("status"),

@@ -97,6 +97,8 @@ class BoardSite(TypedDict):
     """Share of time that copies are current, as the plan expects; null without a plan."""
     estimated_at: datetime | None
     """Time at which `planned_per_day` and both kinds of freshness were read; null before."""
+    open_alarms: int
+    """Number of open alarms, as `scrapy silence` lists them."""
     figures: SiteFigures | None
     """Numbers of targets and visits; null while they are being computed for the first time."""
 
@@ -189,11 +191,17 @@ def _add(day: DayVisits, hour: HourVisits) -> None:
 
 
 def board_site(
-    state: SiteState, figures: SiteFigures | None, read: SiteEstimates | None, *, is_running: bool
+    state: SiteState,
+    figures: SiteFigures | None,
+    read: SiteEstimates | None,
+    open_alarms: int,
+    *,
+    is_running: bool,
 ) -> BoardSite:
     """Return the row of a site.
 
-    read: estimates of all sites; None if they are being computed
+    read:        estimates of all sites; None if they are being computed
+    open_alarms: number of open alarms of the site
     """
     estimates = read.of_sites.get(state.name) if read else None
     return {
@@ -211,6 +219,7 @@ def board_site(
         "freshness": _known(estimates.present_freshness) if estimates else None,
         "expected_freshness": _known(estimates.expected_freshness) if estimates else None,
         "estimated_at": read.at if read else None,
+        "open_alarms": open_alarms,
         "figures": figures,
     }
 

@@ -1,7 +1,7 @@
-"""`alarms`: targets that have been silent for too long, one document per silence.
+"""`alarms`: silent targets and broken pages, one document per silence and per breakage.
 
-An alarm stays open until a later check no longer finds the silence. Ended alarms are deleted after
-KEPT.
+An alarm stays open until a later check or run no longer finds its cause. Ended alarms are deleted
+after KEPT.
 """
 
 from __future__ import annotations
@@ -13,14 +13,26 @@ from datetime import datetime, timedelta
 from pymongo import ASCENDING, UpdateOne
 from typing_extensions import TypedDict
 
+from crawler.items import Breakage
 from crawler.storage.client import Database, Document
 from crawler.storage.outages import in_batches
+from crawler.storage.targets import ALIVE
+from crawler.utils.text import count
 
-SILENT = "silent"
+SILENT, BROKEN = "silent", "broken"
+# Pages that broke in the same way have one alarm of their site from this number on, and from this
+# share of the visits of the run.
+MIN_SITE_PAGES, MIN_SITE_SHARE = 3, 0.02
+WHAT_BROKE = {
+    Breakage.SELECTOR: "lost fields that they had before",
+    Breakage.SHRUNK: "lost at least half of their links to items",
+    Breakage.LOGIN: "were replaced by a login, consent, captcha or error page",
+}
 # Maximum number of open alarms of one check; the least probable silences come first.
 MAX_ALARMS = 1000
 KEPT = timedelta(days=365)
 BATCH = 500
+MAX_TEXTS = 10
 OPEN: Document = {"ended_at": None}
 
 
@@ -50,15 +62,15 @@ class AlarmReport(TypedDict):
     target: str
     """URL of the target; empty for a whole site."""
     event: str
-    """`silent`: no change for too long."""
+    """`silent`: no change for too long; `broken`: a page broke rather than changed."""
     at: datetime
     """Time when the alarm was raised."""
     since: datetime
-    """Time of the last change."""
-    expected_at: datetime
-    """Time by which the next change was expected on average."""
+    """Time of the last change; of a broken page the visit that found it."""
+    expected_at: datetime | None
+    """Time by which the next change was expected on average; null for broken pages."""
     chance: float
-    """Probability that a target that still changes is silent for so long."""
+    """Probability that a target that still changes is silent for so long; 0 for broken pages."""
     text: str
     """What is wrong, in one sentence."""
 
@@ -90,10 +102,71 @@ async def record_silences(
             update: Document = {"$setOnInsert": begun, "$set": state}
             writes.append(UpdateOne({"_id": key}, update, upsert=True))
         new += (await db.alarms.bulk_write(writes, ordered=False)).upserted_count
-    ended: Document = {"$set": {"ended_at": now}}
-    await db.alarms.update_many(of_spiders | {"_id": {"$nin": current}}, ended)
-    await db.alarms.delete_many({"ended_at": {"$lt": now - KEPT}})
+    await _end_others(db, of_spiders, current, now)
     return new
+
+
+async def record_broken(db: Database, spider: str, visits: int, now: datetime) -> int:
+    """Store the alarms of a spider's broken pages; return the number of new ones.
+
+    visits: number of visits of the run that ends
+
+    Alarms of pages that work again end. Safe to repeat.
+    """
+    broken: Document = {"spider": spider, "broken": {"$exists": True}} | ALIVE
+    of_spider: Document = {"spider": spider, "event": BROKEN} | OPEN
+    open_sites = set(await db.alarms.distinct("_id", of_spider | {"target": ""}))
+    new, current, writes = 0, [], []
+    for how in Breakage:
+        pages = broken | {"broken.how": str(how)}
+        n = await db.targets.count_documents(pages)
+        rows = db.targets.find(pages, {"url": 1, "broken": 1}).sort("url")
+        is_open = any(key.startswith(f"{spider}  {how} ") for key in open_sites)
+        is_shared = n >= MIN_SITE_PAGES and (is_open or n >= MIN_SITE_SHARE * visits)
+        async for row in rows.limit(1 if is_shared else MAX_ALARMS):
+            target = "" if is_shared else row["url"]
+            since, what = row["broken"]["since"], row["broken"]["text"]
+            text = f"{count(n, 'page')} {WHAT_BROKE[how]}, such as {row['url']}"
+            key = f"{spider} {target} {how} {since:%Y-%m-%dT%H:%M:%S} {BROKEN}"
+            if is_shared:
+                # The first page varies, but the alarm stays the same one.
+                key = min((k for k in open_sites if k.startswith(f"{spider}  {how} ")), default=key)
+            current.append(key)
+            begun: Document = {
+                "spider": spider, "target": target, "event": BROKEN, "at": now, "since": since,
+                "chance": 0.0, "notify": True,
+            }  # fmt: skip
+            state: Document = {"text": text if is_shared else what, "ended_at": None}
+            update: Document = {"$setOnInsert": begun, "$set": state}
+            writes.append(UpdateOne({"_id": key}, update, upsert=True))
+    for part in in_batches(writes, BATCH):
+        new += (await db.alarms.bulk_write(part, ordered=False)).upserted_count
+    await _end_others(db, of_spider, current, now)
+    return new
+
+
+async def _end_others(db: Database, query: Document, current: list[str], now: datetime) -> None:
+    """End the open alarms of a query, except the current ones, and delete old ones."""
+    ended: Document = {"$set": {"ended_at": now}}
+    await db.alarms.update_many(query | {"_id": {"$nin": current}}, ended)
+    await db.alarms.delete_many({"ended_at": {"$lt": now - KEPT}})
+
+
+async def texts_of(db: Database, spider: str, target: str) -> list[str]:
+    """Return the texts of the open alarms of a target and of its whole site."""
+    query: Document = OPEN | {"spider": spider, "target": {"$in": [target, ""]}}
+    rows = db.alarms.find(query, {"text": 1}).sort("_id").limit(MAX_TEXTS)
+    return [row["text"] async for row in rows]
+
+
+async def count_open(db: Database, spiders: Sequence[str]) -> dict[str, int]:
+    """Return the number of open alarms by spider; spiders without alarms are missing."""
+    pipeline: list[Document] = [
+        {"$match": OPEN | {"spider": {"$in": list(spiders)}}},
+        {"$group": {"_id": "$spider", "n": {"$sum": 1}}},
+    ]
+    rows = await (await db.alarms.aggregate(pipeline)).to_list(None)
+    return {row["_id"]: row["n"] for row in rows}
 
 
 async def open_alarms(
@@ -109,7 +182,7 @@ async def open_alarms(
             "event": row["event"],
             "at": row["at"],
             "since": row["since"],
-            "expected_at": row["expected_at"],
+            "expected_at": row.get("expected_at"),
             "chance": row["chance"],
             "text": row["text"],
         }

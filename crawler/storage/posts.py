@@ -202,13 +202,15 @@ async def field_coverage(
 ) -> dict[str, FieldCoverage]:
     """Count how many of a spider's newest posts have each of some fields.
 
-    scheme: selector digest of the site definition; posts read with another one are skipped
+    scheme: selector digest of the site definition; posts read with another one are skipped, and so
+            are those of broken pages
     """
     places = {name: "text" if name == MAIN_TEXT else f"fields.{name}" for name in names}
     newest = db.posts.find({"spider": spider}, dict.fromkeys(places.values(), 1))
     rows = await newest.sort("changed_at", DESCENDING).limit(SAMPLE).to_list(None)
     read_by = db.targets.find(
-        {"_id": {"$in": [row["_id"] for row in rows]}}, {"selector_digest": 1}
+        {"_id": {"$in": [row["_id"] for row in rows]}, "broken": {"$exists": False}},
+        {"selector_digest": 1},
     )
     schemes = {
         row["_id"]: (row.get("selector_digest") or "").partition(OF_CAPS)[0]

@@ -63,6 +63,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         ),
         _index("gone", "spider", "url", partialFilterExpression={"gone": True}),
         _index("spider", "url", partialFilterExpression={"muted_at": _EXISTS}),
+        _index("spider", "broken.how", "url", partialFilterExpression={"broken": _EXISTS}),
     ],
     "visits": [
         _index("target", "at"),

@@ -24,6 +24,7 @@ from crawler.items import (
     planned_feed_size,
 )
 from crawler.storage import fences, runs
+from crawler.storage.breakages import broken_of, with_breakage
 from crawler.storage.client import Database, Document
 from crawler.storage.outages import in_batches, keep_newest
 from crawler.storage.visits import recover, row_of
@@ -169,6 +170,7 @@ def from_document(document: Document) -> Target:
         fence=document.get("fence", 0),
         again=document.get("again", False),
         archived=archived_of(document.get("archived")),
+        broken=broken_of(document.get("broken")),
         min_hours=limits.get("min_hours") or 0.0,
         max_hours=limits.get("max_hours") or 0.0,
     )
@@ -264,7 +266,7 @@ def update_of(visit: Visit) -> UpdateOne:
         if visit.collected is not None:
             state["feed_size"] = planned_feed_size(visit.collected.monitor)
             state["stated_interval_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
-    return UpdateOne(_unless_taken_over(visit), update)
+    return UpdateOne(_unless_taken_over(visit), with_breakage(update, visit))
 
 
 def _content_state(visit: Visit) -> Document:

@@ -182,6 +182,19 @@ VALIDATORS: dict[str, Document] = {
                 "time when the target was muted; it is neither visited nor planned until it is "
                 "unmuted"
             ),
+            "broken": shown_object(
+                "how the page broke; absent if it works",
+                {
+                    "how": shown("string", "`selector`, `shrunk` or `login`, as in `visits`"),
+                    "since": shown("time", "time of the visit that found it"),
+                    "text": shown("string", "what is wrong, in one sentence"),
+                    "fields": shown("array of strings", "lost fields that are still missing"),
+                    "links": shown("number", "links to items on the list page before"),
+                    "digest": shown(
+                        "string or null", "hash of the content that many pages had in one run"
+                    ),
+                },
+            ),
             "limits": document(
                 [],
                 "limits of the interval between two visits, set for this target; they replace the "
@@ -238,7 +251,15 @@ VALIDATORS: dict[str, Document] = {
             "target": text("URL of the target"),
             "at": time("time of the response"),
             "outcome": one_of(map(str, Outcome), "result of the visit"),
-            "reason": shown("string", "cause of an error, a refusal or a redirect"),
+            "reason": shown(
+                "string", "cause of an error, a refusal or a redirect, or how the page broke"
+            ),
+            "broken": shown(
+                "string",
+                "how the page broke; absent if it works. `selector`: a field that pages of the "
+                "site usually have is missing; `shrunk`: a list page lost at least half of its "
+                "links to items; `login`: a login, consent, captcha or error page took its place",
+            ),
             "changed": one_of([0, 1], "1 if a change was found; 0 for the first visit"),
             "event": shown(
                 "boolean", "true if the page is new, changed, gone for the first time, or back"

@@ -215,16 +215,25 @@ RUN_VALIDATORS: dict[str, Document] = {
     ),
     "alarms": validator(
         ["spider", "target", "event", "at", "since", "chance", "text"],
-        "alarms: one document per silence of a target, deleted a year after its end",
+        "alarms: one document per silence of a target or broken page, deleted a year after its end",
         {
-            "_id": shown("string", "spider, target, last change and event, separated by spaces"),
+            "_id": shown(
+                "string", "spider, target, kind of breakage, time and event, separated by spaces"
+            ),
             "spider": text("name of the spider"),
             "target": text("URL of the target; empty for a whole site"),
-            "event": one_of(["silent"], "`silent`: no change for too long"),
+            "event": one_of(
+                ["silent", "broken"],
+                "`silent`: no change for too long; `broken`: a page broke rather than changed",
+            ),
             "at": time("time when the alarm was raised"),
-            "since": time("time of the last change"),
-            "expected_at": time("time by which the next change was expected on average"),
-            "chance": number("probability that a living target is silent for so long"),
+            "since": time("time of the last change, or of the visit that found a broken page"),
+            "expected_at": time(
+                "time by which the next change was expected on average; absent for broken pages"
+            ),
+            "chance": number(
+                "probability that a living target is silent for so long; 0 for broken pages"
+            ),
             "text": text("what is wrong, in one sentence"),
             "ended_at": maybe_time("time of the check that ended the alarm; null while it is open"),
             "notify": shown("boolean", "true until a notification was sent"),

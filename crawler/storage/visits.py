@@ -179,6 +179,8 @@ def row_of(visit: Visit) -> Document:
         row["shared_fetch"] = True
     if is_event(visit):
         row["event"] = True
+    if visit.broken is not None:
+        row["broken"] = str(visit.broken.how)
     if visit.reason:
         row["reason"] = visit.reason
     if fetched.target.hinted:

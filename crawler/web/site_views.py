@@ -22,7 +22,7 @@ from crawler.reports.sites import (
     SiteFilter,
 )
 from crawler.reports.visit_counts import ChangeCounts, VisitCounts
-from crawler.storage import leases, overview, site_targets, sites
+from crawler.storage import alarms, leases, overview, site_targets, sites
 from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key
 from crawler.storage.sites import Site
@@ -77,6 +77,7 @@ async def board_sites(
     counts: VisitCounts = app.state.visit_counts
     states = await overview.states_of(store.db, list(names))
     running = await reports.running_names(store.db)
+    open_alarms = await alarms.count_open(store.db, names)
 
     async def of(state: SiteState) -> Any:
         # The page is loaded again at the end of a run, and shows the result.
@@ -92,7 +93,13 @@ async def board_sites(
 
     estimates, *of_sites = await asyncio.gather(estimated(), *map(of, states))
     return [
-        reports.board_site(state, numbers, estimates, is_running=state.name in running)
+        reports.board_site(
+            state,
+            numbers,
+            estimates,
+            open_alarms.get(state.name, 0),
+            is_running=state.name in running,
+        )
         for state, numbers in zip(states, of_sites, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""`scrapy silence`: targets that used to change, and have been silent for too long."""
+"""`scrapy silence`: targets that have been silent for too long, and pages that broke."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ DEFAULT_LIMIT = 50
 
 
 class Command(FreshetCommand):
-    """List the open alarms of silent targets, or check all targets now."""
+    """List the open alarms of silent targets and broken pages, or check for silence now."""
 
     arguments = ("[NAME]",)
     example = "scrapy silence books --check"
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""
-        return "List targets that have not changed for longer than they usually do"
+        return (
+            "List targets that have not changed for longer than they usually do, and broken pages"
+        )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add `--check` and `--limit`."""
         super().add_options(parser)
         parser.add_argument(
             "--check", action="store_true",
-            help="check all targets now (default: list what the last replan or check found)",
+            help="check all targets for silence now (default: list what the last replan, check and "
+            "crawl found)",
         )  # fmt: skip
         parser.add_argument(
             "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
@@ -44,7 +47,7 @@ class Command(FreshetCommand):
         )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print the open alarms, the least probable silences first."""
+        """Print the open alarms: broken pages, then the least probable silences."""
         with working(self.config, "opening the database") as progress:
             spiders, rows = asyncio.run(self._read(args[0] if args else None, opts, progress))
         if opts.json:
@@ -52,20 +55,23 @@ class Command(FreshetCommand):
             return
         if not rows:
             hint = "" if opts.check else ". Run scrapy silence --check or scrapy replan to check"
-            print_line(f"no open silence alarms in {listed(spiders)}{hint}")
+            print_line(f"no open alarms in {listed(spiders)}{hint}")
             return
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
-        table = Table("target", "silent since (UTC)", "expected by", "chance", box=SIMPLE_HEAD)
+        table = Table("target", "event", "since (UTC)", "expected by", "chance", box=SIMPLE_HEAD)
         for column in table.columns[1:]:
             column.no_wrap = True
         for row in rows:
             name = shortened(row["target"]) if row["target"] else f"{row['spider']}: {row['text']}"
-            since, expected = row["since"], row["expected_at"]
+            is_broken, expected = row["event"] == "broken", row["expected_at"]
+            if is_broken and row["target"]:
+                name = f"{name}: {row['text']}"
             table.add_row(
-                name, f"{since:%Y-%m-%d %H:%M}", f"{expected:%Y-%m-%d %H:%M}",
-                f"{row['chance']:.2g}",
+                name, row["event"], f"{row['since']:%Y-%m-%d %H:%M}",
+                f"{expected:%Y-%m-%d %H:%M}" if expected else "",
+                "" if is_broken else f"{row['chance']:.2g}",
             )  # fmt: skip
         stdout().print(table)
         print_line(f"{count(len(rows), 'open alarm')} in {listed(spiders)}")

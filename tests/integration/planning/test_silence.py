@@ -44,7 +44,7 @@ def test_a_page_that_stopped_has_an_alarm_until_it_changes_again(
     put(db, uri, shop(stopped=1))
     assert check(freshet) == []
     listed = run(freshet, "silence", hours=clock()).out
-    assert "no open silence alarms in shop. Run scrapy silence --check" in listed
+    assert "no open alarms in shop. Run scrapy silence --check" in listed
 
     (alarm,) = check(freshet, "--check")
     assert (alarm["spider"], alarm["target"], alarm["event"]) == ("shop", f"{SHOP}/0", "silent")
@@ -81,6 +81,18 @@ def test_a_replan_checks_for_silence_and_a_dry_run_does_not(
         done = run(freshet, "replan", "--budget", "60/day", *options, hours=clock())
         assert done.code == 0, done.err
         assert stored[0].alarms.count_documents({}) == count
+
+
+def test_an_open_alarm_is_a_reason_in_explain_and_counts_on_the_board(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    put(db, uri, shop(stopped=1))
+    assert len(check(freshet, "--check")) == 1
+    explained = in_json(freshet, "explain", f"{SHOP}/0", hours=clock())
+    assert explained["reasons"][0].startswith("Open alarm: no change since 2026-02-15 10:00 UTC")
+    assert "Open alarm" not in str(in_json(freshet, "explain", f"{SHOP}/1", hours=clock()))
+    assert on(uri, lambda there: alarms.count_open(there, ["shop", "other"])) == {"shop": 1}
 
 
 def test_the_alarms_can_be_turned_off(stored: Stored, freshet: Freshet) -> None:

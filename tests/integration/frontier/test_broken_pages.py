@@ -1,0 +1,106 @@
+"""Pages that broke rather than changed: their visits, their alarms, and their recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, Row, target
+from tests.integration.inside import in_json
+
+pytestmark = pytest.mark.mongo
+ITEMS = range(12)
+LOGIN = '<form><input name="user"><input name="key" type="password"></form>'
+
+
+def write(pages: Pages, prices: dict[int, str], listed: Iterable[int] = ITEMS) -> None:
+    """Write the list page, and each item with its price."""
+    pages.list("/list.html", [f"/item-{i}.html" for i in listed])
+    for i in ITEMS:
+        pages.file(f"/item-{i}.html", f"<h1>Tea {i}</h1>{prices.get(i, '<b>3 EUR</b>')}")
+
+
+def crawl(freshet: Freshet, pages: Pages, day: int) -> None:
+    wrapper: Path = freshet.wrapper(
+        "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item-\d+\.html$",
+        fields={"title": "h1", "price": {"css": "b", "type": "price"}},
+    )  # fmt: skip
+    freshet.crawl(wrapper, "-a", "full=1", hours=25 * day)
+
+
+def last_visits(db: Db, pages: Pages) -> dict[str, Row]:
+    """Return the last visit of each broken page by its path."""
+    rows = db.targets.find({"broken": {"$exists": True}})
+    return {row["url"].removeprefix(pages.url): row["last_visit"] for row in rows}
+
+
+def changes(db: Db, url: str) -> int:
+    """Return the number of changes in the history of a page, of 12 bytes each."""
+    return len(target(db, url)["history"]["changes"]) // 12
+
+
+def test_broken_pages_have_a_reason_and_an_alarm_until_they_work_again(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, {})
+    crawl(freshet, pages, 0)
+    assert last_visits(database, pages) == {}
+    assert database.alarms.count_documents({}) == 0
+
+    write(pages, {1: "<b>4 EUR</b>", 2: "<i>3 EUR</i>"}, listed=range(6))
+    pages.file("/item-3.html", LOGIN)
+    crawl(freshet, pages, 1)
+    broken = last_visits(database, pages)
+    assert {path: row["broken"] for path, row in broken.items()} == {
+        "/item-2.html": "selector", "/item-3.html": "login", "/list.html": "shrunk",
+    }  # fmt: skip
+    assert broken["/item-2.html"]["reason"] == "nothing found for price, which the page had before"
+    assert broken["/list.html"]["reason"] == "the list page has 6 of 12 links to items"
+    assert broken["/item-3.html"]["outcome"] == "error"
+    kept = database.posts.find_one({"url": f"{pages.url}/item-3.html"})
+    assert kept is not None
+    assert kept["fields"]["title"] == "Tea 3"
+    # Both versions of item 2 are kept, but only the change of item 1 counts as one.
+    assert database.versions.count_documents({"target": f"{pages.url}/item-2.html"}) == 2
+    assert [changes(database, f"{pages.url}/item-{i}.html") for i in (1, 2)] == [1, 0]
+    alarms = in_json(freshet, "silence", hours=26)
+    assert {row["target"].removeprefix(pages.url) for row in alarms} == set(broken)
+    assert {row["event"] for row in alarms} == {"broken"}
+    assert database.alarms.count_documents({"notify": True}) == 3
+    history = in_json(freshet, "history", f"{pages.url}/item-2.html", hours=26)
+    assert [visit["broken"] for visit in history["visits"]] == [None, "selector"]
+
+    write(pages, {})
+    crawl(freshet, pages, 2)
+    assert last_visits(database, pages) == {}
+    assert in_json(freshet, "silence", hours=51) == []
+    assert changes(database, f"{pages.url}/item-2.html") == 0
+
+
+def test_many_pages_that_broke_in_the_same_way_are_one_alarm_of_their_site(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, {})
+    crawl(freshet, pages, 0)
+    for day, left in ((1, 12), (2, 3)):
+        write(pages, {i: f"<i>{i} EUR</i>" for i in range(left)})
+        crawl(freshet, pages, day)
+        (alarm,) = in_json(freshet, "silence", hours=25 * day + 1)
+        assert (alarm["spider"], alarm["target"], alarm["event"]) == ("pages", "", "broken")
+        assert alarm["text"].startswith(f"{left} pages lost fields that they had before, such as")
+    assert database.alarms.count_documents({}) == 1
+
+
+def test_a_page_that_takes_the_place_of_many_others_is_not_stored(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, {})
+    crawl(freshet, pages, 0)
+    for day in (1, 2):
+        for i in ITEMS:
+            pages.file(f"/item-{i}.html", "<h1>One moment</h1><b>0 EUR</b>")
+        crawl(freshet, pages, day)
+        # The first four could have changed for other reasons.
+        assert sum(row["broken"] == "login" for row in last_visits(database, pages).values()) == 8

@@ -15,7 +15,7 @@ import pytest
 from crawler.config import Config
 from crawler.errors import ServerError
 from crawler.storage.embedded import EmbeddedServer
-from tests.database_pool import DatabasePool
+from tests.database_pool import Cleaner, DatabasePool
 from tests.integration import forked
 from tests.integration.harness import Db, Freshet, Pages
 from tests.site import running
@@ -103,9 +103,15 @@ def _folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def pool(mongo: EmbeddedServer) -> Iterator[DatabasePool]:
+def cleaners() -> list[Cleaner]:
+    """Return a list to which fixtures add what deletes a database's data on their servers."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def pool(mongo: EmbeddedServer, cleaners: list[Cleaner]) -> Iterator[DatabasePool]:
     """Return the databases of the process's server."""
-    databases = DatabasePool(mongo.uri)
+    databases = DatabasePool(mongo.uri, cleaners)
     yield databases
     databases.close()
 
@@ -122,10 +128,8 @@ def stored(request: pytest.FixtureRequest, pool: DatabasePool) -> Iterator[tuple
 
     Its collections and indexes exist, except in tests with the marker `empty_database`.
     """
-    # Keys in Redis contain the name of the database.
-    reuse = not any("redis" in name for name in request.fixturenames)
     empty = request.node.get_closest_marker("empty_database")
-    with pool.empty() if empty else pool.prepared(reuse) as made:
+    with pool.empty() if empty else pool.prepared() as made:
         yield made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 from crawler.config import Config
 from crawler.errors import ServerError
 from crawler.storage.embedded import EmbeddedServer
-from tests.database_pool import DatabasePool
+from tests.database_pool import Cleaner, DatabasePool
 from tests.integration import forked
 from tests.integration.harness import Db, Freshet, Pages
 from tests.site import running
@@ -23,6 +24,8 @@ from tests.site.running import RunningSite
 
 MEMORY = Path("/dev/shm")
 AMPLE_BYTES = 8 << 30
+# The marks of all tests of a module.
+ALL_LONG = re.compile(rb"^pytestmark = .*mark\.soak\b", re.M)
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
 # Before other conftests import modules of Freshet that read `sys.executable`.
 forked.begin()
@@ -40,7 +43,6 @@ def pytest_collection_finish() -> None:
 
     Without it, each collection, of which commands and pytest request hundreds, visits all of them.
     """
-    gc.collect()
     gc.freeze()
     gc.enable()
 
@@ -60,9 +62,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip modules without long tests if only these run; each worker would load all of them."""
-    is_module = collection_path.suffix == ".py" and config.option.markexpr == "soak"
-    return True if is_module and b"mark.soak" not in collection_path.read_bytes() else None
+    """Skip modules without tests to run, because each worker would load all of them.
+
+    These are modules without long tests if only these run, and modules of long tests otherwise.
+    """
+    if collection_path.suffix != ".py" or config.option.markexpr not in {"soak", "not soak"}:
+        return None
+    text = collection_path.read_bytes()
+    if config.option.markexpr == "soak":
+        return True if b"mark.soak" not in text else None
+    return True if ALL_LONG.search(text) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -103,9 +112,15 @@ def _folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def pool(mongo: EmbeddedServer) -> Iterator[DatabasePool]:
+def cleaners() -> list[Cleaner]:
+    """Return a list to which fixtures add what deletes a database's data on their servers."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def pool(mongo: EmbeddedServer, cleaners: list[Cleaner]) -> Iterator[DatabasePool]:
     """Return the databases of the process's server."""
-    databases = DatabasePool(mongo.uri)
+    databases = DatabasePool(mongo.uri, cleaners)
     yield databases
     databases.close()
 
@@ -122,10 +137,8 @@ def stored(request: pytest.FixtureRequest, pool: DatabasePool) -> Iterator[tuple
 
     Its collections and indexes exist, except in tests with the marker `empty_database`.
     """
-    # Keys in Redis contain the name of the database.
-    reuse = not any("redis" in name for name in request.fixturenames)
     empty = request.node.get_closest_marker("empty_database")
-    with pool.empty() if empty else pool.prepared(reuse) as made:
+    with pool.empty() if empty else pool.prepared() as made:
         yield made
 
 

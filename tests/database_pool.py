@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.integration.known_pages import on
 
 Row = dict[str, Any]
 Db = Database[Row]
+Cleaner = Callable[[str], None]
 # Free databases rest for a while: the server may still execute the last command of a process that
 # a test has killed.
 RESTING = 3
@@ -28,9 +29,14 @@ MAX_DOCUMENTS = 2000
 
 
 class DatabasePool:
-    """Databases of one server. uri: with the name of any database at its end."""
+    """Databases of one server.
 
-    def __init__(self, uri: str) -> None:
+    uri: with the name of any database at its end; cleaners: delete what other servers store for a
+    database, given its name.
+    """
+
+    def __init__(self, uri: str, cleaners: Sequence[Cleaner]) -> None:
+        self._cleaners = cleaners
         self._base = uri.rpartition("/")[0]
         self._client: pymongo.MongoClient[Row] = pymongo.MongoClient(uri)
         self._free: deque[str] = deque()
@@ -52,18 +58,14 @@ class DatabasePool:
                 self._client.drop_database(name)
 
     @contextmanager
-    def prepared(self, reuse: bool = True) -> Iterator[tuple[Db, str]]:
-        """Yield a database with empty collections, and its URI.
-
-        reuse: whether another test may use the database afterwards. It must not if anything outside
-               of MongoDB, such as Redis, still knows its name.
-        """
+    def prepared(self) -> Iterator[tuple[Db, str]]:
+        """Yield a database with empty collections, and its URI."""
         name = self._free.popleft() if len(self._free) > RESTING else self._create()
         with self._opened(name) as opened:
             try:
                 yield opened
             finally:
-                if reuse and self._reset(self._client[name]):
+                if self._reset(self._client[name]):
                     self._free.append(name)
                 else:
                     self._client.drop_database(name)
@@ -85,8 +87,8 @@ class DatabasePool:
 
     def _reset(self, db: Db) -> bool:
         """Empty a database; return false if it cannot be as a prepared one."""
-        if db.meta.find_one({"backend": "redis"}):
-            return False  # Redis still has the band reservations of this name
+        for clean in self._cleaners:
+            clean(db.name)
         structure = self._structure(db.name)
         if structure.pop("system.profile", None):
             db.command("profile", 0)

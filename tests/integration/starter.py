@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import json
 import os
 import pkgutil
 import runpy
-import select
+import selectors
 import signal
 import socket
 import sys
@@ -101,55 +102,96 @@ def modules(*packages: str) -> Iterator[str]:
                 yield module.name
 
 
-def serve(listener: socket.socket) -> dict[str, Any]:
-    """Fork a process per connection until standard input ends; return the request in each one."""
-    # Ignoring SIGCHLD reaps the intermediate processes.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
-            sys.exit()
-        connection, _ = listener.accept()
-        with connection:
-            if os.fork() == 0:
-                listener.close()
-                return forked(connection)
+class Server:
+    """Fork a process per request and send back its pid, then its exit code.
 
-
-def forked(connection: socket.socket) -> dict[str, Any]:
-    """Receive the request and fork again: the child returns, the parent reports on it.
-
-    The parent sends the pid and the exit code.
+    Ends with standard input, and kills the tied processes then.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    data, fds, _, _ = socket.recv_fds(connection, LARGEST, 3)
-    if not data:
-        os._exit(1)
-    request: dict[str, Any] = json.loads(data)
-    pid = os.fork()
-    if pid:
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(sys.stdin, selectors.EVENT_READ, self._end)
+        self._tied: dict[socket.socket, int] = {}
+
+    def serve(self) -> dict[str, Any]:
+        """Return the request in each forked process."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while True:
+            for key, _ in self._selector.select():
+                # An earlier event of the same round may have closed the file.
+                is_open = self._selector.get_map().get(key.fd) is key
+                if is_open and (request := key.data()):
+                    return request
+
+    def _end(self) -> NoReturn:
+        for pid in self._tied.values():
+            os.kill(pid, signal.SIGKILL)
+        sys.exit()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        receive = functools.partial(self._receive, connection)
+        self._selector.register(connection, selectors.EVENT_READ, receive)
+
+    def _receive(self, connection: socket.socket) -> dict[str, Any] | None:
+        """Fork for a request, or note the end of the process that sent one."""
+        data, fds, _, _ = socket.recv_fds(connection, LARGEST, 3)
+        if not data:
+            if connection in self._tied:
+                os.kill(self._tied.pop(connection), signal.SIGKILL)
+            self._close(connection)
+            return None
+        request: dict[str, Any] = json.loads(data)
+        pid = os.fork()
+        if pid == 0:
+            self._leave(fds)
+            return request
         for fd in fds:
             os.close(fd)
-        # The process that asked may have been killed in the meantime.
-        with contextlib.suppress(BrokenPipeError):
-            connection.send(b"%d" % pid)
-            if request["tied"]:
-                kill_after(connection, pid)
-            connection.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        os._exit(0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for stream, fd in enumerate(fds):
-        os.dup2(fd, stream)
-        os.close(fd)
-    return request
+        if request["tied"]:
+            self._tied[connection] = pid
+        ended = os.pidfd_open(pid)
+        report = functools.partial(self._report, connection, pid, ended)
+        self._selector.register(ended, selectors.EVENT_READ, report)
+        _send(connection, pid)
+        return None
+
+    def _report(self, connection: socket.socket, pid: int, ended: int) -> None:
+        """Send the exit code, unless nobody waits for it."""
+        self._selector.unregister(ended)
+        os.close(ended)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._tied.pop(connection, None)
+        if connection.fileno() >= 0:
+            _send(connection, code)
+            self._close(connection)
+
+    def _close(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+
+    def _leave(self, fds: list[int]) -> None:
+        """Close everything of the server in a forked process, and set its streams."""
+        # Unregistering would also remove them from the server's selector, which is shared.
+        others = [key.fileobj for key in self._selector.get_map().values()]
+        self._selector.close()
+        for other in others:
+            if isinstance(other, int):
+                os.close(other)
+            elif other is not sys.stdin:
+                other.close()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for stream, fd in enumerate(fds):
+            os.dup2(fd, stream)
+            os.close(fd)
 
 
-def kill_after(connection: socket.socket, pid: int) -> None:
-    """Wait for the end of a process; kill it if the connection ends first."""
-    ended = os.pidfd_open(pid)
-    if ended not in select.select([connection, ended], [], [])[0]:
-        os.kill(pid, signal.SIGKILL)
-    os.close(ended)
+def _send(connection: socket.socket, number: int) -> None:
+    # The process that asked may have been killed in the meantime.
+    with contextlib.suppress(BrokenPipeError):
+        connection.send(b"%d" % number)
 
 
 def become(request: dict[str, Any]) -> NoReturn:
@@ -178,5 +220,5 @@ if __name__ == "__main__":
     sys.executable = sys.argv[2]
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         load()
-        request = serve(listener)
+        request = Server(listener).serve()
     become(request)

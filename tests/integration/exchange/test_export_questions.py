@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from tests.integration.exchange.guide_queries import VIEWS, queries
@@ -53,6 +52,9 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
 def test_duckdb_answers_the_questions_of_the_guide(
     freshet: Freshet, database: Db, tmp_path: Path
 ) -> None:
+    # Not in every test process: it loads slowly.
+    import duckdb
+
     fill(database)
     folder = tmp_path / "freshet-export"
     done = run(freshet, "export", "all", folder)

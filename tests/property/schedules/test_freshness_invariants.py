@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import gamma
 
 from schedules.freshness import Rates, age_hours, freshness
 from schedules.history import Floats
@@ -18,6 +17,9 @@ hours = st.floats(0, 2000)
 
 def rates(shape: float, mean: float) -> Rates:
     """Return the values that the planner would store for a gamma-distributed rate."""
+    # Not in every test process: it loads slowly.
+    from scipy.stats import gamma
+
     prior = gamma(shape, scale=mean / shape)
     return Rates(*(np.array([value]) for value in (mean, prior.ppf(0.05), prior.ppf(0.95))))
 

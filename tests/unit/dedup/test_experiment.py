@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from crawler.errors import ConfigError
-from tests.bench.__main__ import arguments
 from tests.bench.dedup.corpus import KINDS, File, Synthetic, edited, is_cjk, words_of
 from tests.bench.dedup.experiment import Measured, Query, alikeness, copies, judge, prepare
 from tests.bench.dedup.indexes import METHODS, RULES, first_owned
@@ -263,6 +262,9 @@ def test_how_alike_texts_are_is_exact() -> None:
 
 
 def read(*words: str) -> argparse.Namespace:
+    # Loads all benchmarks.
+    from tests.bench.__main__ import arguments
+
     return arguments().parse_args(["--experiment", *words])
 
 

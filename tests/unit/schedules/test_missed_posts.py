@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from schedules.feeds.post_rates import expected, looked_up, table
 
@@ -15,6 +14,9 @@ MEANS, BATCHES, WINDOWS = st.floats(0.01, 400), st.floats(0.0, 12), st.integers(
 
 def summed(mean: float, batch: float, window: int) -> float:
     """Return E(N - window)+, summed term by term."""
+    # Not in every test process: it loads slowly.
+    from scipy import stats
+
     n = np.arange(40_000)
     if batch < 1e-9:
         chance = stats.poisson.pmf(n, mean)

@@ -137,7 +137,10 @@ class Server:
 
     def _receive(self, connection: socket.socket) -> dict[str, Any] | None:
         """Fork for a request, or note the end of the process that sent one."""
-        data, fds, _, _ = socket.recv_fds(connection, LARGEST, 3)
+        try:
+            data, fds, _, _ = socket.recv_fds(connection, LARGEST, 3)
+        except ConnectionResetError:  # it ended without reading the last number
+            data, fds = b"", []
         if not data:
             if connection in self._tied:
                 os.kill(self._tied.pop(connection), signal.SIGKILL)
@@ -190,7 +193,7 @@ class Server:
 
 def _send(connection: socket.socket, number: int) -> None:
     # The process that asked may have been killed in the meantime.
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(ConnectionError):
         connection.send(b"%d" % number)
 
 

@@ -1,4 +1,4 @@
-"""Tell pages that broke from pages that changed: lost fields, shrunk lists, login pages."""
+"""Detect pages that broke rather than changed: lost fields, shrunk lists, login pages."""
 
 from __future__ import annotations
 
@@ -114,17 +114,15 @@ def login_text(fetched: Fetched) -> str | None:
 
 
 def changed_digest(fetched: Fetched) -> str | None:
-    """Return a digest that items share only by a breakage; None for list pages and without change.
+    """Return a digest that items share only by a breakage; None without a main text or a change.
 
-    Few fields, such as the stock, may well change to the same values on many pages. So only whole
-    texts and whole responses are compared.
+    Few fields, such as the stock, may well change to the same values on many pages. Pages whose
+    fields are gone are found without a comparison.
     """
     target = fetched.target
     if target.kind is not Kind.ITEM or fetched.content_hash in (None, target.content_hash):
         return None
-    if (fetched.content or {}).get("main_text"):
-        return fetched.content_hash
-    return fetched.raw_hash if fetched.raw_hash != target.raw_hash else None
+    return fetched.content_hash if (fetched.content or {}).get("main_text") else None
 
 
 def lost_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

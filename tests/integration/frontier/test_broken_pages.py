@@ -22,11 +22,14 @@ def write(pages: Pages, prices: dict[int, str], listed: Iterable[int] = ITEMS) -
         pages.file(f"/item-{i}.html", f"<h1>Tea {i}</h1>{prices.get(i, '<b>3 EUR</b>')}")
 
 
-def crawl(freshet: Freshet, pages: Pages, day: int) -> None:
+FIELDS = {"fields": {"title": "h1", "price": {"css": "b", "type": "price"}}}
+
+
+def crawl(freshet: Freshet, pages: Pages, day: int, content: Row = FIELDS) -> None:
+    """Visit all pages. content: keys of the site definition that say what is stored."""
     wrapper: Path = freshet.wrapper(
-        "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item-\d+\.html$",
-        fields={"title": "h1", "price": {"css": "b", "type": "price"}},
-    )  # fmt: skip
+        "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item-\d+\.html$", **content
+    )
     freshet.crawl(wrapper, "-a", "full=1", hours=25 * day)
 
 
@@ -93,14 +96,25 @@ def test_many_pages_that_broke_in_the_same_way_are_one_alarm_of_their_site(
     assert database.alarms.count_documents({}) == 1
 
 
-def test_a_page_that_takes_the_place_of_many_others_is_not_stored(
+def test_a_text_that_takes_the_place_of_many_others_is_not_stored(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, {i: f"<p>{i} cups of tea were sold.</p>" for i in ITEMS})
+    crawl(freshet, pages, 0, {"main_text": True})
+    for day in (1, 2):
+        for i in ITEMS:
+            pages.file(f"/item-{i}.html", "<h1>One moment</h1><p>We will be back soon.</p>")
+        crawl(freshet, pages, day, {"main_text": True})
+        # The first four could have changed for other reasons.
+        assert sum(row["broken"] == "login" for row in last_visits(database, pages).values()) == 8
+
+
+def test_fields_may_change_to_the_same_values_on_all_pages(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     write(pages, {})
     crawl(freshet, pages, 0)
-    for day in (1, 2):
-        for i in ITEMS:
-            pages.file(f"/item-{i}.html", "<h1>One moment</h1><b>0 EUR</b>")
-        crawl(freshet, pages, day)
-        # The first four could have changed for other reasons.
-        assert sum(row["broken"] == "login" for row in last_visits(database, pages).values()) == 8
+    for i in ITEMS:
+        pages.file(f"/item-{i}.html", "<h1>Tea</h1><b>0 EUR</b>")
+    crawl(freshet, pages, 1)
+    assert last_visits(database, pages) == {}

@@ -93,7 +93,9 @@ class BreakageDetector:
         if unknown := [name for name in names if name not in self._usual][:room]:
             scheme = session.wrapper.selector_digest(Kind.ITEM)
             found = await session.patience.read(
-                lambda: posts.field_coverage(session.db, session.spider, scheme, unknown)
+                lambda: posts.field_coverage(
+                    session.db, session.spider, scheme, unknown, with_broken=False
+                )
             )
             self._usual |= {
                 name: not each.read or each.share >= USUAL_SHARE for name, each in found.items()
@@ -135,9 +137,11 @@ def _has(content: Mapping[str, Any], name: str) -> bool:
 
 
 def all_lost(fetched: Fetched) -> Broken | None:
-    """Return the breakage of a page that was read before and has lost all of its fields."""
-    content = fetched.content
-    if fetched.target.content_hash is None or not content or any(_has(content, n) for n in content):
+    """Return the breakage of an item that was read before and has lost all of its fields."""
+    content, target = fetched.content, fetched.target
+    if target.kind is not Kind.ITEM or target.content_hash is None:
+        return None
+    if not content or any(_has(content, name) for name in content):
         return None
     # No names: any field shows that the page works again.
     return replace(broken_selector(fetched, content), fields=())

@@ -198,20 +198,20 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
 
 
 async def field_coverage(
-    db: Database, spider: str, scheme: str, names: Sequence[str]
+    db: Database, spider: str, scheme: str, names: Sequence[str], *, with_broken: bool = True
 ) -> dict[str, FieldCoverage]:
     """Count how many of a spider's newest posts have each of some fields.
 
-    scheme: selector digest of the site definition; posts read with another one are skipped, and so
-            are those of broken pages
+    scheme:      selector digest of the site definition; posts read with another one are skipped
+    with_broken: whether posts of broken pages count
     """
     places = {name: "text" if name == MAIN_TEXT else f"fields.{name}" for name in names}
     newest = db.posts.find({"spider": spider}, dict.fromkeys(places.values(), 1))
     rows = await newest.sort("changed_at", DESCENDING).limit(SAMPLE).to_list(None)
-    read_by = db.targets.find(
-        {"_id": {"$in": [row["_id"] for row in rows]}, "broken": {"$exists": False}},
-        {"selector_digest": 1},
-    )
+    query: Document = {"_id": {"$in": [row["_id"] for row in rows]}}
+    if not with_broken:
+        query["broken"] = {"$exists": False}
+    read_by = db.targets.find(query, {"selector_digest": 1})
     schemes = {
         row["_id"]: (row.get("selector_digest") or "").partition(OF_CAPS)[0]
         async for row in read_by

@@ -323,6 +323,11 @@ class Config(BaseSettings):
         4, ge=1, le=64, description="maximum number of concurrent crawl runs of the service"
     )
 
+    # Notifications.
+    notify_file: Path = Field(
+        PROJECT / "notify.toml", description="file with the channels and rules of notifications"
+    )
+
     # Metrics.
     metrics_dir: Path | None = Field(
         None,

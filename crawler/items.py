@@ -479,6 +479,30 @@ class Skipped:
     ended: bool = False
 
 
+class Event(StrEnum):
+    """What a rule of notifications can be about."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    GONE = "gone"
+    BACK = "back"
+    NEAR_DUPLICATE = "near-duplicate"
+    FAILING = "failing"
+    SILENT = "silent"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The events that some rule of a site is about; a crawl marks their visits.
+
+    failures: numbers of consecutive errors at which a page is `failing`
+    """
+
+    events: frozenset[Event] = frozenset()
+    failures: frozenset[int] = frozenset()
+
+
 @dataclass(slots=True)
 class Visit:
     """Result of comparing a fetch: the change log's row and the target's next state.
@@ -502,6 +526,7 @@ class Visit:
     links:         ids of the posts within their feed, by key
     version_bytes: size of the stored versions
     broken:        how the page broke, at this visit or before; None if it works
+    wanted:        events of the site that rules of notifications are about; None: there are none
     """
 
     fetched: Fetched
@@ -528,6 +553,7 @@ class Visit:
     links: dict[str, str] = field(default_factory=dict)
     version_bytes: int = 0
     broken: Broken | None = None
+    wanted: Wanted | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:

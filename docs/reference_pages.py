@@ -30,6 +30,7 @@ from crawler.exchange.tables import TABLES
 from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field
 from crawler.extract.keys import CategoryRule
+from crawler.extract.notification_rules import Rule
 from crawler.extract.site_definition import Wrapper
 from crawler.ops.metrics import of_processes
 from crawler.reports.metrics import of_database
@@ -168,6 +169,7 @@ GENERATORS: dict[str, Callable[[], Iterable[str]]] = {
     "site_keys": partial(keys, Wrapper),
     "category_keys": partial(keys, CategoryRule),
     "field_keys": partial(keys, Field),
+    "rule_keys": partial(keys, Rule),
     "cell_keys": partial(keys, Cell),
     "database_keys": partial(keys, Source),
     "commands": commands,

@@ -42,6 +42,7 @@ from crawler.extract.keys import (
     Weights,
     Windows,
 )
+from crawler.extract.notification_rules import Rules, checked_rules
 from crawler.extract.stored_definition import Definition, read_toml
 from crawler.items import OF_CAPS, Kind, Target
 from crawler.utils.regex import Pattern, PatternMatch, compiled
@@ -220,11 +221,18 @@ class Wrapper(BaseModel):
     )
     cost: Amount = Key(1.0, description="budget that a request takes")
 
+    notify: Rules = Key((), description="rules of notifications about this site")
+
     databases: Sources = Key({}, description="databases that cells query, by name")
     cells: Cells = Key({}, description="cells by name: parts of pages and results of queries")
 
     _code: str = PrivateAttr("")
     _definition: Definition | None = PrivateAttr(None)
+
+    @field_validator("notify")
+    @classmethod
+    def _check_rules(cls, value: Rules) -> Rules:
+        return checked_rules(value)
 
     @field_validator("databases", "cells")
     @classmethod

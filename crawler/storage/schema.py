@@ -75,6 +75,8 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("event", "spider", "at", "_id", partialFilterExpression={"event": True}),
         _index("event", "at", "_id", partialFilterExpression={"event": True}),
         _index("event", "target", "at", partialFilterExpression={"event": True}),
+        # For the rules of notifications: visits to which they have not been applied.
+        _index("notify", "at", "_id", partialFilterExpression={"notify": True}),
     ],
     "versions": [_index("target", "at"), _index("spider", "at")],
     "posts": [

@@ -296,6 +296,16 @@ VALIDATORS: dict[str, Document] = {
                 "boolean", "true if `scrapy reread` changed the outcome of the visit afterwards"
             ),
             "fence": shown("number", "fence number of the visit"),
+            "notify": typed(
+                "bool", "true until the rules of notifications have been applied to the visit"
+            ),
+            "events": shown(
+                "array of strings",
+                "events of the visit for which there is a rule: `new`, "
+                "`changed`, `gone`, `back`, `near-duplicate`, `failing`",
+            ),
+            "duplicates": shown("number", "with `events`: near-duplicates that it stored"),
+            "failures": shown("number", "with `events`: consecutive errors of the target"),
         },
     ),
     "versions": validator(

@@ -14,7 +14,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import OperationFailure
 
 from crawler.errors import ConfigError
-from crawler.items import SEEN, Archived, Outcome, Visit
+from crawler.items import SEEN, Archived, Event, Outcome, Visit
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.urls import like
@@ -189,7 +189,52 @@ def row_of(visit: Visit) -> Document:
         row["final_url"] = fetched.final_url
     if fetched.archived is not None:
         row["archived"] = _archived(fetched.archived)
+    return row | _mark_of(visit)
+
+
+def _mark_of(visit: Visit) -> Document:
+    """Return the fields of a row with an event for which there is a rule of notifications.
+
+    They are part of the write that acknowledges the visit, so neither exists without the other.
+    """
+    if visit.wanted is None:
+        return {}
+    duplicates = _near_duplicates(visit)
+    events = events_of(visit, duplicates) & visit.wanted.events
+    if Event.FAILING in events and visit.consecutive_errors not in visit.wanted.failures:
+        events -= {Event.FAILING}
+    if not events:
+        return {}
+    row: Document = {"notify": True, "events": sorted(events)}
+    if duplicates:
+        row["duplicates"] = duplicates
+    if visit.consecutive_errors:
+        row["failures"] = visit.consecutive_errors
     return row
+
+
+def events_of(visit: Visit, duplicates: int) -> frozenset[Event]:
+    """Return the events of a visit. duplicates: number of near-duplicates that it stores."""
+    events: set[Event] = set()
+    if is_event(visit):
+        is_back = visit.outcome in SEEN and visit.fetched.target.consecutive_gone > 0
+        if visit.outcome is Outcome.GONE:
+            events.add(Event.GONE)
+        elif visit.has_new_content:
+            events.add(Event.NEW if visit.outcome is Outcome.NEW else Event.CHANGED)
+        if is_back:
+            events.add(Event.BACK)
+    if duplicates:
+        events.add(Event.NEAR_DUPLICATE)
+    if visit.consecutive_errors:
+        events.add(Event.FAILING)
+    return frozenset(events)
+
+
+def _near_duplicates(visit: Visit) -> int:
+    # The verdicts are those of the whole batch.
+    verdicts = (visit.verdicts.get(post.key) for post in visit.candidates)
+    return sum(verdict is not None and not verdict.is_original for verdict in verdicts)
 
 
 def _archived(record: Archived) -> Document:

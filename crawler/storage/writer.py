@@ -24,6 +24,7 @@ from pymongo.errors import PyMongoError
 from crawler.config import Config
 from crawler.dedup.model import ALONE, Verdicts
 from crawler.errors import Unreachable
+from crawler.extract.notification_rules import wanted_of_site
 from crawler.items import Kind, Outcome, Visit
 from crawler.storage import (
     aliases,
@@ -107,9 +108,11 @@ class Writer:
         self._due = due
         self._patience = patience
         self._patterns = patterns
-        self._size_limits = SizeLimits(db, patterns.traps.wrapper.name, config)
+        wrapper = patterns.traps.wrapper
+        self._size_limits = SizeLimits(db, wrapper.name, config)
         self._registry = registry
         self._leases = leases
+        self._wanted = wanted_of_site(config.notify_file, wrapper.notify, wrapper.name)
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
         self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
@@ -232,6 +235,7 @@ class Writer:
     async def _write(self, batch: list[Visit]) -> list[Visit]:
         """Store a batch; return the visits whose targets were visited or taken over meanwhile."""
         for visit in batch:
+            visit.wanted = self._wanted
             await self._write_links(visit)
         await aliases.settle(self._db, self._registry, batch, self._longest)
         await sources.identify(self._db, batch)

@@ -1,0 +1,114 @@
+"""Rules of notifications: their conditions, what they are about, and errors in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crawler.errors import ConfigError
+from crawler.extract.notification_rules import (
+    MAX_CONDITION_CHARACTERS,
+    Condition,
+    Rule,
+    read_keys,
+    rules_in,
+    wanted_by,
+)
+from crawler.items import Event
+
+BEFORE = {"price": {"amount": 20.0, "currency": "€"}, "stock": 4, "title": "Red shoes", "size": "9"}
+AFTER = BEFORE | {"price": {"amount": 19.0, "currency": "€"}, "stock": 0, "title": "Shoes on SALE"}
+OF_SHOP = {"name": "cheap", "channels": "phone"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("price < 19.5", True),
+        ("price<19", False),
+        ("price.amount >= 19", True),
+        ("size = 9", True),
+        ("title != 9", True),
+        ("title = 'shoes on sale'", True),
+        ("price falls", True),
+        ("price falls by 5 %", True),
+        ("price falls by 5.1%", False),
+        ("price falls by 1", True),
+        ("price rises", False),
+        ("stock becomes 0", True),
+        ("size becomes 9", False),
+        ("stock changes", True),
+        ("size changes", False),
+        ("title contains sale", True),
+        ('title starts containing "sale"', True),
+        ("title stops containing red", True),
+        ("title stops containing shoes", False),
+        ("title does not contain red", True),
+        ("content contains on sale", True),
+        ("color is missing", True),
+        ("stock is present", True),
+    ],
+)
+def test_a_condition_compares_the_page_before_and_after(condition: str, holds: bool) -> None:
+    assert Condition.parse(condition).holds(BEFORE, AFTER) is holds
+
+
+@pytest.mark.parametrize("condition", ["price falls", "stock changes", "title stops containing x"])
+def test_a_new_page_has_nothing_to_compare_with(condition: str) -> None:
+    assert not Condition.parse(condition).holds(None, AFTER)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["", "price", "price <", "price < cheap", "price falls by", "price falls by -1", "< 3",
+     "price is missing now", "price likes 3", "a = " + "b" * MAX_CONDITION_CHARACTERS],
+)  # fmt: skip
+def test_an_invalid_condition_is_an_error_with_examples(condition: str) -> None:
+    with pytest.raises(ValueError, match=r"^invalid condition: .* Examples: 'price < 10'"):
+        Condition.parse(condition)
+
+
+def test_a_rule_selects_pages_by_event_site_category_and_url() -> None:
+    rule = Rule.model_validate(
+        OF_SHOP | {"events": "changed", "sites": "shop", "categories": "toys", "urls": r"/item-\d"}
+    )
+    url = "https://shop.example/item-1"
+    assert rule.is_about(Event.CHANGED, "shop", url, ["toys", "sale"])
+    assert not rule.is_about(Event.NEW, "shop", url, ["toys"])
+    assert not rule.is_about(Event.CHANGED, "books", url, ["toys"])
+    assert not rule.is_about(Event.CHANGED, "shop", url, ["books"])
+    assert not rule.is_about(Event.CHANGED, "shop", "https://shop.example/", ["toys"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[[rules]]\nname = 'a'\n", "rule 'a': channels: is missing"),
+        ("[[rules]]\nname = 'a'\nchannels = 'x'\nurl = 'y'\n", "rule 'a': url: unknown key"),
+        ("[[rules]]\nchannels = 'x'\n", "rule 1: name: is missing"),
+        ("[[rules]]\nname = 'a'\nchannels = 'x'\n" * 2, "two rules are named 'a'"),
+        ("[[rules]]\nname =", "not valid TOML"),
+    ],
+)
+def test_an_error_names_the_file_the_rule_and_the_key(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    path = tmp_path / "notify.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        rules_in(read_keys(path).get("rules"), str(path))
+    assert str(error.value).startswith(f"{path}: {problem}")
+
+
+def test_a_crawl_needs_the_events_of_all_rules_of_its_site() -> None:
+    rules = rules_in(
+        [
+            OF_SHOP | {"events": ["failing"], "failures": 7, "sites": ["shop"]},
+            OF_SHOP | {"name": "all", "events": ["gone"]},
+        ],
+        "a test",
+    )
+    assert wanted_by(rules, "shop").events == {Event.FAILING, Event.GONE}
+    assert wanted_by(rules, "shop").failures == {7}
+    assert wanted_by(rules, "books").events == {Event.GONE}

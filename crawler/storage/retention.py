@@ -43,6 +43,7 @@ OF_A_URL = {
     "posts": "url",
     "days": "target",
     "alarms": "target",
+    "outbox": "target",
 }
 OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead_letters", "rereads")
 # Fields of visits that `days` aggregates.

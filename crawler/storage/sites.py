@@ -26,6 +26,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.errors import Busy, ConfigError, WrapperError
 from crawler.extract.list_wrappers import any_wrapper
+from crawler.extract.notification_rules import Rules, rules_in
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import MAX_CHARACTERS, Definition, read_toml
 from crawler.storage.client import Database, Document
@@ -134,7 +135,14 @@ def settings_of(wrapper: Wrapper) -> Document:
         document[name] = list(document[name])
     # Patterns may have dots and dollars, which are not safe in field names.
     document["weights"] = [{"of": key, "weight": w} for key, w in wrapper.weights.items()]
+    document["notify"] = [rule.model_dump(mode="json") for rule in wrapper.notify]
     return document
+
+
+async def notification_rules(db: Database) -> dict[str, Rules]:
+    """Return the rules of notifications in the definitions of sites, as of their last runs."""
+    rows = db.sites.find({"notify.0": {"$exists": True}}, {"notify": 1}).sort("_id")
+    return {row["_id"]: rules_in(row["notify"], f"site {row['_id']}") async for row in rows}
 
 
 async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[str, Definition]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler.items import Kind, Outcome
+from crawler.items import Event, Kind, Outcome
 from crawler.storage.client import Document
 from crawler.storage.field_schemas import (
     count,
@@ -163,6 +163,9 @@ RUN_VALIDATORS: dict[str, Document] = {
             "timezone": text("IANA time zone"),
             "visiting_hours": texts("visiting hours"),
             "blackout": texts("hours without visits"),
+            "notify": shown(
+                "array of objects", "rules of notifications in the site definition, as written"
+            ),
             "weights": typed("array", "weights of some pages; the first match counts")
             | {
                 "items": {
@@ -237,6 +240,44 @@ RUN_VALIDATORS: dict[str, Document] = {
             "text": text("what is wrong, in one sentence"),
             "ended_at": maybe_time("time of the check that ended the alarm; null while it is open"),
             "notify": shown("boolean", "true until a notification was sent"),
+        },
+    ),
+    "outbox": validator(
+        ["channel", "rule", "event", "spider", "target", "at", "state", "due", "attempts"],
+        "messages of notifications; delivered ones are deleted after a week, dead letters after "
+        "60 days",
+        {
+            "_id": text("id of the message for its receiver: digest of event, rule and channel"),
+            "channel": text("name of the channel"),
+            "rule": text("name of the rule; `SITE/NAME` for a rule of a site definition"),
+            "event": one_of(map(str, Event), "event"),
+            "spider": text("name of the spider"),
+            "target": text("URL of the target; empty for a whole site"),
+            "at": time("time of the event"),
+            "data": shown_object(
+                "what templates see of the event",
+                {
+                    "title": shown("string or null", "title of the page"),
+                    "before": shown("object or null", "values before the event, at most 20"),
+                    "after": shown("object or null", "values after the event, at most 20"),
+                    "categories": shown("array of strings", "categories, at most 10"),
+                    "reason": shown("string", "cause of an error"),
+                    "failures": shown("number", "consecutive errors"),
+                    "text": shown("string", "text of an alarm"),
+                    "posts": shown("array of objects", "for a feed: `title` and `url` of posts"),
+                    "posts_matching": shown("number", "for a feed: number of such posts"),
+                },
+            ),
+            "state": one_of(
+                ["waiting", "delivered", "dead"],
+                "`waiting`, `delivered`, or `dead`: not tried again",
+            ),
+            "due": time("time of the next attempt"),
+            "attempts": count("number of attempts"),
+            "first_at": shown("time", "time from which the message could be delivered"),
+            "delivered_at": shown("time", "time when the channel accepted it"),
+            "dead_at": shown("time", "time when it became a dead letter"),
+            "reason": shown("string", "cause of the last failure"),
         },
     ),
     "leases": validator(

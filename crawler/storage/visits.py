@@ -84,6 +84,17 @@ async def contents(db: Database, event: Document) -> tuple[Document | None, Docu
     return stored.get(keys[0]), stored.get(keys[1])
 
 
+async def posts_of(db: Database, event: Document, limit: int) -> list[Document]:
+    """Return new and edited posts of a feed's visit: `url`, `title`, `text` and their fields."""
+    query: Document = {"spider": event["spider"], "changed_at": event["at"]}
+    wanted = ("url", "title", "text", "fields")
+    rows = db.posts.find(query | {"feed": event["target"]}, wanted).limit(limit)
+    return [
+        (row.get("fields") or {}) | {name: row.get(name) for name in wanted[:3]}
+        async for row in rows
+    ]
+
+
 async def titles(db: Database, event: Document) -> list[str]:
     """Return the titles of posts that a feed's visit added or edited, at most MAX_TITLES."""
     query: Document = {"spider": event["spider"], "changed_at": event["at"]}

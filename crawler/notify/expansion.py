@@ -1,0 +1,160 @@
+"""Apply the rules of notifications to marked events, and store their messages in the outbox.
+
+Any number of processes may do it concurrently, and a crash between two writes repeats an event: the
+ids of messages follow from event, rule and channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from crawler.extract.notification_rules import Content, Rule, Rules
+from crawler.items import Event
+from crawler.storage import change_events, outbox, visits
+from crawler.storage.client import Database, Document
+from crawler.storage.outbox import Marked
+
+# Of the contents that a message shows.
+MAX_FIELDS, MAX_CHARACTERS = 20, 500
+# Characters before the first difference of two long texts.
+CONTEXT_CHARACTERS = 80
+# Posts of one visit of a feed: those that conditions are applied to, and those in a message.
+MAX_POSTS, MAX_SHOWN_POSTS = 500, 20
+ELLIPSIS = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """The rules of `notify.toml`, and those of the definitions of sites by the site's name."""
+
+    rules: Rules
+    of_sites: Mapping[str, Rules]
+
+    def of(self, site: str) -> list[tuple[str, Rule]]:
+        """Return the rules that may be about a site, each with a key that is a part of ids."""
+        own = [(f"{site}/{rule.name}", rule) for rule in self.of_sites.get(site, ())]
+        return [*((rule.name, rule) for rule in self.rules), *own]
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """The result of applying the rules. events: number of events; messages: of new messages."""
+
+    events: int
+    messages: int
+
+
+async def expand(db: Database, rules: RuleSet, now: datetime) -> Expansion:
+    """Apply the rules to the oldest marked events, at most a batch; no events: nothing is left."""
+    events = await outbox.marked(db)
+    keys = [f"{event.row['spider']} {event.row['target']}" for event in events]
+    categories = await change_events.categories(db, keys)
+    messages: list[Document] = []
+    for event, key in zip(events, keys, strict=True):
+        messages += await _messages_of(db, event, rules, categories.get(key, []))
+    inserted = await outbox.insert(db, messages, now)
+    # The marks go last: until then, a crash repeats everything above.
+    await outbox.unmark(db, events)
+    return Expansion(len(events), inserted)
+
+
+async def _messages_of(
+    db: Database, event: Marked, rules: RuleSet, categories: Sequence[str]
+) -> list[Document]:
+    row = event.row
+    site, url = row["spider"], row["target"]
+    about = [
+        (key, rule, of_rule)
+        for key, rule in rules.of(site)
+        if (of_rule := _first_event(row, rule, url, categories)) is not None
+    ]
+    if not about:
+        return []
+    before, after = await visits.contents(db, row) if "outcome" in row else (None, None)
+    posts = await visits.posts_of(db, row, MAX_POSTS) if "posts_new" in row else []
+    messages = []
+    for key, rule, of_rule in about:
+        matching = [post for post in posts if rule.holds(None, post)]
+        if not (matching if posts else rule.holds(before, after)):
+            continue
+        data = data_of(before, after) | {"categories": list(categories)}
+        data |= {name: row[name] for name in ("reason", "failures", "text") if row.get(name)}
+        if matching:
+            data["posts"] = [_shown_post(post) for post in matching[:MAX_SHOWN_POSTS]]
+            data["posts_matching"] = len(matching)
+        messages += [
+            {
+                "_id": outbox.message_id(event.key, key, channel),
+                "channel": channel,
+                "rule": key,
+                "event": str(of_rule),
+                "spider": site,
+                "target": url,
+                "at": row["at"],
+                "data": data,
+            }
+            for channel in dict.fromkeys(rule.channels)
+        ]
+    return messages
+
+
+def _first_event(row: Document, rule: Rule, url: str, categories: Sequence[str]) -> Event | None:
+    """Return the event of a visit or alarm that a rule is about; None if there is none."""
+    for name in row.get("events") or [row["event"]]:
+        event = Event(name)
+        if event is Event.FAILING and row.get("failures") != rule.failures:
+            continue
+        if rule.is_about(event, row["spider"], url, categories):
+            return event
+    return None
+
+
+def data_of(before: Content | None, after: Content | None) -> Document:
+    """Return what a message stores of two contents, of bounded size: changed fields first.
+
+    `title`, and `before` and `after` with the same fields; long texts are cut around their first
+    difference.
+    """
+    old, new = before or {}, after or {}
+    names = sorted({**new, **old}, key=lambda name: old.get(name) == new.get(name))[:MAX_FIELDS]
+    pairs = {name: _cut(old.get(name), new.get(name)) for name in names}
+    title = new.get("title") or old.get("title")
+    return {
+        "title": _short(title) if isinstance(title, str) else None,
+        "before": None if before is None else {n: pairs[n][0] for n in names if n in old},
+        "after": None if after is None else {n: pairs[n][1] for n in names if n in new},
+    }
+
+
+def _cut(old: Any, new: Any) -> tuple[Any, Any]:
+    if isinstance(old, str) and isinstance(new, str) and old != new:
+        begin = max(0, _common_characters(old, new) - CONTEXT_CHARACTERS)
+        if begin + CONTEXT_CHARACTERS < MAX_CHARACTERS:
+            begin = 0
+        return _short(old, begin), _short(new, begin)
+    return _short(old), _short(new)
+
+
+def _common_characters(old: str, new: str) -> int:
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+
+
+def _short(value: Any, begin: int = 0) -> Any:
+    """Return a value of bounded size: numbers, times and prices as they are, texts cut."""
+    if value is None or isinstance(value, bool | int | float | datetime):
+        return value
+    if isinstance(value, Mapping) and value.keys() == {"amount", "currency"}:
+        return dict(value)
+    if isinstance(value, list | tuple):
+        return [str(_short(each))[:MAX_CHARACTERS] for each in value[:MAX_FIELDS]]
+    text = value if isinstance(value, str) else str(value)
+    start, end = ELLIPSIS if begin else "", begin + MAX_CHARACTERS
+    return f"{start}{text[begin:end]}{ELLIPSIS if len(text) > end else ''}"
+
+
+def _shown_post(post: Document) -> Document:
+    return {"title": _short(post.get("title")), "url": _short(post.get("url"))}

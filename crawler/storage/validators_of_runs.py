@@ -285,7 +285,7 @@ RUN_VALIDATORS: dict[str, Document] = {
         "leases of work that only one process may do at a time",
         {
             "_id": text(
-                "`crawl NAME`, `replan`, `feeds push`, `duplicates rebuild`, "
+                "`crawl NAME`, `notify CHANNEL`, `replan`, `feeds push`, `duplicates rebuild`, "
                 "`duplicates check NAME` or `export TABLE`"
             ),
             "number": count("number of the owner; it grows with each new owner"),

@@ -99,6 +99,7 @@ async def process(
         commit_retry_seconds=1,
     )
     stack = AsyncExitStack()
+    crawl: Process | None = None
     try:
         store = await Store.open(config)
         stack.push_async_callback(store.close)
@@ -109,7 +110,8 @@ async def process(
     finally:
         # Both write again on close; an unavailable server is not an error of the test.
         with suppress(Unreachable):
-            await crawl.writer.close()
+            if crawl is not None:
+                await crawl.writer.close()
         with suppress(PyMongoError):
             await stack.aclose()
 

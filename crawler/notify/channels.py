@@ -1,0 +1,367 @@
+"""Channels of notifications: their keys, and when they may send.
+
+A channel is a table `[channels.NAME]` of `notify.toml`: a webhook, a mail server, or a URL for
+Apprise. Its secrets are environment variables (`${VARIABLE}`). Webhooks and mail servers may have
+private addresses: the user names them in a file on this machine, unlike the URLs of pages.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import random
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, time, timedelta
+from email.headerregistry import Address
+from email.utils import parseaddr
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic import Field as Key
+
+from crawler.config import VARIABLE, expanded, expanded_url, shows_secret
+from crawler.errors import ConfigError, first_problem
+from crawler.extract.keys import TimeZone
+
+if TYPE_CHECKING:
+    from crawler.notify.messages import Templates
+
+MAX_CHANNELS = 50
+MAX_URL_CHARACTERS = 2000
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+# Waiting times between attempts: each is at least 1.5 times the one before, up to the longest.
+FIRST_WAIT, LONGEST_WAIT = timedelta(minutes=1), timedelta(hours=6)
+JITTER = 0.25
+MAX_DOUBLINGS = 16
+MINUTE, HOUR, DAY, WEEK_DAYS = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), 7
+PORTS = {"tls": 465, "starttls": 587, "none": 25}
+SECRET_BYTES = range(24, 65)
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
+# A key or a UUID in a URL: services put their tokens into host, path or user name.
+_TOKEN = re.compile(
+    r"(?=[A-Za-z_]*\d)(?=[\d_]*[A-Za-z])[A-Za-z0-9_]{20,200}"
+    r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    re.I,
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def _secret(value: str) -> str:
+    if not VARIABLE.search(value):
+        raise ValueError("keep secrets in the environment: '${VARIABLE}'")
+    return expanded(value)
+
+
+def _service_url(value: str) -> str:
+    """Expand a URL. Raises ValueError if it has no scheme, or shows a password or token."""
+    if len(value) > MAX_URL_CHARACTERS:
+        raise ValueError(f"longer than {MAX_URL_CHARACTERS:,} characters")
+    if shows_secret(value) or _TOKEN.search(VARIABLE.sub("", value)):
+        raise ValueError(
+            "keep passwords and tokens in the environment: use ${VARIABLE} for each, or for the "
+            "whole URL"
+        )
+    url = expanded_url(value).strip()
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url) or _CONTROL.search(url):
+        raise ValueError("not a URL. Examples: https://example.com/hook, slack://${SLACK_TOKENS}")
+    return url
+
+
+def _webhook_url(value: str) -> str:
+    url = _service_url(value)
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
+        is_valid = is_valid and (parts.port or 1) > 0 and "@" not in parts.netloc
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError("not an absolute http or https URL without user name and password")
+    return url
+
+
+def _signing_secret(value: str) -> str:
+    secret = _secret(value)
+    try:
+        data = base64.b64decode(secret.removeprefix("whsec_") + "==", validate=False)
+    except binascii.Error:
+        data = b""
+    if not secret.startswith("whsec_") or len(data) not in SECRET_BYTES:
+        raise ValueError(
+            "not 'whsec_' and 24 to 64 bytes in Base64. Make one: "
+            'echo "whsec_$(openssl rand -base64 32)"'
+        )
+    return secret
+
+
+def _address(value: str) -> str:
+    """Return an email address, with or without a name. Raises ValueError for others."""
+    name, address = parseaddr(value)
+    try:
+        if _CONTROL.search(value) or "@" not in address:
+            raise ValueError
+        Address(name, addr_spec=address)
+    except (ValueError, IndexError, LookupError):
+        raise ValueError(f"{value[:100]!r} is not an email address") from None
+    return value
+
+
+def _quiet(value: str) -> str:
+    start, dash, end = value.replace(" ", "").partition("-")
+    times = _HOURS.fullmatch(start), _HOURS.fullmatch(end)
+    if not (dash and all(times)) or start == end:
+        raise ValueError(f"invalid hours: {value[:40]!r}. Example: '22:00-07:00'")
+    return f"{start}-{end}"
+
+
+def _time_of_day(value: str) -> str:
+    if not _HOURS.fullmatch(value):
+        raise ValueError(f"invalid time: {value[:40]!r}. Example: '08:00'")
+    return value
+
+
+def _as_tuple(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+EmailAddress = Annotated[str, AfterValidator(_address)]
+
+
+class Smtp(BaseModel):
+    """A mail server, the sender and the recipients."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = Key(
+        pattern=r"^[A-Za-z0-9._:-]{1,253}$", description="name or address of the mail server"
+    )
+    port: int | None = Key(
+        None, ge=1, le=65535, description="port; unset: 465, for `starttls` 587, for `none` 25"
+    )
+    security: Literal["tls", "starttls", "none"] = Key(
+        "tls", description="encryption: `tls`, `starttls`, `none`"
+    )
+    user: str | None = Key(None, min_length=1, description="user name; unset: no sign-in")
+    password: Annotated[str, AfterValidator(_secret)] | None = Key(
+        None, repr=False, description="password, as `${VARIABLE}`"
+    )
+    sender: EmailAddress = Key(alias="from", description="address of the sender")
+    to: Annotated[tuple[EmailAddress, ...], BeforeValidator(_as_tuple)] = Key(
+        min_length=1, max_length=50, description="addresses of the recipients"
+    )
+
+    @model_validator(mode="after")
+    def _check_password(self) -> Self:
+        if (self.user is None) != (self.password is None):
+            raise ValueError("user and password belong together")
+        is_local = self.host in ("localhost", "127.0.0.1", "::1")
+        if self.password and self.security == "none" and not is_local:
+            raise ValueError("the password would be sent unencrypted. Use tls or starttls")
+        return self
+
+
+class Channel(BaseModel):
+    """A channel: exactly one of webhook, smtp and apprise, its limits and its templates."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(cached_property,))
+
+    webhook: Annotated[str, AfterValidator(_webhook_url)] | None = Key(
+        None, repr=False, description="URL that receives messages as Standard Webhooks"
+    )
+    secret: Annotated[str, AfterValidator(_signing_secret)] | None = Key(
+        None,
+        repr=False,
+        description="secret that signs webhooks, `whsec_…`, as `${VARIABLE}`; needed for `webhook`",
+    )
+    smtp: Smtp | None = Key(None, description="mail server, sender and recipients")
+    apprise: Annotated[
+        tuple[Annotated[str, AfterValidator(_service_url)], ...], BeforeValidator(_as_tuple)
+    ] = Key(
+        (),
+        max_length=20,
+        repr=False,
+        description="URLs for Apprise, such as `slack://…`; tokens as `${VARIABLE}`",
+    )
+
+    max_per_hour: int = Key(60, ge=1, le=3600, description="maximum number of messages an hour")
+    quiet_hours: Annotated[str, AfterValidator(_quiet)] | None = Key(
+        None, description="hours without messages, such as `22:00-07:00`; unset: none"
+    )
+    timezone: TimeZone = Key(
+        "UTC", description="IANA time zone of quiet hours, digests and times in messages"
+    )
+    digest: Literal["hour", "day", "week"] | None = Key(
+        None,
+        description="collect events and send one message every `hour`, `day` or `week` (on "
+        "Mondays); unset: one message for each event",
+    )
+    digest_at: Annotated[str, AfterValidator(_time_of_day)] = Key(
+        "08:00", description="time of day of a digest every `day` or `week`"
+    )
+    debounce_minutes: float = Key(
+        0.0,
+        ge=0,
+        le=7 * 24 * 60,
+        description="minutes to wait for further events of a page, which join the message",
+    )
+    confirm: bool = Key(
+        False, description="send only if the next visit of the page finds the same state"
+    )
+    retry_hours: float = Key(
+        72.0,
+        ge=0,
+        le=30 * 24,
+        description="hours after the first attempt in which a failed message is tried again",
+    )
+    template: str | None = Key(None, description="template of the text; unset: the default")
+    subject: str | None = Key(None, description="template of the title; unset: the default")
+    html: str | None = Key(
+        None, description="template of the HTML part of emails; unset: emails are plain text"
+    )
+
+    @field_validator("template", "subject", "html")
+    @classmethod
+    def _check_template(cls, value: str | None, info: Any) -> str | None:
+        from crawler.notify.messages import check_template
+
+        if value is not None:
+            try:
+                check_template(value, is_html=info.field_name == "html")
+            except ConfigError as error:
+                raise ValueError(str(error).removeprefix("template: ")) from None
+        return value
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        given = [self.webhook is not None, self.smtp is not None, bool(self.apprise)]
+        if sum(given) != 1:
+            raise ValueError("needs exactly one of webhook, smtp and apprise")
+        if (self.webhook is None) != (self.secret is None):
+            raise ValueError("webhook and secret belong together. Example: secret = '${SECRET}'")
+        if self.html is not None and self.smtp is None:
+            raise ValueError("html: only emails have an HTML part")
+        return self
+
+    @property
+    def kind(self) -> Literal["webhook", "smtp", "apprise"]:
+        """Return the kind of receiver."""
+        if self.webhook is not None:
+            return "webhook"
+        return "smtp" if self.smtp is not None else "apprise"
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        """Return the channel's time zone."""
+        return ZoneInfo(self.timezone)
+
+    @property
+    def templates(self) -> Templates:
+        """Return the templates of the channel's messages."""
+        from crawler.notify.messages import Templates
+
+        return Templates(self.template, self.subject, self.html)
+
+
+def channels_in(keys: Mapping[str, Any], source: str) -> dict[str, Channel]:
+    """Return the channels in the keys of `notify.toml`, by name.
+
+    source: name of the file. Raises ConfigError with file, channel and key.
+    """
+    tables = keys.get("channels", {})
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"{source}: channels: not a table. Write [channels.NAME]")
+    if len(tables) > MAX_CHANNELS:
+        raise ConfigError(f"{source}: more than {MAX_CHANNELS} channels")
+    channels = {}
+    for name, table in tables.items():
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"{source}: invalid channel name: {name[:70]!r}. "
+                "Use letters, digits, dots, hyphens and underscores"
+            )
+        try:
+            channels[name] = Channel.model_validate(table)
+        except ValidationError as error:
+            key, cause = first_problem(error)
+            place = f"{key}: " if key else ""
+            raise ConfigError(f"{source}: channel {name!r}: {place}{cause}") from None
+    return channels
+
+
+def next_attempt(
+    channel: Channel, attempts: int, first_at: datetime, now: datetime, rng: random.Random
+) -> datetime | None:
+    """Return the time of the next attempt after a failed one; None: there is no further one. Pure.
+
+    Waiting times double from a minute to six hours, less up to a quarter at random. The quiet hours
+    of the channel are not considered.
+
+    attempts: number of attempts so far, at least 1
+    first_at: time of the first attempt
+    """
+    wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(attempts, 1) - 1, MAX_DOUBLINGS))
+    at = now + wait * (1 - JITTER * rng.random())
+    return at if at <= first_at + timedelta(hours=channel.retry_hours) else None
+
+
+def open_from(channel: Channel, at: datetime) -> datetime:
+    """Return the first time from `at` on that is not in the channel's quiet hours. Pure.
+
+    Quiet hours follow the clock on the wall of the channel's time zone, also on days on which the
+    clock changes.
+    """
+    if channel.quiet_hours is None:
+        return at
+    start, end = map(_clock, channel.quiet_hours.split("-"))
+
+    def is_quiet(moment: datetime) -> bool:
+        local = moment.astimezone(channel.zone).time()
+        return start <= local < end if start < end else local >= start or local < end
+
+    moment = at
+    while is_quiet(moment):
+        moment = moment.replace(second=0, microsecond=0) + MINUTE
+    return moment
+
+
+def digest_due(channel: Channel, at: datetime) -> datetime:
+    """Return the time of the digest that has the events of `at`, outside of quiet hours. Pure.
+
+    It is later than `at`, by at most an hour, a day or a week and the quiet hours. Without a digest
+    it is the first time outside of quiet hours.
+    """
+    if channel.digest is None:
+        return open_from(channel, at)
+    local = at.astimezone(channel.zone)
+    if channel.digest == "hour":
+        since = timedelta(
+            minutes=local.minute, seconds=local.second, microseconds=local.microsecond
+        )
+        return open_from(channel, at - since + HOUR)
+    date = local.date()
+    if channel.digest == "week":
+        date -= DAY * date.weekday()
+    step = DAY * (WEEK_DAYS if channel.digest == "week" else 1)
+    due = at
+    while due <= at:
+        wall = datetime.combine(date, _clock(channel.digest_at), channel.zone)
+        due = wall.astimezone(UTC)
+        date += step
+    return open_from(channel, due)
+
+
+def _clock(text: str) -> time:
+    return time.fromisoformat(text)

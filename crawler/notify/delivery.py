@@ -1,0 +1,290 @@
+"""One attempt to send a message: as a signed webhook, as an email, or by Apprise.
+
+Every attempt ends within its time limit, reads a bounded answer, verifies certificates, and raises
+`DeliveryFailed` unless the receiver accepted the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import smtplib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import format_datetime, parseaddr, parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from crawler.notify.channels import LONGEST_WAIT, PORTS, Channel, Smtp
+from crawler.notify.messages import Message, iso, one_line
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+# Bytes of an answer that are read for the reason of a failure.
+MAX_ANSWER_BYTES = 1024
+MAX_REASON_CHARACTERS = 300
+MAX_HEAD_BYTES = 16_384
+# Threads of emails and Apprise. Nothing can end a thread that a service keeps waiting.
+MAX_THREADS = 100
+USER_AGENT = "Freshet (notifications)"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+
+class DeliveryFailed(Exception):
+    """Raised if an attempt to send a message failed; `reason` is one line without secrets.
+
+    retry_after_seconds: time that the receiver asks to wait; None: it does not ask
+    """
+
+    def __init__(self, reason: str, retry_after_seconds: float | None = None) -> None:
+        shown = " ".join(_CONTROL.sub(" ", reason[: 10 * MAX_REASON_CHARACTERS]).split())
+        self.reason = shown[:MAX_REASON_CHARACTERS]
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__(self.reason)
+
+
+async def send(channel: Channel, message: Message, timeout_seconds: float) -> None:
+    """Send a message once; raises DeliveryFailed.
+
+    The receiver may have got the message nevertheless, if its answer was lost or late. It can drop
+    the repetition by the id of the message.
+    """
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            if channel.webhook is not None and channel.secret is not None:
+                await _post_webhook(channel.webhook, channel.secret, message)
+            elif channel.smtp is not None:
+                await _send_email(channel.smtp, message, timeout_seconds)
+            else:
+                await _in_thread(lambda: _send_by_apprise(channel.apprise, message))
+    except TimeoutError:
+        raise DeliveryFailed(f"no answer within {timeout_seconds:g} s") from None
+    except smtplib.SMTPResponseException as error:
+        text = error.smtp_error
+        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        raise DeliveryFailed(f"mail server: {error.smtp_code} {shown}") from error
+    except smtplib.SMTPRecipientsRefused as error:
+        raise DeliveryFailed(f"mail server refused all recipients: {_refusals(error)}") from error
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", "") or error.reason or error
+        raise DeliveryFailed(f"TLS: {reason}") from error
+    except (OSError, smtplib.SMTPException) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DeliveryFailed(f"connection failed: {reason}") from error
+
+
+async def _post_webhook(url: str, secret: str, message: Message) -> None:
+    """Send a message as a Standard Webhook; any status but 2xx is a failure."""
+    from standardwebhooks import Webhook
+
+    now = datetime.now(UTC)
+    payload = {"type": message.type, "timestamp": iso(message.at), "data": message.data}
+    body = json.dumps(payload, separators=(",", ":"), allow_nan=False)
+    headers = {
+        "content-type": "application/json",
+        "webhook-id": message.id,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": Webhook(secret).sign(message.id, now, body),
+    }
+    status, answered, answer = await _post(url, headers, body.encode())
+    if not 200 <= status < 300:
+        reason = f"HTTP {status}: {answer.decode('utf-8', 'replace')}" if answer else ""
+        raise DeliveryFailed(
+            reason or f"HTTP {status}", _retry_after(answered.get("retry-after", ""), now)
+        )
+
+
+async def _post(
+    url: str, headers: Mapping[str, str], body: bytes
+) -> tuple[int, dict[str, str], bytes]:
+    """Send a POST request. Return status, headers, and the start of the body of an error.
+
+    Not urllib: it follows redirects, and a thread cannot be cancelled.
+    """
+    import h11
+    from w3lib.url import safe_url_string
+
+    parts = urlsplit(safe_url_string(url))
+    host, is_tls = parts.hostname or "", parts.scheme.lower() == "https"
+    context = ssl.create_default_context() if is_tls else None
+    port = parts.port or (443 if is_tls else 80)
+    reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=MAX_HEAD_BYTES)
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    own = {"host": parts.netloc, "user-agent": USER_AGENT, "connection": "close"}
+    own["content-length"] = str(len(body))
+    try:
+        for part in (
+            h11.Request(method="POST", target=target, headers=[*(own | dict(headers)).items()]),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            writer.write(connection.send(part) or b"")
+        await writer.drain()
+        response, answer = None, bytearray()
+        while len(answer) < MAX_ANSWER_BYTES:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(await reader.read(MAX_HEAD_BYTES))
+            elif isinstance(event, h11.Response):
+                response = event
+                if event.status_code < 300:
+                    break
+            elif isinstance(event, h11.Data):
+                answer += event.data
+            elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+                break
+    except h11.RemoteProtocolError as error:
+        raise DeliveryFailed(f"invalid HTTP response: {error}") from None
+    finally:
+        writer.transport.abort()
+    if response is None:
+        raise DeliveryFailed("the receiver closed the connection without a response")
+    answered = {name.decode(): value.decode("latin-1") for name, value in response.headers}
+    return response.status_code, answered, bytes(answer[:MAX_ANSWER_BYTES])
+
+
+def _retry_after(value: str, now: datetime) -> float | None:
+    """Return the seconds in a Retry-After header, at most LONGEST_WAIT; else None."""
+    value = value.strip()[:100]
+    seconds: float | None = None
+    if re.fullmatch(r"[0-9]{1,9}", value):
+        seconds = float(value)
+    else:
+        with suppress(ValueError, TypeError, OverflowError):
+            at = parsedate_to_datetime(value)
+            seconds = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds()
+    return None if seconds is None else min(max(seconds, 0.0), LONGEST_WAIT.total_seconds())
+
+
+async def _send_email(smtp: Smtp, message: Message, timeout_seconds: float) -> None:
+    email = _email(smtp, message)
+    port = smtp.port or PORTS[smtp.security]
+    context = ssl.create_default_context()
+    server = (
+        smtplib.SMTP_SSL(timeout=timeout_seconds, context=context)
+        if smtp.security == "tls"
+        else smtplib.SMTP(timeout=timeout_seconds)
+    )
+
+    def deliver() -> None:
+        with server:
+            # `connect` of a server that was made without a host leaves the name for TLS unset.
+            server._host = smtp.host  # type: ignore[attr-defined]
+            server.connect(smtp.host, port)
+            if smtp.security == "starttls":
+                server.starttls(context=context)
+            if smtp.user is not None and smtp.password is not None:
+                server.login(smtp.user, smtp.password)
+            if refused := server.send_message(email):
+                # The others have the message, and would get it again with each attempt.
+                logger.warning("Mail server refused recipients: %s", ", ".join(refused))
+
+    try:
+        await _in_thread(deliver)
+    except asyncio.CancelledError:
+        # Ends the thread, which a server can keep waiting for longer than the timeout.
+        with suppress(OSError):
+            if server.sock is not None:
+                server.sock.shutdown(socket.SHUT_RDWR)
+        raise
+
+
+def _email(smtp: Smtp, message: Message) -> EmailMessage:
+    """Return the email of a message. EmailMessage rejects line breaks in headers."""
+    email = EmailMessage()
+    email["From"] = smtp.sender
+    email["To"] = ", ".join(smtp.to)
+    email["Subject"] = one_line(message.title)
+    email["Date"] = format_datetime(message.at)
+    domain = parseaddr(smtp.sender)[1].rpartition("@")[2]
+    email["Message-ID"] = f"<{message.id}@{domain}>"
+    email["Auto-Submitted"] = "auto-generated"
+    email.set_content(message.text)
+    if message.html is not None:
+        email.add_alternative(message.html, subtype="html")
+    return email
+
+
+def _refusals(error: smtplib.SMTPRecipientsRefused) -> str:
+    return ", ".join(
+        f"{address}: {code} {text.decode('utf-8', 'replace')}"
+        for address, (code, text) in list(error.recipients.items())[:5]
+    )
+
+
+def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
+    """Send a message to all URLs, one after the other; raises DeliveryFailed if one fails."""
+    import apprise
+
+    asset = apprise.AppriseAsset(
+        storage_mode=apprise.PersistentStoreMode.MEMORY,
+        async_mode=False,
+        # Otherwise it waits in threads of its own, which the end of the process waits for.
+        service_timeout=0,
+    )
+    services = apprise.Apprise(asset=asset)
+    for position, url in enumerate(urls, start=1):
+        if not services.add(url):
+            scheme = url.partition("://")[0]
+            raise DeliveryFailed(
+                f"Apprise does not accept URL {position} ({scheme}://…). "
+                "Compare it with the examples of the service in Apprise's documentation"
+            )
+    reasons: list[str] = []
+
+    def keep(entry: Any, _service: Any) -> None:
+        if len(reasons) < 10:
+            reasons.append(str(entry.message)[:MAX_REASON_CHARACTERS])
+
+    result = services.notify(
+        body=message.text, title=message.title, body_format="text", log_callback=keep,
+        log_level=logging.WARNING,
+    )  # fmt: skip
+    if not result:
+        raise DeliveryFailed(f"Apprise: {'; '.join(reasons) or 'the service refused the message'}")
+
+
+_threads = threading.BoundedSemaphore(MAX_THREADS)
+
+
+async def _in_thread(work: Callable[[], Result]) -> Result:
+    """Run work in a thread that neither a cancellation nor the end of the process waits for.
+
+    `asyncio.to_thread` would keep the process until the slowest server has answered.
+    """
+    if not _threads.acquire(blocking=False):
+        raise DeliveryFailed(f"{MAX_THREADS} earlier deliveries are still waiting for an answer")
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not done.cancelled():
+            done.set_exception(error) if error is not None else done.set_result(result)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as raised:  # noqa: BLE001 - raised again where the result is awaited
+            error = raised
+        finally:
+            _threads.release()
+        # The loop may have been closed in the meantime.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, result, error)
+
+    try:
+        threading.Thread(target=run, name="notification", daemon=True).start()
+    except RuntimeError as error:
+        _threads.release()
+        raise DeliveryFailed(f"no thread for the delivery: {error}") from None
+    return await done

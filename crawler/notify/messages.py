@@ -1,0 +1,455 @@
+"""Render events of pages as messages, with templates of the user in a sandbox.
+
+Templates are written in a part of Jinja without assignments, calls, macros and multiplication. What
+is left cannot make long texts of short ones: every loop counts its steps, every filter limits the
+length of what it takes and returns. So the text of a page, however hostile, cannot keep a delivery
+busy or fill the memory.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache, wraps
+from itertools import islice
+from typing import Any, Self
+
+from jinja2 import StrictUndefined, Template, TemplateError, Undefined, nodes, pass_context
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
+from jinja2.meta import find_undeclared_variables
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from crawler.errors import ConfigError
+
+MAX_TEMPLATE_CHARACTERS = 10_000
+# Characters of a rendered text; the rest is cut off.
+MAX_TEXT_CHARACTERS = 50_000
+MAX_TITLE_CHARACTERS = 200
+# Events that a message lists; it gives the number of the others.
+MAX_EVENTS = 50
+MAX_FIELDS = 20
+MAX_VALUE_CHARACTERS = 500
+# Limits of one rendering: turns of all loops, processor time, items or characters of a filter.
+MAX_STEPS = 10_000
+MAX_SECONDS = 2.0
+MAX_LENGTH = 20_000
+# Webhook receivers and mail servers compare ids, so an id has no character that needs quoting.
+MESSAGE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+DIGEST = "digest"
+CUT = "\n(cut off here: a message has at most {:,} characters)"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
+
+SUBJECT = (
+    "{% if count == 1 %}{{ event.site }}: {{ event.event }}: {{ event.title or event.url }}"
+    "{% else %}{{ count }} events: {{ sites|join(', ')|truncate(100) }}{% endif %}"
+)
+SINGLE = """\
+{{ event.event|capitalize }}: {{ event.title or event.url }}
+{{ event.url }}
+{% if event.reason %}{{ event.reason }}
+{% endif %}{% for change in event.changes %}{% if loop.first %}
+{% endif %}{{ change.name }}: \
+{% if change.before is not none %}{{ change.before }} → {% endif %}\
+{% if change.after is not none %}{{ change.after }}{% else %}(removed){% endif %}
+{% endfor %}
+{{ event.site }}, {{ event.at|local }}
+{% if event.link %}{{ event.link }}
+{% endif %}"""
+MANY = """\
+{% for event in events %}{{ event.at|local }} {{ event.site }}: {{ event.event }}: \
+{{ event.title or event.url }}
+  {{ event.url }}
+{% for change in event.changes %}  {{ change.name }}: \
+{% if change.before is not none %}{{ change.before|truncate(80) }} → {% endif %}\
+{% if change.after is not none %}{{ change.after|truncate(80) }}{% else %}(removed){% endif %}
+{% endfor %}{% if event.reason %}  {{ event.reason }}
+{% endif %}{% endfor %}{% if more %}and {{ more }} more
+{% endif %}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A field whose value changed, as text. before, after: None if the field was not there."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """An event as templates and webhooks see it.
+
+    event:      its name, such as `changed`
+    at:         time of the visit
+    changes:    the fields that changed, at most MAX_FIELDS
+    values:     the values of the page as texts, by field, at most MAX_FIELDS
+    reason:     condition or error that caused the event; empty: none
+    link:       URL of the page's history in the web app; None if it has no public URL
+    """
+
+    event: str
+    site: str
+    url: str
+    title: str
+    at: datetime
+    categories: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+    values: Mapping[str, str] | None = None
+    reason: str = ""
+    link: str | None = None
+
+    def with_contents(
+        self, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+    ) -> Self:
+        """Return the event with the changes between two contents, and the values of the later one.
+
+        before, after: contents of the page; None: there is none
+        """
+        old, new = before or {}, after or {}
+        names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
+        changes = (
+            Change(name, _text(old.get(name)), _text(new.get(name))) for name in names[:MAX_FIELDS]
+        )
+        present = ((name, _text(value)) for name, value in islice(new.items(), MAX_FIELDS))
+        values = {name: text for name, text in present if text is not None}
+        return replace(self, changes=tuple(changes), values=values)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the event for JSON; times in ISO format, in UTC."""
+        data = asdict(self) | {"at": iso(self.at), "values": dict(self.values or {})}
+        return data | {"categories": list(self.categories), "changes": list(data["changes"])}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that a channel can send.
+
+    id:   the same for every attempt, so that receivers can drop repetitions
+    type: name of the event, or `digest` for several events
+    html: the same as `text` in HTML; None: the message is only plain text
+    data: the events, for webhooks
+    at:   time of the latest event
+    """
+
+    id: str
+    type: str
+    title: str
+    text: str
+    html: str | None
+    data: Mapping[str, Any]
+    at: datetime
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an id that a header cannot carry, and for a time without zone."""
+        if not MESSAGE_ID.fullmatch(self.id):
+            raise ValueError(f"invalid message id: {self.id[:130]!r}")
+        if self.at.tzinfo is None:
+            raise ValueError("the time of a message needs a time zone")
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """The templates of a channel; None: the default. html: None: no HTML."""
+
+    text: str | None = None
+    subject: str | None = None
+    html: str | None = None
+
+
+DEFAULTS = Templates()
+
+
+def message_of(
+    message_id: str, events: Sequence[EventView], *,
+    templates: Templates = DEFAULTS, more: int = 0, zone: tzinfo = UTC,
+) -> Message:  # fmt: skip
+    """Return a message about one event, or a digest of several.
+
+    A template that fails is replaced by the default, and the message says so: an error in a
+    template must not lose a notification.
+
+    events: at least one, in the order of their times; those beyond MAX_EVENTS are only counted
+    more:   number of further events, which were not read
+    zone:   time zone for the filter `local`
+    """
+    if not events:
+        raise ValueError("a message needs an event")
+    more += max(0, len(events) - MAX_EVENTS)
+    shown = events[:MAX_EVENTS]
+    is_digest = len(shown) + more > 1
+    errors: list[str] = []
+
+    def render(template: str | None, default: str, *, is_html: bool = False) -> str:
+        if template is not None:
+            try:
+                return rendered(template, shown, more=more, zone=zone, is_html=is_html)
+            except ConfigError as error:
+                errors.append(str(error))
+        return rendered(default, shown, more=more, zone=zone, is_html=is_html)
+
+    title = one_line(render(templates.subject, SUBJECT))
+    text = render(templates.text, MANY if is_digest else SINGLE)
+    html = render(templates.html, "", is_html=True) or None if templates.html else None
+    if errors:
+        text += f"\n(The default text was used, because of an error: {errors[0]})\n"
+    data = {"events": [event.as_data() for event in shown], "more": more}
+    kind = DIGEST if is_digest else events[0].event
+    return Message(message_id, kind, title, text, html, data, max(each.at for each in events))
+
+
+def rendered(
+    template: str, events: Sequence[EventView], *,
+    more: int = 0, zone: tzinfo = UTC, is_html: bool = False,
+) -> str:  # fmt: skip
+    """Render a template; raises ConfigError with its line.
+
+    Templates see `event` (the first one), `events`, `more` (number of events that are not in
+    `events`), `count` (number of all events) and `sites` (their names). A text of more than
+    MAX_TEXT_CHARACTERS characters is cut off.
+
+    is_html: escape the values
+    """
+    compiled = _compiled(template, is_html)
+    budget = _Budget(time.thread_time() + MAX_SECONDS)
+    sites = list(dict.fromkeys(event.site for event in events))
+    known = {
+        "event": events[0], "events": list(events), "more": more, "count": len(events) + more,
+        "sites": sites, _BUDGET: budget, _ZONE: zone,
+    }  # fmt: skip
+    parts, room = [], MAX_TEXT_CHARACTERS
+    try:
+        for part in compiled.generate(known):
+            budget.check_time()
+            parts.append(part[:room])
+            room -= len(part)
+            if room < 0:
+                parts.append(CUT.format(MAX_TEXT_CHARACTERS))
+                break
+    except _FAILURES as error:
+        cause = one_line(str(error).replace(f"{__name__}.", ""))
+        raise ConfigError(f"template: {_line(error)}{cause}") from error
+    # A page may contain surrogates, which neither JSON in UTF-8 nor an email can.
+    return "".join(parts).encode("utf-8", "replace").decode()
+
+
+def check_template(template: str, *, is_html: bool = False) -> None:
+    """Raise ConfigError with the line if a template is invalid or uses an unknown name.
+
+    Names of fields are not checked: each site has its own.
+    """
+    # Values of every type of field are texts, so other errors depend on a page's values.
+    example = EventView(
+        "changed", "example", "https://example.com/", "Title", datetime(2026, 1, 1, tzinfo=UTC),
+        ("category",), (Change("price", "10", "9"),), _AnyField(price="9"), "reason",
+        "https://example.org/targets/1",
+    )  # fmt: skip
+    try:
+        rendered(template, [example, example], more=1, is_html=is_html)
+    except ConfigError as error:
+        if error.__cause__ is None or isinstance(error.__cause__, TemplateError):
+            raise
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks and control characters, cut to a title's length."""
+    shown = " ".join(_CONTROL.sub(" ", text).split())
+    return f"{shown[: MAX_TITLE_CHARACTERS - 1]}…" if len(shown) > MAX_TITLE_CHARACTERS else shown
+
+
+def iso(at: datetime) -> str:
+    """Format an aware time as `2026-05-01T12:00:00Z`."""
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+class _AnyField(dict[str, str]):
+    """Has a value for every field."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+def _text(value: Any) -> str | None:
+    """Return a value of a page as a short text; None if there is none."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping) and value.keys() == {"amount", "currency"}:
+        value = " ".join(str(part) for part in value.values() if part is not None)
+    elif isinstance(value, list | tuple):
+        value = ", ".join(str(part) for part in value[:MAX_FIELDS])
+    elif isinstance(value, datetime):
+        value = iso(value if value.tzinfo else value.replace(tzinfo=UTC))
+    # Slice first: the text of a page may have megabytes.
+    text = value[: MAX_VALUE_CHARACTERS + 1] if isinstance(value, str) else str(value)
+    cut = len(text) > MAX_VALUE_CHARACTERS
+    return f"{text[: MAX_VALUE_CHARACTERS - 1]}…" if cut else text
+
+
+# Names in the context that templates cannot use, because they are not in _NAMES.
+_BUDGET, _ZONE = "_budget", "_zone"
+_NAMES = frozenset({"event", "events", "more", "count", "sites", "loop"})
+_NODES = (
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.Getattr,
+    nodes.Getitem, nodes.Slice, nodes.Filter, nodes.Test, nodes.If, nodes.CondExpr, nodes.For,
+    nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos, nodes.Add,
+    nodes.Sub, nodes.Div, nodes.Concat, nodes.List, nodes.Tuple, nodes.Keyword,
+)  # fmt: skip
+# Errors of a template's expressions, such as a comparison of a text with a number.
+_FAILURES = (
+    TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
+_FILTERS = (
+    "abs", "capitalize", "count", "d", "default", "e", "escape", "first", "float", "groupby", "int",
+    "last", "length", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select",
+    "selectattr", "sort", "title", "trim", "truncate", "unique", "upper", "urlencode",
+)  # fmt: skip
+_COUNTED = "_counted"
+
+
+@dataclass(slots=True)
+class _Budget:
+    """The turns of loops and the processor time that a rendering has left."""
+
+    deadline: float
+    steps: int = MAX_STEPS
+
+    def take_step(self) -> None:
+        self.steps -= 1
+        if self.steps < 0:
+            raise SecurityError(f"the loops take more than {MAX_STEPS:,} turns")
+        self.check_time()
+
+    def check_time(self) -> None:
+        if time.thread_time() > self.deadline:
+            raise SecurityError(f"takes longer than {MAX_SECONDS:g} s of processor time")
+
+
+@pass_context
+def _counted(context: Context, values: Iterable[Any]) -> Iterator[Any]:
+    budget: _Budget = context[_BUDGET]
+    for value in values:
+        budget.take_step()
+        yield value
+
+
+@pass_context
+def _local(context: Context, at: datetime, form: str = "%Y-%m-%d %H:%M %Z") -> str:
+    zone: tzinfo = context[_ZONE]
+    return at.astimezone(zone).strftime(form)
+
+
+def _join(values: Iterable[Any], separator: str = "", attribute: str | None = None) -> str:
+    """Join values; a text that would be too long is not built."""
+    parts: list[str] = []
+    length = 0
+    for value in values:
+        parts.append(str(value if attribute is None else getattr(value, attribute)))
+        length += len(parts[-1]) + len(separator)
+        if length > MAX_LENGTH:
+            raise SecurityError(f"join: longer than {MAX_LENGTH:,} characters")
+    return separator.join(parts)
+
+
+def _round(value: float | str, precision: int = 0) -> float:
+    return round(float(value), min(max(precision, 0), 9))
+
+
+def _limited(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a filter: arguments and results have at most MAX_LENGTH characters or items."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str | list | tuple) and len(value) > MAX_LENGTH:
+            raise SecurityError(f"{name}: longer than {MAX_LENGTH:,} characters or items")
+        return value
+
+    @wraps(apply)
+    def limited(*args: Any, **options: Any) -> Any:
+        return check(apply(*map(check, args), **options))
+
+    return limited
+
+
+def _printable(value: Any) -> Any:
+    """Return a value that a template prints; raises SecurityError for a method without a call."""
+    if callable(value) and not isinstance(value, Undefined):
+        raise SecurityError(f"{getattr(value, '__name__', 'this')} is not a value")
+    return value
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """A sandbox whose templates have few filters and tests, and no functions."""
+
+    def __init__(self, is_html: bool) -> None:
+        super().__init__(
+            undefined=StrictUndefined,
+            autoescape=is_html,
+            keep_trailing_newline=True,
+            finalize=_printable,
+            cache_size=0,
+        )
+        chosen = {name: self.filters[name] for name in _FILTERS}
+        chosen |= {"join": _join, "round": _round, "local": _local}
+        self.filters = {name: _limited(name, apply) for name, apply in chosen.items()}
+        self.filters[_COUNTED] = _counted
+        self.globals.clear()
+
+
+# Two environments: with and without escaping.
+_environment = lru_cache(maxsize=2)(_Environment)
+
+
+@lru_cache(maxsize=256)
+def _compiled(template: str, is_html: bool) -> Template:
+    """Check and compile a template; raises ConfigError."""
+    if len(template) > MAX_TEMPLATE_CHARACTERS:
+        raise ConfigError(f"template: longer than {MAX_TEMPLATE_CHARACTERS:,} characters")
+    environment = _environment(is_html)
+    try:
+        tree = environment.parse(template)
+        _check_nodes(tree)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, _COUNTED, [], [], None, None, lineno=loop.lineno)
+        tree.set_environment(environment)
+        return environment.from_string(tree)
+    except TemplateSyntaxError as error:
+        raise ConfigError(
+            f"template: line {error.lineno}: {one_line(str(error.message))}"
+        ) from None
+    except RecursionError:
+        raise ConfigError("template: nested too deeply") from None
+
+
+def _check_nodes(tree: nodes.Template) -> None:
+    """Raise TemplateSyntaxError for syntax and names that templates must not use."""
+    unknown = find_undeclared_variables(tree) - _NAMES
+    for node in _all(tree):
+        if not isinstance(node, _NODES) or (isinstance(node, nodes.For) and node.recursive):
+            kind = type(node).__name__.lower()
+            raise TemplateSyntaxError(f"not allowed in a template: {kind}", node.lineno)
+        name = node.name if isinstance(node, nodes.Name | nodes.Filter) else ""
+        if name in unknown or name.startswith("_"):
+            listed = ", ".join(sorted(_NAMES - {"loop"}))
+            raise TemplateSyntaxError(f"unknown name: {name!r}. Available: {listed}", node.lineno)
+
+
+def _all(tree: nodes.Node) -> Iterator[nodes.Node]:
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += node.iter_child_nodes()
+
+
+def _line(error: BaseException) -> str:
+    """Return the place of an error in its template, such as `line 3: `."""
+    step, line = error.__traceback__, 0
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == "<template>":
+            line = step.tb_lineno
+        step = step.tb_next
+    return f"line {line}: " if line else ""

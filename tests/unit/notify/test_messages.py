@@ -1,0 +1,200 @@
+"""Messages: default texts, templates of users, and limits of both."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from crawler.errors import ConfigError
+from crawler.notify.messages import (
+    MAX_TEXT_CHARACTERS,
+    EventView,
+    Message,
+    Templates,
+    check_template,
+    message_of,
+    rendered,
+)
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def event(**given: Any) -> EventView:
+    known = {"event": "changed", "site": "shop", "url": "https://shop.example/lamp"}
+    return EventView(**({"title": "Lamp", "at": NOON} | known | given))
+
+
+CHEAPER = event(reason="price falls by 5 %", link="https://freshet.example/targets/1").with_contents(
+    {"price": {"amount": 10.0, "currency": "EUR"}, "stock": 3, "note": "old"},
+    {"price": {"amount": 9.5, "currency": "EUR"}, "stock": 3, "tags": ["a", "b"]},
+)
+
+
+def test_a_message_about_one_event() -> None:
+    message = message_of("m1", [CHEAPER], zone=ZoneInfo("Europe/Berlin"))
+    assert (message.id, message.type, message.title) == ("m1", "changed", "shop: changed: Lamp")
+    assert message.text == (
+        "Changed: Lamp\n"
+        "https://shop.example/lamp\n"
+        "price falls by 5 %\n"
+        "\n"
+        "price: 10.0 EUR → 9.5 EUR\n"
+        "tags: a, b\n"
+        "note: old → (removed)\n"
+        "\n"
+        "shop, 2026-05-01 14:00 CEST\n"
+        "https://freshet.example/targets/1\n"
+    )
+    assert (message.html, message.at) == (None, NOON)
+
+
+def test_a_new_page_without_title_and_content() -> None:
+    message = message_of("m1", [event(event="gone", title="")])
+    assert message.title == "shop: gone: https://shop.example/lamp"
+    assert message.text == (
+        "Gone: https://shop.example/lamp\nhttps://shop.example/lamp\n\nshop, 2026-05-01 12:00 UTC\n"
+    )
+
+
+def test_a_digest_lists_some_events_and_counts_the_others() -> None:
+    events = [event(title=f"Lamp {n}", at=NOON + timedelta(minutes=n)) for n in range(60)]
+    message = message_of("m1", [*events, event(site="news")], more=1000)
+    assert (message.type, message.title) == ("digest", "1061 events: shop")
+    lines = message.text.splitlines()
+    assert lines[:2] == ["2026-05-01 12:00 UTC shop: changed: Lamp 0", "  https://shop.example/lamp"]
+    assert len(lines) == 2 * 50 + 1
+    assert lines[-1] == "and 1011 more"
+    assert message.at == NOON + timedelta(minutes=59)
+
+
+def test_webhooks_get_events_as_json() -> None:
+    data = json.loads(json.dumps(message_of("m1", [CHEAPER], more=2).data))
+    assert data["more"] == 2
+    (shown,) = data["events"]
+    assert shown["at"] == "2026-05-01T12:00:00Z"
+    assert shown["changes"][0] == {"name": "price", "before": "10.0 EUR", "after": "9.5 EUR"}
+    assert shown["values"] == {"price": "9.5 EUR", "stock": "3", "tags": "a, b"}
+
+
+def test_a_template_of_the_user() -> None:
+    template = (
+        "{% for site, of_site in events|groupby('site') %}{{ site }}: "
+        "{{ of_site|map(attribute='title')|join(', ') }}; {% endfor %}"
+        "{{ events|length }} of {{ count }}, {{ event.at|local('%d %B') }}, "
+        "{{ event.values.price|default('no price') }}"
+    )
+    check_template(template)
+    text = rendered(template, [CHEAPER, event(site="news", title="Storm")], more=3)
+    assert text == "news: Storm; shop: Lamp; 2 of 5, 01 May, 9.5 EUR"
+
+
+def test_html_is_escaped_and_text_is_not() -> None:
+    hostile = event(title="<b>&")
+    templates = Templates("{{ event.title }}", "{{ event.title }}", "<p>{{ event.title }}</p>")
+    message = message_of("m1", [hostile], templates=templates)
+    assert (message.text, message.title) == ("<b>&", "<b>&")
+    assert message.html == "<p>&lt;b&gt;&amp;</p>"
+
+
+def test_a_title_is_one_short_line() -> None:
+    title = message_of("m1", [event(title="a\r\nBcc: me@example.com\x00\u2028b" + "x" * 900)]).title
+    assert title.startswith("shop: changed: a Bcc: me@example.com b")
+    assert len(title) == 200
+
+
+def test_a_template_that_fails_does_not_lose_the_message() -> None:
+    templates = Templates(text="{{ event.values.size }}", subject="{{ 1 / 0 }}")
+    message = message_of("m1", [CHEAPER], templates=templates)
+    assert message.title == "shop: changed: Lamp"
+    assert message.text.startswith("Changed: Lamp\n")
+    assert "because of an error: template: line 1: division by zero" in message.text
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("a\n{{ event.prise }}", "line 2: 'EventView object' has no attribute 'prise'"),
+        ("{% for e in events %}\n{{ e.x }}{% endfor %}", "line 2: 'EventView object' has no"),
+        ("\n\n{{ prise }}", "line 3: unknown name: 'prise'. Available: count, event, events, more"),
+        ("{% if %}", "line 1: Expected an expression"),
+        ("{{ event|tojson }}", "line 1: No filter named 'tojson'"),
+        ("{{ event.title.upper }}", "line 1: upper is not a value"),
+        ("{{ event.__class__ }}", "line 1: access to attribute '__class__'"),
+        ("{{ event.title.center(9) }}", "line 1: not allowed in a template: call"),
+        ("{{ range(9) }}", "line 1: not allowed in a template: call"),
+        ("{{ 'a' * 1000000000 }}", "line 1: not allowed in a template: mul"),
+        ("{{ 9 ** 9 ** 9 }}", "line 1: not allowed in a template: pow"),
+        ("{{ '%999999999d' % 1 }}", "line 1: not allowed in a template: mod"),
+        ("{% set x = 'a' %}", "line 1: not allowed in a template: assign"),
+        ("{% macro x() %}{% endmacro %}", "line 1: not allowed in a template: macro"),
+        ("{% include '/etc/passwd' %}", "line 1: not allowed in a template: include"),
+        ("{% for e in events recursive %}{% endfor %}", "line 1: not allowed in a template: for"),
+        ("{% for _budget in events %}{% endfor %}", "line 1: unknown name: '_budget'"),
+        ("{{ [1]|_counted }}", "line 1: unknown name: '_counted'"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 4900 + " }}", "nested too deeply"),
+        ("x" * 10_001, "longer than 10,000 characters"),
+    ],
+)
+def test_an_invalid_template(template: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_template(template)
+    assert str(raised.value).startswith(f"template: {problem}")
+    assert "\n" not in str(raised.value)
+
+
+def test_values_of_other_pages_do_not_make_a_template_invalid() -> None:
+    check_template("{{ event.values.size }} {{ event.values.price|float + 1 }} {{ 1 / more }}")
+
+
+LONG = event(title="y" * 500).with_contents(None, {f"field{n}": "z" * 10_000 for n in range(90)})
+NESTED = "".join(f"{{% for a{n} in event.title %}}" for n in range(9)) + "{% endfor %}" * 9
+JOINS = "{{ event.title" + "|join(event.title)" * 50 + " }}"
+SORTED = "{{ " + "(" * 20 + "event.title" + "|sort ~ '')" * 20 + " }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (NESTED, "the loops take more than 10,000 turns"),
+        (JOINS, "join: longer than 20,000 characters"),
+        (SORTED, "sort: longer than 20,000 characters or items"),
+    ],
+)
+def test_templates_that_would_take_forever(template: str, problem: str) -> None:
+    before = time.process_time()
+    with pytest.raises(ConfigError, match=problem):
+        rendered(template, [LONG])
+    assert time.process_time() - before < 1
+
+
+def test_long_values_and_texts_are_cut() -> None:
+    assert len(LONG.changes) == 20
+    assert LONG.values is not None
+    assert {len(text) for text in LONG.values.values()} == {500}
+    template = "{% for e in events %}{% for c in e.changes %}{{ c.after }}{% endfor %}{% endfor %}"
+    text = rendered(template, [LONG] * 50)
+    assert text.startswith("z" * 499 + "…")
+    assert text.endswith("a message has at most 50,000 characters)")
+    assert len(text) < MAX_TEXT_CHARACTERS + 100
+
+
+def test_texts_of_pages_can_be_encoded() -> None:
+    assert message_of("m1", [event(title="a\ud800b")]).title == "shop: changed: a?b"
+
+
+@pytest.mark.parametrize("name", ["", "a\r\nb", "a.b", "ä", "x" * 129])
+def test_an_id_that_headers_cannot_carry(name: str) -> None:
+    with pytest.raises(ValueError, match="invalid message id"):
+        message_of(name, [CHEAPER])
+
+
+def test_a_message_needs_an_event_and_a_time_zone() -> None:
+    with pytest.raises(ValueError, match="needs an event"):
+        message_of("m1", [])
+    with pytest.raises(ValueError, match="needs a time zone"):
+        Message("m1", "changed", "t", "x", None, {}, NOON.replace(tzinfo=None))

@@ -426,11 +426,13 @@ def _compiled(template: str, is_html: bool) -> Template:
 
 def _check_nodes(tree: nodes.Template) -> None:
     """Raise TemplateSyntaxError for syntax and names that templates must not use."""
-    unknown = find_undeclared_variables(tree) - _NAMES
     for node in _all(tree):
         if not isinstance(node, _NODES) or (isinstance(node, nodes.For) and node.recursive):
             kind = type(node).__name__.lower()
             raise TemplateSyntaxError(f"not allowed in a template: {kind}", node.lineno)
+    # Not earlier: Jinja evaluates constants, such as 'a' * 1000000000, to find the variables.
+    unknown = find_undeclared_variables(tree) - _NAMES
+    for node in _all(tree):
         name = node.name if isinstance(node, nodes.Name | nodes.Filter) else ""
         if name in unknown or name.startswith("_"):
             listed = ", ".join(sorted(_NAMES - {"loop"}))

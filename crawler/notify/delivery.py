@@ -19,11 +19,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr, parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from crawler.notify.channels import LONGEST_WAIT, PORTS, Channel, Smtp
 from crawler.notify.messages import Message, iso, one_line
+
+if TYPE_CHECKING:
+    import h11
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -65,6 +68,8 @@ async def send(channel: Channel, message: Message, timeout_seconds: float) -> No
                 await _send_email(channel.smtp, message, timeout_seconds)
             else:
                 await _in_thread(lambda: _send_by_apprise(channel.apprise, message))
+    except DeliveryFailed:
+        raise
     except TimeoutError:
         raise DeliveryFailed(f"no answer within {timeout_seconds:g} s") from None
     except smtplib.SMTPResponseException as error:
@@ -79,6 +84,9 @@ async def send(channel: Channel, message: Message, timeout_seconds: float) -> No
     except (OSError, smtplib.SMTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise DeliveryFailed(f"connection failed: {reason}") from error
+    except Exception as error:
+        # Plugins of Apprise may raise anything.
+        raise DeliveryFailed(f"{type(error).__name__}: {error}") from error
 
 
 async def _post_webhook(url: str, secret: str, message: Message) -> None:
@@ -129,23 +137,35 @@ async def _post(
         ):
             writer.write(connection.send(part) or b"")
         await writer.drain()
-        response, answer = None, bytearray()
-        while len(answer) < MAX_ANSWER_BYTES:
-            event = connection.next_event()
-            if event is h11.NEED_DATA:
-                connection.receive_data(await reader.read(MAX_HEAD_BYTES))
-            elif isinstance(event, h11.Response):
-                response = event
-                if event.status_code < 300:
-                    break
-            elif isinstance(event, h11.Data):
-                answer += event.data
-            elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
-                break
+        return await _read_response(connection, reader)
     except h11.RemoteProtocolError as error:
         raise DeliveryFailed(f"invalid HTTP response: {error}") from None
     finally:
         writer.transport.abort()
+
+
+async def _read_response(
+    connection: h11.Connection, reader: asyncio.StreamReader
+) -> tuple[int, dict[str, str], bytes]:
+    """Return status, headers, and the start of the body of an error."""
+    import h11
+
+    response, answer = None, bytearray()
+    while len(answer) < MAX_ANSWER_BYTES:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            data = await reader.read(MAX_HEAD_BYTES)
+            if not data and response is None:
+                break
+            connection.receive_data(data)
+        elif isinstance(event, h11.Response):
+            response = event
+            if event.status_code < 300:
+                break
+        elif isinstance(event, h11.Data):
+            answer += event.data
+        elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+            break
     if response is None:
         raise DeliveryFailed("the receiver closed the connection without a response")
     answered = {name.decode(): value.decode("latin-1") for name, value in response.headers}
@@ -176,7 +196,7 @@ async def _send_email(smtp: Smtp, message: Message, timeout_seconds: float) -> N
     )
 
     def deliver() -> None:
-        with server:
+        try:
             # `connect` of a server that was made without a host leaves the name for TLS unset.
             server._host = smtp.host  # type: ignore[attr-defined]
             server.connect(smtp.host, port)
@@ -187,6 +207,11 @@ async def _send_email(smtp: Smtp, message: Message, timeout_seconds: float) -> N
             if refused := server.send_message(email):
                 # The others have the message, and would get it again with each attempt.
                 logger.warning("Mail server refused recipients: %s", ", ".join(refused))
+            # The server has accepted the message, whatever it answers now.
+            with suppress(smtplib.SMTPException, OSError):
+                server.quit()
+        finally:
+            server.close()
 
     try:
         await _in_thread(deliver)

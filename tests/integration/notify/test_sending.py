@@ -1,0 +1,479 @@
+"""One attempt to send: webhooks, emails and Apprise, to servers that accept, refuse and hang."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email import message_from_bytes
+from email.policy import default as modern
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+from standardwebhooks.webhooks import WebhookVerificationError
+
+from crawler.notify.channels import Channel, channels_in
+from crawler.notify.delivery import MAX_THREADS, DeliveryFailed, send
+from crawler.notify.messages import EventView, Message, Templates, message_of
+from tests.integration.certificates import authority, certificate
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
+EVENT = EventView("changed", "shop", "https://shop.example/lamp", "Lämp", NOON)
+MESSAGE = message_of("m1", [EVENT])
+SECONDS = 5.0
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Answers each POST request with the next of `answers`; the last one is repeated."""
+
+    server: Hooks
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        hooks = self.server
+        hooks.received.append((self.path, dict(self.headers), body))
+        answer = hooks.answers.pop(0) if len(hooks.answers) > 1 else hooks.answers[0]
+        answer(self)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is given
+        pass
+
+
+Answer = Callable[[Receiver], None]
+
+
+class Hooks(ThreadingHTTPServer):
+    """A server for webhooks on a free port."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Receiver)
+        self.answers: list[Answer] = [status(204)]
+        self.received: list[tuple[str, dict[str, str], bytes]] = []
+        self.is_over = threading.Event()
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+def status(code: int, body: bytes = b"", **headers: str) -> Answer:
+    def answer(request: Receiver) -> None:
+        request.send_response(code)
+        for name, value in headers.items():
+            request.send_header(name.replace("_", "-"), value)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
+
+    return answer
+
+
+def hang(request: Receiver) -> None:
+    """Send one byte of an endless header line from time to time."""
+    request.wfile.write(b"HTTP/1.1 2")
+    while not request.server.is_over.wait(0.05):
+        try:
+            request.wfile.write(b"0")
+        except OSError:
+            return
+
+
+def write(data: bytes) -> Answer:
+    def answer(request: Receiver) -> None:
+        request.wfile.write(data)
+        request.close_connection = True
+
+    return answer
+
+
+@pytest.fixture
+def hooks() -> Iterator[Hooks]:
+    with Hooks() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.is_over.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", SECRET)
+    monkeypatch.setenv("PASSWORD", "pass word")
+
+
+def channel(**keys: Any) -> Channel:
+    return channels_in({"channels": {"team": keys}}, "notify.toml")["team"]
+
+
+def webhook(hooks: Hooks, path: str = "/hook?a=b") -> Channel:
+    return channel(webhook=f"http://{hooks.place}{path}", secret="${SECRET}")
+
+
+def deliver(to: Channel, message: Message = MESSAGE, seconds: float = SECONDS) -> None:
+    asyncio.run(send(to, message, seconds))
+
+
+def failure_of(to: Channel, message: Message = MESSAGE, seconds: float = SECONDS) -> DeliveryFailed:
+    with pytest.raises(DeliveryFailed) as raised:
+        deliver(to, message, seconds)
+    assert "\n" not in raised.value.reason
+    assert len(raised.value.reason) <= 300
+    return raised.value
+
+
+def test_a_webhook_is_signed(hooks: Hooks) -> None:
+    deliver(webhook(hooks))
+    ((path, headers, body),) = hooks.received
+    assert path == "/hook?a=b"
+    data = Webhook(SECRET).verify(body, headers)
+    assert (data["type"], data["timestamp"]) == ("changed", "2026-05-01T12:00:00Z")
+    assert data["data"]["events"][0]["title"] == "Lämp"
+    names = {name.lower(): value for name, value in headers.items()}
+    assert (names["webhook-id"], names["host"]) == ("m1", hooks.place)
+    other = "whsec_" + base64.b64encode(b"t" * 32).decode()
+    with pytest.raises(WebhookVerificationError):
+        Webhook(other).verify(body, headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(SECRET).verify(body.replace(b"shop", b"shot"), headers)
+
+
+@pytest.mark.parametrize("code", [200, 201, 204, 299])
+def test_any_2xx_is_a_success(hooks: Hooks, code: int) -> None:
+    hooks.answers = [status(code)]
+    deliver(webhook(hooks))
+
+
+@pytest.mark.parametrize("code", [302, 307, 400, 404, 410, 500])
+def test_any_other_status_is_a_failure(hooks: Hooks, code: int) -> None:
+    hooks.answers = [status(code, Location="/elsewhere")]
+    assert failure_of(webhook(hooks)).reason == f"HTTP {code}"
+    # Redirects are not followed.
+    assert len(hooks.received) == 1
+
+
+def test_the_reason_is_the_start_of_the_answer(hooks: Hooks) -> None:
+    hooks.answers = [status(422, b"unknown\r\n\x1b[31mtype\xff " + b"x" * 1_000_000)]
+    reason = failure_of(webhook(hooks)).reason
+    assert reason.startswith("HTTP 422: unknown [31mtype\ufffd xxx")
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        ("120", 120, 120),
+        ("99999999", 6 * 3600, 6 * 3600),
+        (format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True), 500, 600),
+        (format_datetime(NOON - timedelta(days=900), usegmt=True), 0, 0),
+    ],
+)
+def test_retry_after_is_reported(hooks: Hooks, value: str, least: float, most: float) -> None:
+    hooks.answers = [status(429, Retry_After=value)]
+    seconds = failure_of(webhook(hooks)).retry_after_seconds
+    assert seconds is not None
+    assert least <= seconds <= most
+
+
+@pytest.mark.parametrize("value", ["soon", "-5", "1e9", "9" * 50])
+def test_an_invalid_retry_after_is_ignored(hooks: Hooks, value: str) -> None:
+    hooks.answers = [status(503, Retry_After=value)]
+    assert failure_of(webhook(hooks)).retry_after_seconds is None
+
+
+def test_a_flapping_receiver_can_drop_the_repetition(hooks: Hooks) -> None:
+    hooks.answers = [status(503), status(204)]
+    failure_of(webhook(hooks))
+    deliver(webhook(hooks))
+    ids = [Webhook(SECRET).verify(body, headers) and headers["webhook-id"]
+           for _, headers, body in hooks.received]  # fmt: skip
+    assert ids == ["m1", "m1"]
+
+
+def test_a_slow_receiver_is_given_up_in_time(hooks: Hooks) -> None:
+    hooks.answers = [hang]
+    started = time.monotonic()
+    assert failure_of(webhook(hooks), seconds=0.3).reason == "no answer within 0.3 s"
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "closed the connection"),
+        (b"220 mail.example.com\r\n\r\n", "invalid HTTP response"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000, "invalid HTTP response"),
+    ],
+)
+def test_an_answer_that_is_not_http(hooks: Hooks, data: bytes, reason: str) -> None:
+    hooks.answers = [write(data)]
+    assert reason in failure_of(webhook(hooks)).reason
+
+
+def test_nobody_listens() -> None:
+    with Hooks() as server:
+        to = webhook(server)
+    assert failure_of(to).reason.startswith("connection failed: ")
+
+
+def test_certificates_of_webhooks_are_verified(
+    hooks: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer, root = authority(tmp_path)
+    context = server_context(certificate(tmp_path, signed_by=signer))
+    hooks.socket = context.wrap_socket(hooks.socket, server_side=True)
+    to = channel(webhook=f"https://localhost:{hooks.server_port}/", secret="${SECRET}")
+    assert failure_of(to).reason.startswith("TLS: ")
+    assert hooks.received == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(root))
+    deliver(to)
+    other = channel(webhook=f"https://127.0.0.1:{hooks.server_port}/", secret="${SECRET}")
+    assert "IP address mismatch" in failure_of(other).reason
+    assert len(hooks.received) == 1
+
+
+def server_context(files: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*files)
+    return context
+
+
+class MailServer:
+    """A mail server on a free port, which stores commands and emails.
+
+    refused: recipients that it refuses
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None, *, starttls: bool = False) -> None:
+        self.tls, self.starttls = tls, starttls
+        self.refused: set[str] = set()
+        self.commands: list[str] = []
+        self.emails: list[bytes] = []
+        self.hangs = self.is_busy = False
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+            pass
+        finally:
+            writer.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 ")
+        while self.hangs:
+            # A greeting that never ends, so that no read times out.
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+        writer.write(b"test\r\n")
+        while line := await reader.readline():
+            text = line.decode().strip()
+            self.commands.append(text)
+            verb, _, rest = text.partition(" ")
+            answer = "250 ok"
+            if verb.upper() == "EHLO":
+                answer = "250-test\r\n250-STARTTLS\r\n250 AUTH PLAIN"
+                answer = answer if self.starttls else answer.replace("250-STARTTLS\r\n", "")
+            elif verb.upper() == "STARTTLS":
+                writer.write(b"220 go\r\n")
+                await writer.start_tls(self.tls)  # type: ignore[arg-type]
+                continue
+            elif verb.upper() == "AUTH":
+                answer = "235 welcome"
+            elif verb.upper() == "MAIL" and self.is_busy:
+                answer = "451 try\x1b[1m later"
+            elif verb.upper() == "RCPT" and any(name in rest for name in self.refused):
+                answer = "550 nobody"
+            elif verb.upper() == "DATA":
+                writer.write(b"354 go\r\n")
+                self.emails.append(await reader.readuntil(b"\r\n.\r\n"))
+            writer.write(f"{answer}\r\n".encode())
+            if verb.upper() == "QUIT":
+                return
+
+
+@contextmanager
+def running(server: MailServer) -> Iterator[MailServer]:
+    """Run a mail server in the loop of a thread."""
+    loop = asyncio.new_event_loop()
+    stopped = asyncio.Event()
+    started = threading.Event()
+
+    async def main() -> None:
+        tls = None if server.starttls else server.tls
+        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+        server.port = listening.sockets[0].getsockname()[1]
+        started.set()
+        await stopped.wait()
+        listening.close()
+        open_ones = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in open_ones:
+            task.cancel()
+        await asyncio.gather(*open_ones, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
+    thread.start()
+    started.wait(10)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join()
+        loop.close()
+
+
+def mail(server: MailServer, **keys: Any) -> Channel:
+    smtp = {
+        "host": "localhost", "port": server.port, "security": "none",
+        "from": "Freshet <freshet@example.com>", "to": ["a@example.org", "b@example.org"],
+    }  # fmt: skip
+    return channel(smtp=smtp | keys)
+
+
+def test_an_email() -> None:
+    hostile = EventView("changed", "shop", "https://shop.example/", "L\r\nBcc: x@y.z", NOON)
+    message = message_of("m1", [hostile], templates=Templates(html="<p>{{ event.url }}</p>"))
+    with running(MailServer()) as server:
+        deliver(mail(server, user="me", password="${PASSWORD}"), message)
+    email = message_from_bytes(server.emails[0].replace(b"\r\n..", b"\r\n."), policy=modern)
+    assert email["Message-ID"] == "<m1@example.com>"
+    assert email["Subject"] == "shop: changed: L Bcc: x@y.z"
+    assert (email["From"], email["To"]) == (
+        "Freshet <freshet@example.com>", "a@example.org, b@example.org",
+    )  # fmt: skip
+    assert "Bcc" not in email
+    assert email["Auto-Submitted"] == "auto-generated"
+    text, html = email.iter_parts()
+    assert text.get_content().startswith("Changed: L")
+    assert html.get_content().strip() == "<p>https://shop.example/</p>"
+    login = base64.b64encode(b"\0me\0pass word").decode()
+    assert f"AUTH PLAIN {login}" in server.commands
+    assert [line for line in server.commands if "x@y.z" in line] == []
+
+
+@pytest.mark.parametrize("security", ["tls", "starttls"])
+def test_certificates_of_mail_servers_are_verified(
+    security: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer, root = authority(tmp_path)
+    context = server_context(certificate(tmp_path, signed_by=signer))
+    with running(MailServer(context, starttls=security == "starttls")) as server:
+        assert failure_of(mail(server, security=security)).reason.startswith("TLS: ")
+        monkeypatch.setenv("SSL_CERT_FILE", str(root))
+        deliver(mail(server, security=security))
+        other = mail(server, security=security, host="127.0.0.1")
+        assert "IP address mismatch" in failure_of(other).reason
+    assert len(server.emails) == 1
+
+
+def test_a_mail_server_without_starttls_gets_nothing() -> None:
+    with running(MailServer()) as server:
+        assert "STARTTLS" in failure_of(mail(server, security="starttls")).reason
+    assert server.emails == []
+
+
+def test_a_mail_server_that_is_busy() -> None:
+    with running(MailServer()) as server:
+        server.is_busy = True
+        assert failure_of(mail(server)).reason == "mail server: 451 try [1m later"
+
+
+def test_recipients_that_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with running(MailServer()) as server:
+        server.refused = {"a@example.org"}
+        deliver(mail(server))
+        assert "Mail server refused recipients: a@example.org" in caplog.text
+        server.refused = {"a@example.org", "b@example.org"}
+        assert (
+            "refused all recipients: a@example.org: 550 nobody" in failure_of(mail(server)).reason
+        )
+    assert len(server.emails) == 1
+
+
+def test_a_mail_server_that_hangs_is_given_up_with_its_thread() -> None:
+    with running(MailServer()) as server:
+        server.hangs = True
+        started = time.monotonic()
+        assert failure_of(mail(server), seconds=0.3).reason == "no answer within 0.3 s"
+        assert time.monotonic() - started < 5
+        deadline = time.monotonic() + 5
+        while deliveries() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert deliveries() == []
+
+
+def deliveries() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "notification"]
+
+
+def test_apprise(hooks: Hooks) -> None:
+    deliver(channel(apprise=[f"json://{hooks.place}/one", f"json://{hooks.place}/two"]))
+    assert [path for path, _, _ in hooks.received] == ["/one", "/two"]
+    body = json.loads(hooks.received[0][2])
+    assert (body["title"], body["message"]) == ("shop: changed: Lämp", MESSAGE.text.strip())
+
+
+def test_a_service_of_apprise_that_fails(hooks: Hooks) -> None:
+    hooks.answers = [status(404)]
+    reason = failure_of(channel(apprise=f"json://{hooks.place}/?password=${{SECRET}}")).reason
+    assert reason.startswith("Apprise: ")
+    assert "error=404" in reason
+    assert SECRET not in reason
+
+
+def test_a_url_that_apprise_does_not_know() -> None:
+    unknown = channel(apprise=["json://127.0.0.1:9", "nonsense://${SECRET}"])
+    reason = failure_of(unknown).reason
+    assert reason.startswith("Apprise does not accept URL 2 (nonsense://…).")
+
+
+def test_a_service_of_apprise_that_hangs_holds_up_no_other_channel(hooks: Hooks) -> None:
+    hooks.answers = [
+        lambda request: (hang if request.path.startswith("/slow") else status(204))(request)
+    ]
+
+    async def both() -> list[BaseException | None]:
+        slow = channel(apprise=f"json://{hooks.place}/slow?rto=9")
+        first = asyncio.create_task(send(slow, MESSAGE, 0.5))
+        await send(webhook(hooks), MESSAGE, SECONDS)
+        assert not first.done()
+        return await asyncio.gather(first, return_exceptions=True)
+
+    (error,) = asyncio.run(both())
+    assert isinstance(error, DeliveryFailed)
+    assert error.reason == "no answer within 0.5 s"
+
+
+@pytest.mark.soak
+def test_threads_of_hanging_services_are_bounded(hooks: Hooks) -> None:
+    hooks.answers = [hang]
+    slow = channel(apprise=f"json://{hooks.place}/slow?rto=9")
+
+    async def many() -> list[str]:
+        attempts = (send(slow, MESSAGE, 0.2) for _ in range(MAX_THREADS + 1))
+        errors = await asyncio.gather(*attempts, return_exceptions=True)
+        return [str(error) for error in errors]
+
+    reasons = asyncio.run(many())
+    assert len(deliveries()) <= MAX_THREADS
+    assert f"{MAX_THREADS} earlier deliveries are still waiting for an answer" in reasons
+    hooks.is_over.set()
+    for thread in deliveries():
+        thread.join(20)
+    assert deliveries() == []

@@ -363,5 +363,10 @@ def digest_due(channel: Channel, at: datetime) -> datetime:
     return open_from(channel, due)
 
 
+def first_due(channel: Channel, now: datetime) -> datetime:
+    """Return when a message that is new now is sent first. Pure."""
+    return digest_due(channel, now + timedelta(minutes=channel.debounce_minutes))
+
+
 def _clock(text: str) -> time:
     return time.fromisoformat(text)

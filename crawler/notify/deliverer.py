@@ -2,6 +2,7 @@
 
 A message is delivered at least once: a process that ends between sending and storing the result
 sends it again, with the same id. A channel whose messages fail is paused, and delays no other one.
+Messages that a channel does not accept yet, because of its quiet hours or its limit, are postponed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Protocol
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.storage import outbox
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database
 from crawler.storage.leases import Lease
-from crawler.storage.outages import MongoRetry, in_batches
+from crawler.storage.outages import MongoRetry, all_of, in_batches
+from crawler.storage.outbox import Bundle, Grouping
 
 logger = logging.getLogger(__name__)
 # Messages of different targets that a channel receives concurrently. Their results are stored
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 CONCURRENT = 8
 # Number of consecutive failures after which the channel itself is taken to be unavailable.
 MAX_FAILURES = 3
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,19 @@ class Outlet(Protocol):
     def name(self) -> str:
         """Return the name of the channel."""
 
-    async def send(self, message: Document) -> Failure | None:
-        """Send a document of the outbox, within a bounded time; None: it was accepted."""
+    @property
+    def grouping(self) -> Grouping:
+        """Return which messages are sent as one."""
+
+    @property
+    def max_per_hour(self) -> int:
+        """Return the maximum number of messages, or of bundles, an hour."""
+
+    def open_from(self, at: datetime) -> datetime:
+        """Return the first time from `at` on that is not in quiet hours."""
+
+    async def send(self, bundle: Bundle) -> Failure | None:
+        """Send messages of the outbox as one, within a bounded time; None: it was accepted."""
 
     def next_attempt(self, attempts: int, first_at: datetime, now: datetime) -> datetime | None:
         """Return when to try again after `attempts` attempts; None: never."""
@@ -55,8 +69,11 @@ class Outlet(Protocol):
 class Delivered:
     """What a process did with the messages of a channel.
 
-    is_busy:   whether another process delivers the channel
-    is_paused: whether the channel is unavailable, so that it is tried again later
+    delivered, failed, dead: numbers of messages; those that are dead have failed, too
+    is_busy:      whether another process delivers the channel
+    is_paused:    whether the channel is unavailable, so that it is tried again later
+    closed_until: end of the quiet hours, or of the time without messages because of the limit an
+                  hour; None: the channel is open
     """
 
     channel: str
@@ -65,6 +82,7 @@ class Delivered:
     dead: int = 0
     is_busy: bool = False
     is_paused: bool = False
+    closed_until: datetime | None = None
 
 
 class Deliverer:
@@ -79,11 +97,13 @@ class Deliverer:
         self._db, self._config, self._patience, self._now = db, config, patience, now
 
     async def deliver(self, outlets: Sequence[Outlet]) -> list[Delivered]:
-        """Deliver all messages that are due, and return the result of each channel."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._deliver(outlet)) for outlet in outlets]
-        await self._patience.ask(lambda: outbox.drop_old(self._db, self._now()))
-        return [task.result() for task in tasks]
+        """Deliver all messages that are due, and return the result of each channel.
+
+        Raises StorageError if the database stays unavailable.
+        """
+        results = await all_of(map(self._deliver, outlets))
+        await self._patience.read(lambda: outbox.drop_old(self._db, self._now()))
+        return results
 
     async def _deliver(self, outlet: Outlet) -> Delivered:
         result = Delivered(outlet.name)
@@ -103,55 +123,76 @@ class Deliverer:
 
     async def _drain(self, outlet: Outlet, lease: Lease, result: Delivered) -> None:
         failures = 0
-        while True:
-            read = partial(outbox.due, self._db, outlet.name, self._now())
-            messages = await self._patience.ask(read)
-            if not messages:
+        # Nothing is sent by a process that may have lost its lease while it was paused.
+        while await lease.still_holds():
+            now = self._now()
+            room, opens_at = await self._patience.read(partial(self._room, outlet, now))
+            if opens_at > now:
+                result.closed_until = opens_at
+                close = partial(outbox.postpone, self._db, outlet.name, now, opens_at)
+                await self._patience.read(close)
                 return
-            for part in in_batches(messages, CONCURRENT):
-                # Nothing is sent by a process that may have lost its lease while it was paused.
+            limit = min(outbox.BATCH, room)
+            read = partial(outbox.due, self._db, outlet.name, now, outlet.grouping, limit)
+            bundles = await self._patience.read(read)
+            if not bundles:
+                return
+            for part in in_batches(bundles, CONCURRENT):
                 if not await lease.still_holds():
                     return
-                ended = await asyncio.gather(*(_attempt(outlet, message) for message in part))
+                ended = await asyncio.gather(*(_attempt(outlet, bundle) for bundle in part))
                 failed = await self._record(outlet, part, ended, result)
                 failures = failures + failed if failed == len(part) else 0
                 if failures >= MAX_FAILURES:
                     result.is_paused = True
                     return
 
+    async def _room(self, outlet: Outlet, now: datetime) -> tuple[int, datetime]:
+        """Return the number of messages that a channel accepts now, and when it is open.
+
+        A channel that is not open now accepts nothing.
+        """
+        opens_at = outlet.open_from(now)
+        if opens_at > now:
+            return 0, opens_at
+        times = await outbox.sent_times(self._db, outlet.name, now - HOUR)
+        room = outlet.max_per_hour - len(times)
+        if room > 0:
+            return room, now
+        # Not earlier than in a minute: each time, all waiting messages are postponed.
+        return 0, outlet.open_from(max(times[-outlet.max_per_hour] + HOUR, now + MINUTE))
+
     async def _record(
         self,
         outlet: Outlet,
-        messages: Sequence[Document],
+        bundles: Sequence[Bundle],
         ended: Sequence[Failure | None],
         result: Delivered,
     ) -> int:
         """Store the results of attempts; return the number of failed ones."""
         now = self._now()
-        pairs = list(zip(messages, ended, strict=True))
-        accepted = [message for message, failure in pairs if failure is None]
-        await self._patience.ask(lambda: outbox.record_delivered(self._db, accepted, now))
-        result.delivered += len(accepted)
-        for message, failure in pairs:
+        pairs = list(zip(bundles, ended, strict=True))
+        accepted = [bundle for bundle, failure in pairs if failure is None]
+        await self._patience.read(lambda: outbox.record_delivered(self._db, accepted, now))
+        result.delivered += sum(bundle.size for bundle in accepted)
+        for bundle, failure in pairs:
             if failure is None:
                 continue
-            again = outlet.next_attempt(message["attempts"] + 1, message["first_at"], now)
-            if again is not None and failure.retry_after is not None:
-                again = max(again, now + failure.retry_after)
+            result.failed += bundle.size
+            again = outlet.next_attempt(bundle.attempts + 1, bundle.first_at(now), now)
             if again is None:
-                result.dead += 1
+                result.dead += bundle.size
                 logger.warning("%s: message not delivered: %s", outlet.name, failure.reason)
-            store = partial(
-                outbox.record_failure, self._db, message, failure.reason, again, now
-            )  # fmt: skip
-            await self._patience.ask(store)
-        result.failed += len(messages) - len(accepted)
-        return len(messages) - len(accepted)
+            else:
+                again = outlet.open_from(max(again, now + (failure.retry_after or timedelta())))
+            store = partial(outbox.record_failure, self._db, bundle, failure.reason, again, now)
+            await self._patience.read(store)
+        return len(bundles) - len(accepted)
 
 
-async def _attempt(outlet: Outlet, message: Document) -> Failure | None:
+async def _attempt(outlet: Outlet, bundle: Bundle) -> Failure | None:
     try:
-        return await outlet.send(message)
+        return await outlet.send(bundle)
     except Exception as error:
         logger.debug("%s: unexpected error", outlet.name, exc_info=True)
         return Failure(f"{type(error).__name__}: {error}")

@@ -7,13 +7,17 @@ ids of messages follow from event, rule and channel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from crawler.extract.notification_rules import Content, Rule, Rules
-from crawler.items import Event
-from crawler.storage import change_events, outbox, visits
+from crawler.errors import ConfigError
+from crawler.extract.notification_rules import Content, Rule, Rules, read_keys, rules_in
+from crawler.items import Event, Outcome
+from crawler.notify.channels import Channel, channels_in, first_due
+from crawler.notify.confirmation import expectation
+from crawler.storage import change_events, outbox, sites, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import Marked
 
@@ -24,14 +28,59 @@ CONTEXT_CHARACTERS = 80
 # Posts of one visit of a feed: those that conditions are applied to, and those in a message.
 MAX_POSTS, MAX_SHOWN_POSTS = 500, 20
 ELLIPSIS = "…"
+TABLES = ("channels", "rules")
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """The rules of `notify.toml`, and those of the definitions of sites by the site's name."""
+    """The rules and channels of `notify.toml`, and the rules of site definitions by site."""
 
     rules: Rules
     of_sites: Mapping[str, Rules]
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+
+    @classmethod
+    async def read(cls, db: Database, file: Path) -> Self:
+        """Read `notify.toml`, and the rules of site definitions as of their last runs.
+
+        Raises ConfigError with file, rule or channel, and key.
+        """
+        keys = read_keys(file)
+        if unknown := sorted(keys.keys() - TABLES):
+            raise ConfigError(
+                f"{file}: unknown key: {unknown[0][:70]!r}. Available: {', '.join(TABLES)}"
+            )
+        rules = rules_in(keys.get("rules"), str(file))
+        of_sites = await sites.notification_rules(db)
+        return cls(rules, of_sites, channels_in(keys, str(file)))
+
+    @property
+    def by_key(self) -> dict[str, Rule]:
+        """Return all rules by their keys, which are parts of message ids."""
+        own = {
+            f"{site}/{rule.name}": rule for site, rules in self.of_sites.items() for rule in rules
+        }
+        return {rule.name: rule for rule in self.rules} | own
+
+    def problems(self, known_sites: Sequence[str]) -> list[str]:
+        """Return a line for each channel or site that a rule names and that does not exist.
+
+        known_sites: sites with targets
+        """
+        listed = ", ".join(self.channels) or "none"
+        lines: list[str] = []
+        for key, rule in self.by_key.items():
+            lines += [
+                f"rule {key!r}: channel not found: {name!r}. Available: {listed}"
+                for name in rule.channels
+                if name not in self.channels
+            ]
+            lines += [
+                f"rule {key!r}: site without targets: {name!r}"
+                for name in rule.sites
+                if name not in known_sites
+            ]
+        return lines
 
     def of(self, site: str) -> list[tuple[str, Rule]]:
         """Return the rules that may be about a site, each with a key that is a part of ids."""
@@ -54,16 +103,20 @@ async def expand(db: Database, rules: RuleSet, now: datetime) -> Expansion:
     categories = await change_events.categories(db, keys)
     messages: list[Document] = []
     for event, key in zip(events, keys, strict=True):
-        messages += await _messages_of(db, event, rules, categories.get(key, []))
+        messages += await messages_of(db, event, rules, categories.get(key, []), now)
     inserted = await outbox.insert(db, messages, now)
     # The marks go last: until then, a crash repeats everything above.
     await outbox.unmark(db, events)
     return Expansion(len(events), inserted)
 
 
-async def _messages_of(
-    db: Database, event: Marked, rules: RuleSet, categories: Sequence[str]
+async def messages_of(
+    db: Database, event: Marked, rules: RuleSet, categories: Sequence[str], now: datetime
 ) -> list[Document]:
+    """Return the messages about an event, as `outbox.insert` stores them.
+
+    A message to an unknown channel waits until the channel is defined.
+    """
     row = event.row
     site, url = row["spider"], row["target"]
     about = [
@@ -85,31 +138,46 @@ async def _messages_of(
         if matching:
             data["posts"] = [_shown_post(post) for post in matching[:MAX_SHOWN_POSTS]]
             data["posts_matching"] = len(matching)
-        messages += [
-            {
-                "_id": outbox.message_id(event.key, key, channel),
-                "channel": channel,
+        for name in dict.fromkeys(rule.channels):
+            channel = rules.channels.get(name)
+            message: Document = {
+                "_id": outbox.message_id(event.key, key, name),
+                "channel": name,
                 "rule": key,
                 "event": str(of_rule),
                 "spider": site,
                 "target": url,
                 "at": row["at"],
+                "due": now if channel is None else first_due(channel, now),
                 "data": data,
             }
-            for channel in dict.fromkeys(rule.channels)
-        ]
+            if channel is not None and channel.confirm:
+                expected = expectation(row, of_rule)
+                message |= {} if expected is None else {"confirm": expected}
+            messages.append(message)
     return messages
 
 
 def _first_event(row: Document, rule: Rule, url: str, categories: Sequence[str]) -> Event | None:
     """Return the event of a visit or alarm that a rule is about; None if there is none."""
-    for name in row.get("events") or [row["event"]]:
-        event = Event(name)
+    for event in _events_in(row):
         if event is Event.FAILING and row.get("failures") != rule.failures:
             continue
         if rule.is_about(event, row["spider"], url, categories):
             return event
     return None
+
+
+def _events_in(row: Document) -> list[Event]:
+    """Return the events of a visit or alarm; of an unmarked visit those that its outcome shows."""
+    if "outcome" not in row:
+        return [Event(row["event"])]
+    if names := row.get("events"):
+        return [Event(name) for name in names]
+    of_outcomes = {
+        Outcome.NEW: Event.NEW, Outcome.CHANGED: Event.CHANGED, Outcome.GONE: Event.GONE,
+    }  # fmt: skip
+    return [of_outcomes.get(row["outcome"], Event.BACK)]
 
 
 def data_of(before: Content | None, after: Content | None) -> Document:

@@ -27,6 +27,7 @@ from crawler.ops.doctor_servers import (
     check_embedded,
     check_invariants,
     check_mongodb,
+    check_notifications,
     check_redis,
     check_runs,
     check_versions,
@@ -133,6 +134,7 @@ class Examination:
                 names = [site.wrapper.name for site in sites]
                 self.findings += await check_versions(db, names, config)
                 self.findings += await check_items(db, sites, config)
+                self.findings += await check_notifications(db, config, now())
         except FreshetError as error:
             self.findings.append(failed(Check.MONGODB, str(error)))
         if not self.deep:

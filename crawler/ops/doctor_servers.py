@@ -8,9 +8,10 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from crawler.config import Config
-from crawler.errors import FreshetError, StorageError
+from crawler.errors import ConfigError, FreshetError, StorageError
 from crawler.frontier.lifecycle import repair_log
 from crawler.ops.doctor_sites import Site
 from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warning
@@ -26,6 +27,9 @@ from crawler.storage.redis import RedisServer, redis_server
 from crawler.storage.schema import VERSION
 from crawler.utils.text import count, megabytes, span
 from crawler.utils.time import Clock
+
+if TYPE_CHECKING:
+    from crawler.notify.dispatch import NotifyStatus
 
 # $unionWith came with MongoDB 4.4; the tests run on 6.0.
 MIN_MONGODB, TESTED_MONGODB = (4, 4), (6, 0)
@@ -45,6 +49,8 @@ MAX_FAILED_SHARE = 0.1
 MAX_SHOWN = 3
 # An unfinished run that started longer ago is considered dead.
 MAX_RUN = timedelta(hours=1)
+# Time after which an event without messages shows that nothing delivers notifications.
+MAX_UNDELIVERED = timedelta(hours=1)
 
 SET_CLOCKS = "synchronize the clocks of all machines by NTP: timedatectl set-ntp true"
 CRASH_EFFECT = (
@@ -307,6 +313,43 @@ def judge_versions(name: str, size: int, max_size: float) -> Finding:
         return ok(Check.VERSIONS, message, of=name)
     todo = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
     return warning(Check.VERSIONS, message, todo, of=name)
+
+
+async def check_notifications(db: Database, config: Config, now: datetime) -> list[Finding]:
+    """Return the findings on rules, channels and undelivered messages; none without rules."""
+    # Slow to import, and only needed here.
+    from crawler.notify.dispatch import status
+
+    try:
+        state = await status(db, config.notify_file)
+    except ConfigError as error:
+        return [failed(Check.NOTIFICATIONS, str(error), "events are kept until it is corrected")]
+    return judge_notifications(state, now)
+
+
+def judge_notifications(state: NotifyStatus, now: datetime) -> list[Finding]:
+    """Check that rules name what exists, and that messages are delivered."""
+    findings = [warning(Check.NOTIFICATIONS, problem) for problem in state["problems"]]
+    oldest = state["oldest_event"]
+    if oldest is not None and now - oldest > MAX_UNDELIVERED:
+        message = f"an event has had no messages for {span((now - oldest).total_seconds())}"
+        todo = "run scrapy notify deliver, by cron or with --follow, or the service"
+        findings.append(warning(Check.NOTIFICATIONS, message, todo))
+    for channel in state["channels"]:
+        if channel["dead"]:
+            message = f"{count(channel['dead'], 'dead letter')} of channel {channel['channel']}"
+            todo = "run scrapy notify dead, then scrapy notify retry --all"
+            findings.append(warning(Check.NOTIFICATIONS, message, todo))
+        if channel["reason"]:
+            message = f"channel {channel['channel']} fails: {channel['reason']}"
+            todo = f"run scrapy notify test {channel['channel']}"
+            findings.append(warning(Check.NOTIFICATIONS, message, todo))
+    if not findings and (state["rules"] or state["channels"]):
+        waiting = sum(channel["waiting"] for channel in state["channels"])
+        message = f"{count(state['rules'], 'rule')}, {count(len(state['channels']), 'channel')}"
+        message += f", {count(waiting, 'message')} waiting"
+        findings.append(ok(Check.NOTIFICATIONS, message))
+    return findings
 
 
 async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[Finding]:

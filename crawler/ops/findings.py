@@ -39,6 +39,7 @@ class Check(StrEnum):
     VERSIONS = "versions"
     ITEMS = "items"
     FIELDS = "fields"
+    NOTIFICATIONS = "notifications"
     NO_RUN = "no run in progress"
     COMPARED = "posts are compared"
     REDIS = "redis"

@@ -422,7 +422,7 @@ class Export:
 
 
 class ServiceCollector(Collector):
-    """Counts the service's failed runs, including those that could not start; replans, prunes."""
+    """Counts the service's failed runs, including those that could not start, and periodic jobs."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -437,7 +437,7 @@ class ServiceCollector(Collector):
         values = (((name,), n) for name, n in failed.items())
         yield _counter("freshet_refresh_failures", text, ["spider"], values)
         counts = self._report.periodic_jobs
-        text, results = "Number of replans and prunes of the service, by result.", ("done", FAILED)
+        text, results = "Number of periodic jobs of the service, by result.", ("done", FAILED)
         each = (
             ((name, result), counts[name if result == "done" else f"{name} {FAILED}"])
             for name in CHORES

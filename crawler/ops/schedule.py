@@ -1,4 +1,4 @@
-"""The service's schedule: crawl runs when targets are due, replans and prunes at intervals.
+"""The service's schedule: crawl runs when targets are due, replans and others at intervals.
 
 Also the options of the service, and its systemd units.
 """
@@ -36,13 +36,15 @@ IDLE_SECONDS = 30.0
 FAILED_SECONDS = 5.0
 BUSY_SECONDS = 5.0
 MAX_PAUSE_SECONDS = 300.0
-CHORES = REPLAN, PRUNE = "replan", "prune"
+CHORES = REPLAN, PRUNE, NOTIFY = "replan", "prune", "notify"
 # Suffix of a job's name in the counts of failures.
 FAILED = "failed"
 # Options of prune if no setting limits what to keep; the same as in cron's prune.
 KEEP = ("--keep-versions", "20", "--keep-days", "180")
 PRUNE_SECONDS = 24 * 3600.0
 FIRST_PRUNE_SECONDS = 3600.0
+# Interval between deliveries of notifications, if there are any.
+NOTIFY_SECONDS = 60.0
 # Pause after a failed job.
 RETRY_SECONDS = 3600.0
 # Time between SIGTERM and SIGKILL for a job's command.
@@ -162,6 +164,11 @@ def periodic_jobs(
     first = now + max(0.0, replan_seconds - since_plan)
     replan = PeriodicJob(REPLAN, ["replan"], replan_seconds, first)
     return [replan] * bool(replan_seconds) + [prune] * prunes
+
+
+def notify_job(now: float) -> PeriodicJob:
+    """Return the job that delivers notifications. Replans, which take long, do not delay it."""
+    return PeriodicJob(NOTIFY, ["notify", "deliver"], NOTIFY_SECONDS, now + NOTIFY_SECONDS)
 
 
 def prune_words(config: Config) -> list[str]:

@@ -25,6 +25,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError, StorageError
+from crawler.extract.notification_rules import read_keys
 from crawler.frontier.session import Session
 from crawler.items import Outcome
 from crawler.ops.jobs import (
@@ -37,6 +38,7 @@ from crawler.ops.jobs import (
 from crawler.ops.schedule import (
     DUE_SECONDS,
     HOUR_SECONDS,
+    NOTIFY,
     REPLAN,
     RETRY_SECONDS,
     PeriodicJob,
@@ -45,11 +47,12 @@ from crawler.ops.schedule import (
     SpiderState,
     command_line_settings,
     decide,
+    notify_job,
     periodic_jobs,
     run_periodic_jobs,
 )
 from crawler.ops.summary import figures
-from crawler.storage import due, sites
+from crawler.storage import due, outbox, sites
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
@@ -62,6 +65,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSED_SECONDS = 60.0
 CLOSE_CHECK_SECONDS = 0.05
 MIN_RETRY_SECONDS = 60.0
+# Interval of checks of messages that wait for the next visit of their page.
+CONFIRM_SECONDS = 600.0
 # Time for the rest of the shutdown, in addition to FRESHET_GRACE_SECONDS for requests in flight.
 REST_SECONDS = 10.0
 # Tolerated difference between the clocks of machines.
@@ -124,6 +129,8 @@ class ServiceReport(TypedDict):
     """Number of replans."""
     prunes: int
     """Number of prunes."""
+    deliveries: int
+    """Number of deliveries of notifications."""
     spiders: list[SpiderTotals]
     """Totals of each spider."""
 
@@ -308,7 +315,7 @@ class Service:
         self._spiders = {} if options.names else spiders_of(settings)
         self._undefined: set[str] = set()
         self._paused: set[str] = set()
-        self._next_sites_at = 0.0
+        self._next_sites_at = self._next_confirm_at = 0.0
 
     def stop(self) -> None:
         """Start no more runs; `work` ends those in progress and returns."""
@@ -328,15 +335,19 @@ class Service:
         prunes = self.options.prunes
         todo = periodic_jobs(self.store.config, cadence, since, self._now(), prunes=prunes)
         options = command_line_settings(self.settings)
-        doing = run_periodic_jobs(todo, options, self.report.periodic_jobs, self._job_waits)
-        maintenance = asyncio.create_task(doing)
+        maintenance = [
+            asyncio.create_task(
+                run_periodic_jobs(jobs, options, self.report.periodic_jobs, self._job_waits)
+            )
+            for jobs in (todo, [notify_job(self._now())])
+        ]
         while not self._is_stopping:
             self._wake.clear()
             seconds = self._begin_runs() if await self._read_due() else DUE_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
-        await asyncio.gather(end_tasks(maintenance), self._end(), return_exceptions=True)
+        await asyncio.gather(end_tasks(*maintenance), self._end(), return_exceptions=True)
 
     async def _since_plan(self) -> float:
         """Return the seconds since the last plan or, without one, since the first run; else 0."""
@@ -359,12 +370,30 @@ class Service:
                 since = await self._since_plan()
                 if (seconds := job.every - since - CLOCKS_SECONDS) > 0:
                     return seconds
+            if job.name == NOTIFY and not await self._has_notifications():
+                return job.every
             now, db = self.clock.now(), self.store.db
             pause = timedelta(seconds=min(job.every, RETRY_SECONDS) / 2)
             is_ours = await self._patience.read(lambda: due.claim_job(db, job.name, now, pause))
         except StorageError:
             return DUE_SECONDS
         return 0.0 if is_ours else pause.total_seconds()
+
+    async def _has_notifications(self) -> bool:
+        """Return whether there is something to deliver, or to confirm by a later visit."""
+        db, now = self.store.db, self.clock.now()
+        try:
+            channels = read_keys(self.store.config.notify_file).get("channels", {})
+        except ConfigError:
+            # The command reports what is wrong.
+            channels = {}
+        names = list(channels) if isinstance(channels, dict) else []
+        if await self._patience.read(lambda: outbox.is_any_due(db, names, now)):
+            return True
+        if self._now() < self._next_confirm_at:
+            return False
+        self._next_confirm_at = self._now() + CONFIRM_SECONDS
+        return await self._patience.read(lambda: outbox.is_any_unconfirmed(db))
 
     async def _read_due(self) -> bool:
         """Read when spiders have due targets; return False if the database is unavailable."""
@@ -503,6 +532,7 @@ class Report:
             "seconds": round(seconds, 1),
             "replans": self.periodic_jobs["replan"],
             "prunes": self.periodic_jobs["prune"],
+            "deliveries": self.periodic_jobs[NOTIFY],
             "spiders": [
                 {
                     "name": self.names[word],
@@ -540,4 +570,6 @@ def summary_lines(done: ServiceReport) -> list[str]:
         named = {name: row[name] for name in (*SUMS, "failed") if name != "visits"}
         lines.append(line + "".join(f", {n} {name}" for name, n in named.items() if n))
     maintenance = f"{count(done['replans'], 'replan')}, {count(done['prunes'], 'prune')}"
+    if done["deliveries"]:
+        maintenance += f", notifications delivered {count(done['deliveries'], 'time')}"
     return [*lines, f"{maintenance}; {done['seconds']:.0f} s"]

@@ -6,19 +6,24 @@ afterwards: a crash in between repeats both, and any number of processes may do 
 
 The states of a message:
 
-waiting    to be delivered from `due` on
-delivered  the channel accepted it; deleted after KEPT
-dead       it will not be tried again, until somebody retries it; `reason` says why
+unconfirmed  it waits for the next visit of its page, which `confirm` describes
+waiting      to be delivered from `due` on
+delivered    the channel accepted it; deleted after KEPT
+dead         it will not be tried again, until somebody retries it; `reason` says why
+dropped      the next visit found another state, so it is not sent; deleted after KEPT
 
 A channel is delivered by one process at a time, under a lease. Updates name the number of attempts
 that the process has read, so that a process that lost its lease changes nothing afterwards. A
 message waits as long as an earlier one of the same channel and target does, which keeps the order.
+
+Messages that are sent as one are a bundle. Its id is stored in its messages before the first
+attempt, so a repeated attempt has the same id and the same messages.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -39,17 +44,74 @@ DEAD_KEPT = timedelta(days=60)
 MAX_WAITING = 10_000
 MAX_DEAD = 10_000
 BATCH = 200
+# Messages of a digest, messages of a page that are joined, and messages of a bundle that are read.
+MAX_DIGEST, MAX_JOINED, MAX_READ = 1000, 50, 50
 MAX_REASON_CHARACTERS = 300
 ORDER = [("at", ASCENDING), ("_id", ASCENDING)]
+NEWEST_FIRST = [("at", DESCENDING), ("_id", DESCENDING)]
 TOO_MANY = f"more than {MAX_WAITING} messages were waiting for the channel"
 
 
 class State(StrEnum):
     """State of a message."""
 
+    UNCONFIRMED = "unconfirmed"
     WAITING = "waiting"
     DELIVERED = "delivered"
     DEAD = "dead"
+    DROPPED = "dropped"
+
+
+# States with a limited number of messages, and the field with the time at which others began.
+LIMITED = (State.UNCONFIRMED, State.WAITING)
+BEGAN = {
+    State.DELIVERED: "delivered_at",
+    State.DEAD: "dead_at",
+    State.DROPPED: "dropped_at",
+}
+
+
+class Grouping(StrEnum):
+    """Which messages of a channel are sent as one.
+
+    PAGE:   those about one page and of one rule
+    DIGEST: all that are due
+    """
+
+    NONE = "none"
+    PAGE = "page"
+    DIGEST = "digest"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Messages that a channel receives as one; often a single one.
+
+    id:       id for the receiver, the same for every attempt
+    messages: documents in order, at most MAX_READ
+    more:     number of further messages, which were not read
+    is_fixed: whether the id is stored in the messages
+    """
+
+    id: str
+    messages: list[Document]
+    more: int = 0
+    is_fixed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Return the number of messages."""
+        return len(self.messages) + self.more
+
+    @property
+    def attempts(self) -> int:
+        """Return the number of attempts so far."""
+        return int(self.messages[0]["attempts"])
+
+    def first_at(self, now: datetime) -> datetime:
+        """Return the time of the first attempt; `now` if it is the one in progress."""
+        first: datetime | None = self.messages[0].get("first_at")
+        return first or now
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +159,12 @@ class ChannelState(TypedDict):
     """Name of the channel."""
     waiting: int
     """Number of messages that wait for their delivery."""
+    unconfirmed: int
+    """Number of messages that wait for the next visit of their page."""
     delivered: int
     """Number of messages that were delivered in the last week."""
+    dropped: int
+    """Number of messages that the next visit did not confirm in the last week."""
     dead: int
     """Number of dead letters."""
     oldest: datetime | None
@@ -126,22 +192,66 @@ async def marked(db: Database, limit: int = BATCH) -> list[Marked]:
     return events[:limit]
 
 
+async def recent(db: Database, limit: int) -> list[Marked]:
+    """Return the newest events, whether marked or not, newest first."""
+    visits = db.visits.find({"event": True}).sort(NEWEST_FIRST).limit(limit)
+    alarms = db.alarms.find().sort(NEWEST_FIRST).limit(limit)
+    events = [Marked("visits", row) async for row in visits]
+    events += [Marked("alarms", row) async for row in alarms]
+    events.sort(key=lambda event: (event.row["at"], event.key), reverse=True)
+    return events[:limit]
+
+
+async def oldest_mark(db: Database) -> datetime | None:
+    """Return the time of the oldest event to which the rules have not been applied; else None."""
+    events = await marked(db, 1)
+    return events[0].row["at"] if events else None
+
+
 async def insert(db: Database, messages: Sequence[Document], now: datetime) -> int:
     """Store messages whose `_id` is new; return their number.
 
-    messages: documents with `_id`, `channel`, `rule`, `event`, `spider`, `target`, `at`, `data`
+    messages: documents with `_id`, `channel`, `rule`, `event`, `spider`, `target`, `at`, `data`,
+              and `due`, unless it is now; those with `confirm` are unconfirmed
     """
     if not messages:
         return 0
-    state: Document = {"state": str(State.WAITING), "due": now, "attempts": 0, "first_at": now}
-    updates = [
-        UpdateOne({"_id": message["_id"]}, {"$setOnInsert": message | state}, upsert=True)
-        for message in messages
-    ]
+    updates = []
+    for message in messages:
+        state = State.UNCONFIRMED if "confirm" in message else State.WAITING
+        document = {"state": str(state), "due": now, "attempts": 0} | message
+        updates.append(UpdateOne({"_id": message["_id"]}, {"$setOnInsert": document}, upsert=True))
     inserted = (await db.outbox.bulk_write(updates, ordered=False)).upserted_count
     for channel in {message["channel"] for message in messages}:
-        await _bound(db, channel, State.WAITING, MAX_WAITING, now)
+        for state in LIMITED:
+            await _bound(db, channel, state, MAX_WAITING, now)
     return inserted
+
+
+async def unconfirmed(db: Database) -> AsyncIterator[list[Document]]:
+    """Yield the unconfirmed messages in order, in batches, without their data."""
+    cursor = db.outbox.find({"state": str(State.UNCONFIRMED)}, {"data": 0}).sort(ORDER)
+    batch: list[Document] = []
+    async for row in cursor:
+        batch.append(row)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def record_confirmed(db: Database, ids: Sequence[str], due_at: datetime) -> None:
+    """Make unconfirmed messages wait for their delivery from a time on."""
+    query: Document = {"_id": {"$in": list(ids)}, "state": str(State.UNCONFIRMED)}
+    await db.outbox.update_many(query, {"$set": {"state": str(State.WAITING), "due": due_at}})
+
+
+async def record_dropped(db: Database, ids: Sequence[str], reason: str, now: datetime) -> None:
+    """Store that the next visit of a page did not confirm messages."""
+    query: Document = {"_id": {"$in": list(ids)}, "state": str(State.UNCONFIRMED)}
+    state: Document = {"state": str(State.DROPPED), "dropped_at": now, "reason": reason}
+    await db.outbox.update_many(query, {"$set": state})
 
 
 async def unmark(db: Database, events: Sequence[Marked]) -> None:
@@ -151,7 +261,37 @@ async def unmark(db: Database, events: Sequence[Marked]) -> None:
             await db[source].update_many({"_id": {"$in": ids}}, {"$unset": {"notify": ""}})
 
 
-async def due(db: Database, channel: str, now: datetime, limit: int = BATCH) -> list[Document]:
+async def due(
+    db: Database,
+    channel: str,
+    now: datetime,
+    grouping: Grouping = Grouping.NONE,
+    limit: int = BATCH,
+) -> list[Bundle]:
+    """Return what a channel has to receive, in order: at most one bundle of each page, or a digest.
+
+    Fixes the messages of new bundles, so the caller needs the lease on the channel.
+    """
+    if grouping is Grouping.DIGEST:
+        return await _due_digest(db, channel, now)
+    bundles: dict[str, Bundle] = {}
+    for message in await _first_of_targets(db, channel, now, limit):
+        key: str | None = message.get("bundle")
+        if key is None and grouping is Grouping.PAGE:
+            of_page = {name: message[name] for name in ("channel", "rule", "spider", "target")}
+            key = await _fix(db, of_page | {"state": str(State.WAITING)}, MAX_JOINED, now)
+            if key is None:
+                continue
+        if key is None:
+            bundles[message["_id"]] = Bundle(message["_id"], [message])
+        elif key not in bundles and (bundle := await _read_bundle(db, channel, key)) is not None:
+            bundles[key] = bundle
+    return list(bundles.values())
+
+
+async def _first_of_targets(
+    db: Database, channel: str, now: datetime, limit: int
+) -> list[Document]:
     """Return due messages of a channel in order, at most one of each target.
 
     A message is postponed as long as an earlier one of its target waits for its next attempt.
@@ -176,39 +316,91 @@ async def due(db: Database, channel: str, now: datetime, limit: int = BATCH) -> 
     return list(messages.values())
 
 
-async def record_delivered(db: Database, messages: Sequence[Document], now: datetime) -> None:
-    """Store that a channel accepted messages."""
+async def _due_digest(db: Database, channel: str, now: datetime) -> list[Bundle]:
+    """Return the digest that has to be sent; a failed one comes before all later messages."""
+    waiting: Document = {"channel": channel, "state": str(State.WAITING)}
+    begun: Document = waiting | {"bundle": {"$exists": True}}
+    fixed = await db.outbox.find_one(begun, {"bundle": 1, "due": 1}, sort=ORDER)
+    if fixed is None:
+        key = await _fix(db, waiting | {"due": {"$lte": now}}, MAX_DIGEST, now)
+    else:
+        key = fixed["bundle"] if fixed["due"] <= now else None
+    bundle = None if key is None else await _read_bundle(db, channel, key)
+    return [] if bundle is None else [bundle]
+
+
+async def _fix(db: Database, query: Document, most: int, now: datetime) -> str | None:
+    """Store the id of a new bundle in the oldest messages of a query; None if there are none."""
+    free: Document = query | {"bundle": {"$exists": False}}
+    ids = [row["_id"] async for row in db.outbox.find(free, {"_id": 1}).sort(ORDER).limit(most)]
+    if not ids:
+        return None
+    digest = hashlib.sha256("\n".join(ids).encode())
+    key = ids[0] if len(ids) == 1 else f"msg_{digest.hexdigest()[:32]}"
+    fixed: Document = {
+        "$set": {"bundle": key, "due": now, "attempts": 0},
+        "$unset": {"first_at": ""},
+    }
+    await db.outbox.update_many(free | {"_id": {"$in": ids}}, fixed)
+    return key
+
+
+async def _read_bundle(db: Database, channel: str, key: str) -> Bundle | None:
+    query: Document = {"channel": channel, "bundle": key, "state": str(State.WAITING)}
+    messages = await db.outbox.find(query).sort(ORDER).limit(MAX_READ).to_list(None)
+    if not messages:
+        return None
+    more = await db.outbox.count_documents(query) - len(messages)
+    return Bundle(key, messages, max(0, more), is_fixed=True)
+
+
+async def sent_times(db: Database, channel: str, since: datetime) -> list[datetime]:
+    """Return when a channel accepted messages after a time, oldest first; a bundle counts once."""
+    delivered: Document = {"channel": channel, "state": str(State.DELIVERED)}
+    stages: list[Document] = [
+        {"$match": delivered | {"delivered_at": {"$gt": since}}},
+        {"$group": {"_id": {"$ifNull": ["$bundle", "$_id"]}, "at": {"$max": "$delivered_at"}}},
+        {"$sort": {"at": 1}},
+    ]
+    return [row["at"] async for row in await db.outbox.aggregate(stages)]
+
+
+async def record_delivered(db: Database, bundles: Sequence[Bundle], now: datetime) -> None:
+    """Store that a channel accepted bundles."""
     done: Document = {
         "$set": {"state": str(State.DELIVERED), "delivered_at": now},
         "$inc": {"attempts": 1},
         "$unset": {"reason": ""},
     }
-    updates = [UpdateOne(_as_read(message), done) for message in messages]
+    updates = [UpdateMany(_as_read(bundle), done) for bundle in bundles]
     if updates:
         await db.outbox.bulk_write(updates, ordered=False)
 
 
 async def record_failure(
-    db: Database, message: Document, reason: str, again: datetime | None, now: datetime
+    db: Database, bundle: Bundle, reason: str, again: datetime | None, now: datetime
 ) -> None:
-    """Store that an attempt failed. again: time of the next one; None: the message is dead."""
-    state: Document = {"reason": reason[:MAX_REASON_CHARACTERS]}
+    """Store that an attempt failed. again: time of the next one; None: the messages are dead."""
+    state: Document = {"reason": reason[:MAX_REASON_CHARACTERS], "first_at": bundle.first_at(now)}
     if again is not None:
         state["due"] = again
     else:
         state |= {"state": str(State.DEAD), "dead_at": now}
-    await db.outbox.update_one(_as_read(message), {"$set": state, "$inc": {"attempts": 1}})
+    await db.outbox.update_many(_as_read(bundle), {"$set": state, "$inc": {"attempts": 1}})
     if again is None:
-        query: Document = {"channel": message["channel"], "state": str(State.DEAD)}
+        channel = bundle.messages[0]["channel"]
+        query: Document = {"channel": channel, "state": str(State.DEAD)}
         cursor = db.outbox.find(query, {"_id": 1}).sort("dead_at", DESCENDING).skip(MAX_DEAD)
         if old := [row["_id"] async for row in cursor]:
             await db.outbox.delete_many({"_id": {"$in": old}})
 
 
-def _as_read(message: Document) -> Document:
-    """Return a query for a message unless another process has tried it meanwhile."""
-    attempts = message["attempts"]
-    return {"_id": message["_id"], "state": str(State.WAITING), "attempts": attempts}
+def _as_read(bundle: Bundle) -> Document:
+    """Return a query for the messages of a bundle unless another process has tried it meanwhile."""
+    read: Document = {"state": str(State.WAITING), "attempts": bundle.attempts}
+    if bundle.is_fixed:
+        return read | {"channel": bundle.messages[0]["channel"], "bundle": bundle.id}
+    return read | {"_id": bundle.id, "bundle": {"$exists": False}}
 
 
 async def _bound(db: Database, channel: str, state: State, most: int, now: datetime) -> None:
@@ -222,11 +414,25 @@ async def _bound(db: Database, channel: str, state: State, most: int, now: datet
     await db.outbox.update_many({"_id": {"$in": old}, "state": str(state)}, {"$set": dead})
 
 
-async def next_due(db: Database, channels: Sequence[str]) -> datetime | None:
-    """Return when the next message of some channels is due; None if none waits."""
-    query: Document = {"channel": {"$in": list(channels)}, "state": str(State.WAITING)}
-    row = await db.outbox.find_one(query, {"due": 1}, sort=[("due", ASCENDING)])
-    return row["due"] if row else None
+async def postpone(db: Database, channel: str, now: datetime, until: datetime) -> None:
+    """Postpone the due messages of a channel that accepts none before a time."""
+    waiting: Document = {"channel": channel, "state": str(State.WAITING)}
+    await db.outbox.update_many(waiting | {"due": {"$lte": now}}, {"$set": {"due": until}})
+
+
+async def is_any_due(db: Database, channels: Collection[str], now: datetime) -> bool:
+    """Return whether an event has no messages yet, or a message of some channels is due."""
+    waiting: Document = {"channel": {"$in": list(channels)}, "state": str(State.WAITING)}
+    return (
+        await oldest_mark(db) is not None
+        or await db.outbox.find_one(waiting | {"due": {"$lte": now}}, {"_id": 1}) is not None
+    )
+
+
+async def is_any_unconfirmed(db: Database) -> bool:
+    """Return whether a message waits for the next visit of its page."""
+    query: Document = {"state": str(State.UNCONFIRMED)}
+    return await db.outbox.find_one(query, {"_id": 1}) is not None
 
 
 async def dead_letters(
@@ -257,9 +463,24 @@ async def retry(
     query: Document = {"state": str(State.DEAD)}
     query |= {"_id": {"$in": list(ids)}} if ids is not None else {}
     query |= {"channel": channel} if channel is not None else {}
-    again: Document = {"state": str(State.WAITING), "due": now, "first_at": now}
-    update: Document = {"$set": again, "$unset": {"dead_at": "", "reason": ""}}
+    again: Document = {"state": str(State.WAITING), "due": now}
+    ended = dict.fromkeys(("dead_at", "reason", "first_at", "bundle"), "")
+    update: Document = {"$set": again, "$unset": ended}
     return (await db.outbox.update_many(query, update)).modified_count
+
+
+def empty_state(channel: str) -> ChannelState:
+    """Return the state of a channel without messages."""
+    return {
+        "channel": channel,
+        "waiting": 0,
+        "unconfirmed": 0,
+        "delivered": 0,
+        "dropped": 0,
+        "dead": 0,
+        "oldest": None,
+        "reason": "",
+    }
 
 
 async def channel_states(db: Database) -> list[ChannelState]:
@@ -284,7 +505,9 @@ async def channel_states(db: Database) -> list[ChannelState]:
         {
             "channel": row["_id"],
             "waiting": row["waiting"],
+            "unconfirmed": row["unconfirmed"],
             "delivered": row["delivered"],
+            "dropped": row["dropped"],
             "dead": row["dead"],
             "oldest": row["oldest"],
             "reason": row["reason"] or "",
@@ -294,11 +517,10 @@ async def channel_states(db: Database) -> list[ChannelState]:
 
 
 async def drop_old(db: Database, now: datetime) -> int:
-    """Delete messages that were delivered or died long ago; return their number."""
-    query: Document = {
-        "$or": [
-            {"state": str(State.DELIVERED), "delivered_at": {"$lt": now - KEPT}},
-            {"state": str(State.DEAD), "dead_at": {"$lt": now - DEAD_KEPT}},
-        ]
-    }
-    return (await db.outbox.delete_many(query)).deleted_count
+    """Delete messages that ended long ago; return their number."""
+    deleted = 0
+    for state, began in BEGAN.items():
+        kept = DEAD_KEPT if state is State.DEAD else KEPT
+        query: Document = {"state": str(state), began: {"$lt": now - kept}}
+        deleted += (await db.outbox.delete_many(query)).deleted_count
+    return deleted

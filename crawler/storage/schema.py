@@ -109,13 +109,23 @@ INDEXES: dict[str, list[IndexModel]] = {
     "alarms": [
         _index("ended_at", "spider", "chance"),
         _index("notify", "at", "_id", partialFilterExpression={"notify": True}),
+        _index("at", "_id"),
     ],
     "outbox": [
         _index("channel", "state", "at", "_id"),
         _index("channel", "state", "due"),
+        _index("channel", "state", "delivered_at"),
         _index("channel", "target", "at", partialFilterExpression={"state": "waiting"}),
+        _index(
+            "channel",
+            "bundle",
+            "at",
+            partialFilterExpression={"state": "waiting", "bundle": _EXISTS},
+        ),
         _index("state", "delivered_at"),
         _index("state", "dead_at"),
+        _index("state", "dropped_at"),
+        _index("at", "_id", partialFilterExpression={"state": "unconfirmed"}),
         _index("spider", "target"),
     ],
     "plans": [_index("spiders", "at")],

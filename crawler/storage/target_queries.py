@@ -19,6 +19,7 @@ from crawler.items import Kind
 from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.targets import ALIVE, DEAD_LINK, MUTED
+from crawler.utils.time import NEVER
 from crawler.utils.urls import bare, canonical, host_of, is_http, like, variants
 
 TARGETS = ("targets",)
@@ -181,6 +182,21 @@ def state_of(target: Document) -> TargetState:
 async def count(db: Database, query: Document) -> int:
     """Return the number of targets of a query of `chosen`, at most MAX_COUNTED."""
     return await db.targets.count_documents(query, limit=MAX_COUNTED)
+
+
+async def visit_times(
+    db: Database, keys: Sequence[str]
+) -> dict[str, tuple[datetime | None, datetime | None]]:
+    """Return the last and the next visit of targets by their `_id`; unknown ones are left out.
+
+    The last visit is None before the first one, the next visit is None if none will follow.
+    """
+    fields: Document = {"visited_at": 1, "next_visit": 1, "muted_at": 1}
+    times = {}
+    async for row in db.targets.find({"_id": {"$in": list(keys)}}, fields):
+        ends = "muted_at" in row or row["next_visit"] >= NEVER
+        times[row["_id"]] = (row.get("visited_at"), None if ends else row["next_visit"])
+    return times
 
 
 async def neighbors(

@@ -244,8 +244,8 @@ RUN_VALIDATORS: dict[str, Document] = {
     ),
     "outbox": validator(
         ["channel", "rule", "event", "spider", "target", "at", "state", "due", "attempts"],
-        "messages of notifications; delivered ones are deleted after a week, dead letters after "
-        "60 days",
+        "messages of notifications; delivered and dropped ones are deleted after a week, dead "
+        "letters after 60 days",
         {
             "_id": text("id of the message for its receiver: digest of event, rule and channel"),
             "channel": text("name of the channel"),
@@ -269,15 +269,27 @@ RUN_VALIDATORS: dict[str, Document] = {
                 },
             ),
             "state": one_of(
-                ["waiting", "delivered", "dead"],
-                "`waiting`, `delivered`, or `dead`: not tried again",
+                ["unconfirmed", "waiting", "delivered", "dead", "dropped"],
+                "`unconfirmed`: until the next visit of the page, `waiting`, `delivered`, `dead`: "
+                "not tried again, or `dropped`: the next visit found another state",
+            ),
+            "confirm": shown_object(
+                "the state that the next visit has to find; absent if that does not matter",
+                {
+                    "outcomes": shown("array of strings", "outcomes, one of which it has"),
+                    "content_hash": shown("string or null", "hash of the content; absent: any"),
+                },
+            ),
+            "bundle": shown(
+                "string", "id of the message for its receiver if it is sent together with others"
             ),
             "due": time("time of the next attempt"),
             "attempts": count("number of attempts"),
-            "first_at": shown("time", "time from which the message could be delivered"),
+            "first_at": shown("time", "time of the first attempt that failed"),
             "delivered_at": shown("time", "time when the channel accepted it"),
             "dead_at": shown("time", "time when it became a dead letter"),
-            "reason": shown("string", "cause of the last failure"),
+            "dropped_at": shown("time", "time when it was dropped"),
+            "reason": shown("string", "cause of the last failure, or why it was dropped"),
         },
     ),
     "leases": validator(

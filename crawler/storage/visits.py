@@ -84,6 +84,16 @@ async def contents(db: Database, event: Document) -> tuple[Document | None, Docu
     return stored.get(keys[0]), stored.get(keys[1])
 
 
+async def first_after(
+    db: Database, spider: str, url: str, at: datetime, outcomes: Sequence[str]
+) -> Document | None:
+    """Return outcome and content of a target's first visit after a time with these outcomes."""
+    query: Document = {"target": url, "spider": spider, "at": {"$gt": at}}
+    fields: Document = {"outcome": 1, "content_hash": 1}
+    query["outcome"] = {"$in": list(outcomes)}
+    return await db.visits.find_one(query, fields, sort=[("at", ASCENDING)])
+
+
 async def posts_of(db: Database, event: Document, limit: int) -> list[Document]:
     """Return new and edited posts of a feed's visit: `url`, `title`, `text` and their fields."""
     query: Document = {"spider": event["spider"], "changed_at": event["at"]}

@@ -1,4 +1,4 @@
-"""`scrapy refresh`: the service that crawls, replans and prunes, as an alternative to cron."""
+"""`scrapy refresh`: the service that crawls, replans, prunes and notifies, instead of cron."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Command(ActionsCommand):
 
     actions: ClassVar[Mapping[str, Action]] = {
         "run": Action(
-            "Run as a service: fetch targets as they become due; replan and prune periodically",
+            "Run as a service: fetch targets as they become due; replan, prune and notify",
             "scrapy refresh run --replan 12h",
         ),
     }

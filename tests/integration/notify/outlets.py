@@ -6,13 +6,16 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from bson import ObjectId
 
 from crawler.extract.notification_rules import rules_in
+from crawler.notify.channels import channels_in
 from crawler.notify.deliverer import Failure
 from crawler.notify.expansion import RuleSet, expand
 from crawler.storage.client import Database, Document
+from crawler.storage.outbox import Bundle, Grouping
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 PAGE = "https://shop.example/item-"
@@ -22,8 +25,10 @@ PAGE = "https://shop.example/item-"
 class Outlet:
     """A channel that records what it accepts.
 
-    refuses: called with each message; the reason of a failure, or None
-    pauses:  time until the next attempt, by the number of attempts; then the message is dead
+    refusals: number of attempts that it refuses
+    pauses:   time until the next attempt, by the number of attempts; then the message is dead
+    opens_at: end of its quiet hours
+    bundles:  accepted ids, each with the number of messages
     """
 
     name: str
@@ -32,16 +37,26 @@ class Outlet:
     seconds: float = 0.0
     accepted: list[Document] = field(default_factory=list)
     refused_targets: frozenset[str] = frozenset()
+    grouping: Grouping = Grouping.NONE
+    max_per_hour: int = 3600
+    opens_at: datetime = NOW
+    attempted: list[str] = field(default_factory=list)
+    bundles: list[tuple[str, int]] = field(default_factory=list)
 
-    async def send(self, message: Document) -> Failure | None:
+    async def send(self, bundle: Bundle) -> Failure | None:
         await asyncio.sleep(self.seconds)
-        if message["target"] in self.refused_targets:
+        self.attempted.append(bundle.id)
+        if self.refused_targets & {message["target"] for message in bundle.messages}:
             return Failure("status 400")
         if self.refusals:
             self.refusals -= 1
             return Failure("status 503")
-        self.accepted.append(message)
+        self.accepted += bundle.messages
+        self.bundles.append((bundle.id, bundle.size))
         return None
+
+    def open_from(self, at: datetime) -> datetime:
+        return max(at, self.opens_at)
 
     def next_attempt(self, attempts: int, first_at: datetime, now: datetime) -> datetime | None:
         if attempts > len(self.pauses):
@@ -56,9 +71,13 @@ class Outlet:
         return [message["at"] for message in self.accepted if message["target"] == target]
 
 
-def rule_set(*channels: str, **keys: object) -> RuleSet:
-    """Return one rule that sends the events to some channels."""
-    return RuleSet(rules_in([{"name": "all", "channels": list(channels)} | keys], "a test"), {})
+def rule_set(*channels: str, limits: dict[str, Any] | None = None, **keys: object) -> RuleSet:
+    """Return one rule that sends the events to some channels. limits: keys of these channels."""
+    rules = rules_in([{"name": "all", "channels": list(channels)} | keys], "a test")
+    if limits is None:
+        return RuleSet(rules, {})
+    tables = {name: {"apprise": "json://127.0.0.1"} | limits for name in channels}
+    return RuleSet(rules, {}, channels_in({"channels": tables}, "a test"))
 
 
 def visit(page: int, minute: int, **fields: object) -> Document:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from crawler.config import Config
+from crawler.notify.confirmation import confirm
 from crawler.notify.deliverer import Delivered, Deliverer
 from crawler.notify.expansion import expand
 from crawler.storage import outbox
 from crawler.storage.client import Database
 from crawler.storage.leases import Lease
 from crawler.storage.outages import MongoRetry
+from crawler.storage.outbox import Grouping
 from crawler.storage.store import opened
 from tests.integration.harness import Db
 from tests.integration.notify.outlets import NOW, PAGE, Outlet, expand_all, rule_set, visit
@@ -208,3 +210,155 @@ def test_old_messages_are_deleted(stored: tuple[Db, str]) -> None:
         return [await outbox.drop_old(db, LATER + time) for time in times]
 
     assert in_database(uri, run) == [0, 1, 1]
+
+
+def states(database: Db) -> list[str]:
+    """Return the states of all messages, in the order of their events."""
+    return [row["state"] for row in database.outbox.find().sort("at")]
+
+
+def test_a_digest_is_one_message_and_a_failed_one_is_repeated_unchanged(
+    stored: tuple[Db, str],
+) -> None:
+    database, uri = stored
+    database.visits.insert_many([visit(page, page) for page in range(3)])
+    mail = Outlet("mail", refusals=1, pauses=(60.0,) * 9, grouping=Grouping.DIGEST)
+    rules = rule_set("mail", limits={"digest": "hour"})
+
+    async def run(db: Database) -> None:
+        await expand_all(db, rules)
+        # The digest of the hour is due at its end.
+        assert await outbox.due(db, "mail", LATER - timedelta(minutes=1), Grouping.DIGEST) == []
+        await deliver(db, mail)
+        database.visits.insert_one(visit(9, 9))
+        await expand_all(db, rules)
+        await deliver(db, mail, after=30)
+        assert len(mail.attempted) == 1
+        await deliver(db, mail, after=61)
+
+    in_database(uri, run)
+    # The later event is not a part of the repeated digest.
+    assert [size for _, size in mail.bundles] == [3, 1]
+    assert mail.attempted == [mail.bundles[0][0], *(key for key, _ in mail.bundles)]
+    assert states(database) == ["delivered"] * 4
+
+
+def test_a_digest_lists_some_of_its_messages_and_counts_the_others(
+    stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, uri = stored
+    monkeypatch.setattr(outbox, "MAX_READ", 2)
+    monkeypatch.setattr(outbox, "MAX_DIGEST", 5)
+    database.visits.insert_many([visit(page, page) for page in range(7)])
+    mail = Outlet("mail", grouping=Grouping.DIGEST)
+
+    async def run(db: Database) -> None:
+        await expand_all(db, rule_set("mail"))
+        await deliver(db, mail)
+
+    in_database(uri, run)
+    assert [size for _, size in mail.bundles] == [5, 2]
+    assert len(mail.accepted) == 4
+    assert states(database) == ["delivered"] * 7
+
+
+def test_events_of_a_page_join_the_first_one(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    database.visits.insert_many([visit(1, 0), visit(1, 1), visit(2, 2)])
+    phone = Outlet("phone", grouping=Grouping.PAGE)
+    rules = rule_set("phone", limits={"debounce_minutes": 60})
+
+    async def run(db: Database) -> None:
+        await expand_all(db, rules)
+        await deliver(db, phone, after=-1)
+        assert phone.attempted == []
+        database.visits.insert_one(visit(1, 30))
+        await expand(db, rules, NOW + timedelta(minutes=30))
+        await deliver(db, phone)
+
+    in_database(uri, run)
+    assert sorted(size for _, size in phone.bundles) == [1, 3]
+    assert phone.order(f"{PAGE}1") == [NOW + timedelta(minutes=each) for each in (0, 1, 30)]
+
+
+def test_a_channel_has_a_limit_an_hour(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    database.visits.insert_many([visit(page, page) for page in range(5)])
+    phone = Outlet("phone", max_per_hour=2)
+
+    async def run(db: Database) -> list[int]:
+        await expand_all(db, rule_set("phone"))
+        times = (0, 1800, 3601, 7203)
+        return [(await deliver(db, phone, after=each))[0].delivered for each in times]
+
+    assert in_database(uri, run) == [2, 0, 2, 1]
+    in_order = [f"{PAGE}{page}" for page in range(5)]
+    assert [message["target"] for message in phone.accepted] == in_order
+
+
+def test_quiet_hours_postpone_messages(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    database.visits.insert_one(visit(1, 0))
+    phone = Outlet("phone", opens_at=LATER + timedelta(hours=8))
+
+    async def run(db: Database) -> None:
+        await expand_all(db, rule_set("phone"))
+        (quiet,) = await deliver(db, phone)
+        assert (quiet.delivered, quiet.closed_until) == (0, phone.opens_at)
+        row = database.outbox.find_one({})
+        assert row is not None
+        assert (row["due"], row["attempts"]) == (phone.opens_at, 0)
+        await deliver(db, phone, after=8 * 3600)
+
+    in_database(uri, run)
+    assert len(phone.accepted) == 1
+
+
+@pytest.mark.parametrize(
+    ("later", "state"),
+    [
+        ({"outcome": "unchanged", "content_hash": "b"}, "waiting"),
+        ({"outcome": "changed", "content_hash": "c"}, "dropped"),
+        ({"outcome": "gone", "content_hash": "b"}, "dropped"),
+        ({"outcome": "error", "content_hash": "b"}, "unconfirmed"),
+        (None, "unconfirmed"),
+    ],
+)
+def test_the_next_visit_confirms_a_message(
+    stored: tuple[Db, str], later: dict[str, Any] | None, state: str
+) -> None:
+    database, uri = stored
+    database.visits.insert_one(visit(1, 0, content_hash="b"))
+    rules = rule_set("phone", limits={"confirm": True})
+    target = {
+        "_id": f"shop {PAGE}1", "spider": "shop", "url": f"{PAGE}1",
+        "visited_at": NOW + timedelta(minutes=10 if later else 0),
+        "next_visit": LATER,
+    }  # fmt: skip
+    database.command("collMod", "targets", validationLevel="off")
+    database.targets.insert_one(target)
+
+    async def run(db: Database) -> None:
+        await expand_all(db, rules)
+        assert states(database) == ["unconfirmed"]
+        if later is not None:
+            row = visit(1, 10, **later)
+            del row["notify"]
+            database.visits.insert_one(row)
+        await confirm(db, rules.channels, LATER)
+
+    in_database(uri, run)
+    assert states(database) == [state]
+
+
+def test_a_message_about_a_page_without_further_visits_is_sent(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    database.visits.insert_one(visit(1, 0, content_hash="b"))
+    rules = rule_set("phone", limits={"confirm": True})
+
+    async def run(db: Database) -> None:
+        await expand_all(db, rules)
+        await confirm(db, rules.channels, LATER)
+
+    in_database(uri, run)
+    assert states(database) == ["waiting"]

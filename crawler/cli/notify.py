@@ -1,0 +1,366 @@
+"""Actions of `scrapy notify`: deliver, status, test, preview, dead and retry."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import signal
+from contextlib import suppress
+from datetime import datetime
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from typing_extensions import TypedDict
+
+from crawler.cli.base import print_json, with_database
+from crawler.cli.types import positive_int
+from crawler.config import Config
+from crawler.errors import ConfigError, FreshetError
+from crawler.extract.notification_rules import read_keys
+from crawler.notify import delivery, dispatch
+from crawler.notify.channels import Channel, channels_in
+from crawler.notify.dispatch import ChannelReport, DeliveryReport, PreviewedMessage
+from crawler.notify.expansion import RuleSet
+from crawler.notify.messages import EventView, message_of
+from crawler.notify.outlets import ATTEMPT_SECONDS
+from crawler.ops.progress import working
+from crawler.storage import outbox, targets
+from crawler.storage.client import Database
+from crawler.storage.outages import MongoRetry
+from crawler.storage.store import Store
+from crawler.utils.terminal import complain, print_line, shortened, stdout
+from crawler.utils.text import count, listed
+from crawler.utils.time import Clock
+
+NAME = "notify"
+DEFAULT_LAST, MAX_LAST = 20, 1000
+DEFAULT_LIMIT = 50
+# Pause between two rounds of --follow.
+FOLLOW_SECONDS = 5.0
+# Time for retries while MongoDB is unavailable.
+PATIENCE_SECONDS = 30.0
+
+
+class SendReport(TypedDict):
+    """Result of a test message."""
+
+    channel: str
+    """Name of the channel."""
+    id: str
+    """Id of the message."""
+    delivered: bool
+    """Whether the channel accepted the message."""
+    reason: str
+    """Why it did not; else empty."""
+
+
+class RetryReport(TypedDict):
+    """Dead letters that are sent again."""
+
+    retried: int
+    """Number of messages that wait for the next delivery again."""
+
+
+def no_options(_parser: argparse.ArgumentParser) -> None:
+    """Add no options."""
+
+
+def deliver_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--follow`."""
+    parser.add_argument(
+        "--follow", action="store_true",
+        help="keep delivering until SIGTERM or SIGINT (default: deliver what is due, then exit)",
+    )  # fmt: skip
+
+
+def run_deliver(config: Config, opts: argparse.Namespace) -> None:
+    """Deliver once, or until a signal; raises FreshetError.
+
+    With `--follow`, each round with work is one line on stderr, and the sums are printed at the
+    end.
+    """
+    report = asyncio.run(_follow(config) if opts.follow else _deliver(config))
+    if opts.json:
+        print_json(report)
+        return
+    print_line(_summary(report))
+    if not report["channels"]:
+        print_line(f"no channels. Write [channels.NAME] into {config.notify_file}")
+
+
+async def _deliver(config: Config) -> DeliveryReport:
+    with working(config, "delivering notifications"):
+        store = await Store.open(config)
+        try:
+            patience = MongoRetry(PATIENCE_SECONDS, store.revive)
+            now = Clock(config.clock_offset_hours).now
+            report, problems = await dispatch.run_round(store.db, config, patience, now)
+        finally:
+            await store.close()
+    for problem in problems:
+        complain(NAME, problem)
+    return report
+
+
+async def _follow(config: Config) -> DeliveryReport:
+    """Run rounds until a signal; return their sums."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    sums: DeliveryReport = {
+        "events": 0, "messages": 0, "confirmed": 0, "dropped": 0, "channels": [],
+    }  # fmt: skip
+    store = await Store.open(config)
+    now, logged = Clock(config.clock_offset_hours).now, ""
+    try:
+        patience = MongoRetry(PATIENCE_SECONDS, store.revive)
+        while not stop.is_set():
+            problems: list[str] = []
+            try:
+                report, problems = await dispatch.run_round(store.db, config, patience, now)
+                _add(sums, report)
+                if (line := _summary(report)) != NOTHING:
+                    print_line(line, error=True)
+            except FreshetError as error:
+                # The file is being edited, or a server is unavailable: the next round may succeed.
+                problems = [str(error)]
+            if (lines := "\n".join(problems)) != logged:
+                logged = lines
+                for problem in problems:
+                    complain(NAME, problem)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FOLLOW_SECONDS):
+                    await stop.wait()
+    finally:
+        await store.close()
+    return sums
+
+
+def _add(sums: DeliveryReport, report: DeliveryReport) -> None:
+    sums["events"] += report["events"]
+    sums["messages"] += report["messages"]
+    sums["confirmed"] += report["confirmed"]
+    sums["dropped"] += report["dropped"]
+    before = {channel["channel"]: channel for channel in sums["channels"]}
+    for channel in report["channels"]:
+        if (earlier := before.get(channel["channel"])) is not None:
+            channel["delivered"] += earlier["delivered"]
+            channel["failed"] += earlier["failed"]
+            channel["dead"] += earlier["dead"]
+        before[channel["channel"]] = channel
+    sums["channels"] = list(before.values())
+
+
+NOTHING = "nothing to deliver"
+
+
+def _summary(report: DeliveryReport) -> str:
+    """Return what a delivery did, in one line."""
+    parts = []
+    if report["events"]:
+        messages = count(report["messages"], "new message")
+        parts.append(f"{count(report['events'], 'event')}, {messages}")
+    parts += [f"{report[name]} {name}" for name in ("confirmed", "dropped") if report[name]]
+    parts += filter(None, map(_words_of, report["channels"]))
+    return "; ".join(parts) or NOTHING
+
+
+def _words_of(channel: ChannelReport) -> str:
+    words = [f"{channel['delivered']} delivered"] if channel["delivered"] else []
+    if channel["failed"]:
+        words.append(f"{channel['failed']} failed")
+    if channel["dead"]:
+        words.append(f"{channel['dead']} of them not tried again")
+    if channel["unavailable"]:
+        words.append("unavailable")
+    if channel["busy"]:
+        words.append("another process delivers")
+    return f"{channel['channel']}: {', '.join(words)}" if words else ""
+
+
+def run_status(config: Config, opts: argparse.Namespace) -> None:
+    """Print the messages of each channel by state."""
+    state = with_database(config, lambda db: dispatch.status(db, config.notify_file))
+    if opts.json:
+        print_json(state)
+        return
+    for problem in state["problems"]:
+        complain(NAME, problem)
+    if not state["channels"]:
+        print_line(f"no channels. Write [channels.NAME] into {config.notify_file}")
+        return
+    table = Table("channel", box=SIMPLE_HEAD)
+    for name in ("waiting", "unconfirmed", "delivered", "dropped", "dead"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("oldest (UTC)", no_wrap=True)
+    table.add_column("last failure")
+    for row in state["channels"]:
+        numbers = ("waiting", "unconfirmed", "delivered", "dropped", "dead")
+        table.add_row(
+            row["channel"], *(f"{row[name]:,}" for name in numbers),
+            _minute(row["oldest"]), shortened(row["reason"]),
+        )  # fmt: skip
+    stdout().print(table)
+    print_line(f"{count(state['rules'], 'rule')}, {count(len(state['channels']), 'channel')}")
+    if state["oldest_event"] is not None:
+        since = _minute(state["oldest_event"])
+        print_line(f"events since {since} UTC have no messages yet. Run scrapy notify deliver")
+
+
+def _minute(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def test_options(parser: argparse.ArgumentParser) -> None:
+    """Add the channel."""
+    parser.add_argument("channel", metavar="CHANNEL", help="name of a channel in notify.toml")
+
+
+def run_test(config: Config, opts: argparse.Namespace) -> int:
+    """Send a test message; return 1 if the channel did not accept it."""
+    channel = _channel(config, opts.channel)
+    event = EventView(
+        "changed", "test", "https://example.com/", "Test message of Freshet",
+        Clock(config.clock_offset_hours).now(), reason="This channel works.",
+    )  # fmt: skip
+    key = f"test_{secrets.token_hex(16)}"
+    message = message_of(key, [event], templates=channel.templates, zone=channel.zone)
+    reason = ""
+    with working(config, f"sending to {opts.channel}"):
+        try:
+            asyncio.run(delivery.send(channel, message, ATTEMPT_SECONDS))
+        except delivery.DeliveryFailed as error:
+            reason = error.reason
+    if opts.json:
+        report: SendReport = {
+            "channel": opts.channel, "id": key, "delivered": not reason, "reason": reason,
+        }  # fmt: skip
+        print_json(report)
+    elif reason:
+        complain(NAME, f"{opts.channel}: not delivered: {reason}")
+    else:
+        print_line(f"{opts.channel} accepted the message {key}")
+    return 1 if reason else 0
+
+
+def _channel(config: Config, name: str) -> Channel:
+    channels = channels_in(read_keys(config.notify_file), str(config.notify_file))
+    if name not in channels:
+        available = ", ".join(channels) or f"none. Write [channels.NAME] into {config.notify_file}"
+        raise ConfigError(f"channel not found: {name!r}. Available: {available}")
+    return channels[name]
+
+
+def preview_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--rule` and `--last`."""
+    parser.add_argument(
+        "--rule", metavar="NAME",
+        help="print only messages of this rule; SITE/NAME for a rule of a site definition",
+    )  # fmt: skip
+    parser.add_argument(
+        "--last", metavar="N", type=positive_int, default=DEFAULT_LAST,
+        help=f"number of past events to apply the rules to (default: {DEFAULT_LAST}; "
+        f"at most {MAX_LAST:,})",
+    )  # fmt: skip
+
+
+def run_preview(config: Config, opts: argparse.Namespace) -> None:
+    """Print the messages that past events would cause, newest first."""
+    if opts.last > MAX_LAST:
+        raise ConfigError(f"--last: {opts.last} is more than {MAX_LAST:,}")
+    now = Clock(config.clock_offset_hours).now()
+
+    async def read(db: Database) -> tuple[RuleSet, list[str], list[PreviewedMessage]]:
+        rules = await RuleSet.read(db, config.notify_file)
+        known = list(rules.by_key)
+        if opts.rule is not None and opts.rule not in known:
+            available = (
+                listed(known) if known else f"none. Write [[rules]] into {config.notify_file}"
+            )
+            raise ConfigError(f"rule not found: {opts.rule!r}. Available: {available}")
+        problems = rules.problems(await targets.spiders(db))
+        return rules, problems, await dispatch.preview(db, rules, opts.last, opts.rule, now)
+
+    with working(config, "applying the rules"):
+        rules, problems, messages = with_database(config, read)
+    for problem in problems:
+        complain(NAME, problem)
+    if opts.json:
+        print_json(messages)
+        return
+    for message in messages:
+        at = _minute(message["at"])
+        print_line(f"--- {message['channel']}, rule {message['rule']}, event of {at} UTC")
+        print_line(f"{message['title']}\n\n{message['text']}")
+    if messages:
+        print_line(f"{count(len(messages), 'message')}; none was sent")
+    elif rules.by_key:
+        print_line(
+            f"no message: none of the last {count(opts.last, 'event')} matches. "
+            f"--last {min(10 * opts.last, MAX_LAST)} applies the rules to more"
+        )
+    else:
+        print_line(f"no rules. Write [[rules]] into {config.notify_file}")
+
+
+def dead_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--channel` and `--limit`."""
+    _channel_option(parser, "list only messages of this channel")
+    parser.add_argument(
+        "--limit", metavar="N", type=positive_int, default=DEFAULT_LIMIT,
+        help=f"maximum number of messages (default: {DEFAULT_LIMIT})",
+    )  # fmt: skip
+
+
+def _channel_option(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--channel", metavar="NAME", help=text)
+
+
+def run_dead(config: Config, opts: argparse.Namespace) -> None:
+    """Print dead letters, newest first."""
+    letters = with_database(config, lambda db: outbox.dead_letters(db, opts.channel, opts.limit))
+    if opts.json:
+        print_json(letters)
+        return
+    if not letters:
+        print_line("no dead letters")
+        return
+    table = Table("id", "channel", "page", "event of (UTC)", "attempts", "reason", box=SIMPLE_HEAD)
+    for column in (table.columns[0], table.columns[3]):
+        column.no_wrap = True
+    for letter in letters:
+        table.add_row(
+            letter["id"], letter["channel"], shortened(letter["target"] or letter["spider"]),
+            _minute(letter["at"]), str(letter["attempts"]), shortened(letter["reason"]),
+        )  # fmt: skip
+    stdout().print(table)
+    print_line("scrapy notify retry ID sends one again, scrapy notify retry --all sends all")
+
+
+def retry_options(parser: argparse.ArgumentParser) -> None:
+    """Add the ids, `--all` and `--channel`."""
+    parser.add_argument("ids", metavar="ID", nargs="*", help="ids of dead letters")
+    parser.add_argument("--all", action="store_true", help="retry all dead letters")
+    _channel_option(parser, "retry only messages of this channel; needs --all")
+
+
+def run_retry(config: Config, opts: argparse.Namespace) -> int:
+    """Make dead letters wait again; return 1 if there are none."""
+    if bool(opts.ids) == opts.all:
+        raise ConfigError(
+            "name dead letters by their ids, or use --all. scrapy notify dead lists them"
+        )
+    if opts.channel is not None and not opts.all:
+        raise ConfigError("--channel needs --all")
+    now = Clock(config.clock_offset_hours).now()
+    ids = opts.ids or None
+    n = with_database(config, lambda db: outbox.retry(db, now, ids, opts.channel))
+    if opts.json:
+        report: RetryReport = {"retried": n}
+        print_json(report)
+    elif n:
+        print_line(f"{count(n, 'message')} will be sent again. Run scrapy notify deliver")
+    else:
+        complain(NAME, "no such dead letters. scrapy notify dead lists them")
+    return 0 if n else 1

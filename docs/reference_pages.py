@@ -32,6 +32,7 @@ from crawler.extract.fields import Field
 from crawler.extract.keys import CategoryRule
 from crawler.extract.notification_rules import Rule
 from crawler.extract.site_definition import Wrapper
+from crawler.notify.channels import Channel, Smtp
 from crawler.ops.metrics import of_processes
 from crawler.reports.metrics import of_database
 from crawler.storage.validators import VALIDATORS
@@ -75,10 +76,10 @@ def settings() -> Iterator[str]:
 
 
 def keys(model: type[BaseModel]) -> Iterator[str]:
-    """Yield a table of the keys of a site definition, or of a table in it."""
+    """Yield a table of the keys of a site definition, of `notify.toml`, or of a table in them."""
     yield from table("key", "meaning", "default")
     for name, field in model.model_fields.items():
-        yield row(f"`{name}`", *described(field, ("`true`", "`false`")))
+        yield row(f"`{field.alias or name}`", *described(field, ("`true`", "`false`")))
 
 
 def arguments() -> Iterator[str]:
@@ -170,6 +171,8 @@ GENERATORS: dict[str, Callable[[], Iterable[str]]] = {
     "category_keys": partial(keys, CategoryRule),
     "field_keys": partial(keys, Field),
     "rule_keys": partial(keys, Rule),
+    "channel_keys": partial(keys, Channel),
+    "smtp_keys": partial(keys, Smtp),
     "cell_keys": partial(keys, Cell),
     "database_keys": partial(keys, Source),
     "commands": commands,

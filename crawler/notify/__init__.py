@@ -1,10 +1,10 @@
-"""Send notifications: what a message says, and how a channel receives it.
+"""Notifications: from the marks of events to the messages that channels accept.
 
-`messages` renders events of pages as messages, with templates of the user in a sandbox. `channels`
-validates the channels of `notify.toml`, and decides when a message may be sent and tried again.
-`delivery` sends it: as a signed webhook, as an email, or by Apprise.
+`dispatch` runs a round. It applies the rules to marked events (`expansion`), decides on messages
+that wait for the next visit of their page (`confirmation`), and delivers what is due (`deliverer`).
+`outlets` connects the deliverer with `channels` (keys and times), `messages` (texts by templates of
+the user in a sandbox) and `delivery` (one attempt: a signed webhook, an email, Apprise).
 
-A call of `delivery.send` is one attempt. It either returns, or raises `DeliveryFailed` with the
-reason, within a time limit. Nothing here repeats an attempt, stores a message, fetches a page or
-reads a clock to decide: times and random numbers are arguments.
+A message is sent at least once, with the same id for every attempt. `delivery` and `messages`
+repeat nothing, store nothing and read no clock to decide: times and random numbers are arguments.
 """

@@ -40,13 +40,13 @@ SYNOPSIS = ("[", "…", "|")
 # Time for a command that keeps running to start before it is terminated.
 SERVING_SECONDS = 3.0
 SERVING = (
-    ("feeds", "push"), ("refresh", "run"),
+    ("feeds", "push"), ("refresh", "run"), ("notify", "deliver", "--follow"),
     ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"),
 )  # fmt: skip
-# Commands that write into the source tree, run for minutes, or need a password or a user of the web
-# app; they have tests of their own.
+# Commands that write into the source tree, run for minutes, or need a password, a user of the web
+# app, a receiver of messages or a dead letter; they have tests of their own.
 NOT_RUN = (
-    ("genspider",), ("simulate", "feeds", "--posts"),
+    ("genspider",), ("simulate", "feeds", "--posts"), ("notify", "test"), ("notify", "retry"),
     ("web", "user"), ("web", "token"), ("web", "--public-url"),
 )  # fmt: skip
 SETTINGS = """
@@ -57,6 +57,7 @@ AUTOTHROTTLE_ENABLED = False
 """
 # Search terms used in the documentation.
 FOUND = "climate harvest virtual world game rain jaguar election mossy heron 虚拟世界"
+TEAM_SECRET = "whsec_" + "c2VjcmV0" * 4
 IMPORTS = """
 from crawler.extract.fields import number, price, text
 from spiders.wrapper import WrapperSpider
@@ -166,7 +167,7 @@ class Sandbox:
             env["REDIS_URL"] = "redis://127.0.0.1"  # only printed
         if not line.begins(*SERVING):
             return self.freshet(*words, **env)
-        if "--port" not in words and not line.begins(("refresh", "run")):
+        if "--port" not in words and not line.begins(("refresh", "run"), ("notify",)):
             words += ["--port", "0"]
         process = self.freshet.start(*words)
         try:
@@ -271,6 +272,7 @@ def project(folder: Path, uri: str) -> Freshet:
     return Freshet(
         folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data", RUN_IN=folder, COLUMNS=120,
         FRESHET_DUPLICATES="characters", PYTHONPATH=folder,
+        FRESHET_NOTIFY_FILE=folder / "notify.toml", TEAM_SECRET=TEAM_SECRET,
         SCRAPY_SETTINGS_MODULE="project_settings",
     )  # fmt: skip
 
@@ -320,6 +322,8 @@ def write_files(folder: Path, hosts: dict[str, str]) -> None:
     market_toml = re.findall(r"^```toml\n(.*?)^```", cells, re.M | re.S)[0]
     texts = [{"id": str(number), "text": text(number % 3)} for number in range(5)]
     lines = "".join(json.dumps(row) + "\n" for row in texts)
+    guide = (ROOT / "docs/how-to/notifications.md").read_text()
+    notify_toml = re.findall(r"^```toml\n(.*?)^```", guide, re.M | re.S)[0]
     watch = {"url": f"{hosts['shop.example']}/1", "include_filters": ["h1"]}
     feed = f"{hosts['blog.example']}/feed"
     files = {
@@ -328,6 +332,7 @@ def write_files(folder: Path, hosts: dict[str, str]) -> None:
         "sites/books.py": IMPORTS + books,
         "shop.toml": shop_toml,
         "cells.toml": cells_toml,
+        "notify.toml": notify_toml,
         "market.toml": market_toml,
         "feeds.toml": 'name = "feeds"\n',
         "feeds.opml": f'<opml version="2.0"><body><outline xmlUrl="{feed}"/></body></opml>',

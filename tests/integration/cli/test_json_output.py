@@ -18,6 +18,7 @@ from scrapy.utils.misc import walk_modules_iter
 from scrapy.utils.project import get_project_settings
 
 from crawler.cli.base import ActionsCommand, FreshetCommand, adapter_of, schema_of
+from crawler.storage import outbox
 from crawler.storage.accounts import tokens, users
 from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.alarms import Silence, record_silences
@@ -32,9 +33,18 @@ from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
 from tests.integration.harness import Db, Freshet, Pages
 from tests.integration.inside import run
 from tests.integration.known_pages import on
+from tests.integration.notify.webhooks import serving
 
 pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("warm")]
 CELL = '[cells.heading]\nurl = "{}/front.html"\ncss = "h1"\nevery = "5m"\n'
+NOTIFY = """
+[[rules]]
+name = "all"
+channels = "hook"
+
+[channels.hook]
+apprise = "json://{}"
+"""
 TRACE = ["--from", "2024-01-01", "--split", "2024-01-05", "--to", "2024-01-15"]
 DEAD = ("https://shop.example/x", "https://shop.example/y", "https://shop.example/z")
 # Arguments after `scrapy`, by the example lines of the commands. Words in braces are replaced.
@@ -86,6 +96,12 @@ COMMANDS = {
     "scrapy import FILE --json": "import {folder}/watches.json --dry-run",
     "scrapy learn NAME --json": "learn copies --budget 720/day",
     "scrapy metrics --json": "metrics",
+    "scrapy notify dead --json": "notify dead",
+    "scrapy notify deliver --json": "notify deliver",
+    "scrapy notify preview --json": "notify preview",
+    "scrapy notify retry --all --json": "notify retry --all",
+    "scrapy notify status --json": "notify status",
+    "scrapy notify test CHANNEL --json": "notify test hook",
     "scrapy plan --changes --json": "plan copies --changes",
     "scrapy plan --json": "plan",
     "scrapy prune --keep-versions 10 --json": "prune --keep-versions 10 --dry-run",
@@ -176,13 +192,17 @@ def sandbox(
     databases: Databases, mongo: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sandbox]:
     folder = tmp_path_factory.mktemp("json")
-    with databases() as (db, uri), databases() as (_, free), Pages() as pages:
+    with (
+        databases() as (db, uri), databases() as (_, free), Pages() as pages, serving() as hooks,
+    ):  # fmt: skip
         env: dict[str, object] = {
             "MONGO_URI": uri, "FRESHET_DATA_DIR": folder / "data",
             "FRESHET_DUPLICATES": "characters", "FRESHET_PRIVATE_ADDRESSES": True,
+            "FRESHET_NOTIFY_FILE": folder / "notify.toml",
         }  # fmt: skip
         with Freshet(folder, **env) as freshet:
             write_files(folder)
+            (folder / "notify.toml").write_text(NOTIFY.format(hooks.place), encoding="utf-8")
             crawl_all(freshet, pages, db, uri)
             cluster = db.posts.find_one({"duplicate_of": {"$type": "string"}})
             assert cluster is not None
@@ -251,8 +271,20 @@ def crawl_all(freshet: Freshet, pages: Pages, db: Db, uri: str) -> None:
         letter = DeadLetter(f"copies {url}", "copies", url, datetime.now(UTC), 5, "a worker")
         on(uri, lambda there, letter=letter: add_dead_letter(there, letter))
     now = datetime.now(UTC)
+    on(uri, lambda there: add_dead_message(there, now))
     silent = Silence("copies", DEAD[2], now, now, 0.001, "no change for too long")
     on(uri, lambda there: record_silences(there, ["copies"], [silent], now))
+
+
+async def add_dead_message(db: Database, now: datetime) -> None:
+    """Store a notification that is not tried again."""
+    message = {
+        "_id": "msg_dead", "channel": "hook", "rule": "all", "event": "changed",
+        "spider": "copies", "target": DEAD[0], "at": now, "data": {},
+    }  # fmt: skip
+    await outbox.insert(db, [message], now)
+    bundle = outbox.Bundle("msg_dead", [message | {"attempts": 0}])
+    await outbox.record_failure(db, bundle, "HTTP 404", None, now)
 
 
 def commands() -> Iterator[tuple[str, ScrapyCommand]]:

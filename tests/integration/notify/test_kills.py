@@ -2,35 +2,86 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pymongo import MongoClient
 
 from crawler.storage.outbox import message_id
-from tests.faults.servers import Mongo
+from tests.faults.servers import Mongo, free_port
 from tests.integration.forked import Process, python
 from tests.integration.harness import Db, Row
-from tests.integration.notify.worker import CHANNELS, EVENTS, WORKING
+from tests.integration.notify.webhooks import Hooks, Receiver, serving, status
+from tests.integration.notify.worker import EVENTS
 
 KILLS = 20
 LIMIT_SECONDS = 120
 WORK_SECONDS = 3.0
-RULE = '[[rules]]\nname = "all"\nevents = ["new", "changed"]\nchannels = "works"\n'
+FLAP_SECONDS = 1.0
+CHANNELS = ("works", "slow", "refuses", "missing", "flaps")
+# Channels that accept every message in the end.
+WORKING = ("works", "slow", "flaps")
+RULE = '[[rules]]\nname = "all"\nevents = ["new", "changed"]\nchannels = {}\n'
+CHANNEL = """
+[channels.{}]
+webhook = "http://127.0.0.1:{}/{}"
+secret = "${{HOOK_SECRET}}"
+max_per_hour = 3600
+retry_hours = {}
+"""
+
+
+class Channels:
+    """Receivers of the channels, and what they accepted: id, time of the event and URL, in order.
+
+    `refuses` has no server, `missing` answers 404, `flaps` is unavailable every other second.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self.accepted: defaultdict[str, list[tuple[str, str, str]]] = defaultdict(list)
+        self._hooks = hooks
+        hooks.answers = [self.answer]
+
+    def answer(self, request: Receiver) -> None:
+        name = request.path[1:]
+        if name == "missing":
+            return status(404)(request)
+        if name == "flaps" and time.time() % (2 * FLAP_SECONDS) < FLAP_SECONDS:
+            return status(503)(request)
+        if name == "slow":
+            time.sleep(0.02)
+        (event,) = request.body["data"]["events"]
+        key = request.headers["webhook-id"]
+        self.accepted[name].append((key, event["at"], event["url"]))
+        return status(204)(request)
+
+    def write(self, path: Path) -> None:
+        """Write `notify.toml` with all channels and one rule."""
+        parts = [RULE.format(json.dumps(CHANNELS))]
+        for name in CHANNELS:
+            port = free_port() if name == "refuses" else self._hooks.server_port
+            # The others die after about a second.
+            hours = 72 if name in WORKING else 1 / 3600
+            parts.append(CHANNEL.format(name, port, name, hours))
+        path.write_text("".join(parts), encoding="utf-8")
 
 
 class Workers:
     """One crawl and one deliverer, which are started again when they have ended."""
 
-    def __init__(self, uri: str, folder: Path) -> None:
-        self._args = [uri, str(folder)]
-        (folder / "notify.toml").write_text(RULE, encoding="utf-8")
-        file = str(folder / "notify.toml")
-        self._env = os.environ | {"FRESHET_NOTIFY_FILE": file, "FRESHET_DUPLICATES": "off"}
+    def __init__(self, uri: str, file: Path) -> None:
+        self._uri = uri
+        secret = "whsec_" + base64.b64encode(b"s" * 32).decode()
+        self._env = os.environ | {
+            "FRESHET_NOTIFY_FILE": str(file), "FRESHET_DUPLICATES": "off", "HOOK_SECRET": secret,
+        }  # fmt: skip
         self.running: dict[str, Process] = {}
         self.has_crawled = False
 
@@ -47,7 +98,7 @@ class Workers:
                 self.has_crawled = True
                 continue
             module = "tests.integration.notify.worker"
-            self.running[role] = python(module, [role, *self._args], self._env)
+            self.running[role] = python(module, [role, self._uri], self._env)
 
     def end(self) -> None:
         for process in self.running.values():
@@ -55,20 +106,13 @@ class Workers:
             process.communicate()
 
 
-def received(folder: Path, channel: str) -> list[tuple[str, str, str]]:
-    """Return what a channel accepted: id, time and target, in order."""
-    file = folder / channel
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return [(id_, at, target) for id_, at, target in (line.split("\t") for line in lines)]
-
-
-def until_work(workers: Workers, folder: Path, db: Db, victim: str) -> bool:
+def until_work(workers: Workers, channels: Channels, db: Db, victim: str) -> bool:
     """Wait until a victim has done some work since now; return whether it did."""
 
     def done() -> int:
         if victim == "crawl":
             return db.visits.estimated_document_count()
-        return sum(len(received(folder, channel)) for channel in WORKING)
+        return sum(len(channels.accepted[name]) for name in WORKING)
 
     before, deadline = done(), time.monotonic() + WORK_SECONDS
     while done() == before and time.monotonic() < deadline:
@@ -91,20 +135,27 @@ def until_delivered(workers: Workers, db: Db) -> None:
         time.sleep(0.1)
 
 
+@pytest.fixture
+def channels() -> Iterator[Channels]:
+    with serving() as hooks:
+        yield Channels(hooks)
+
+
 @pytest.mark.soak
-def test_every_event_reaches_each_working_channel(tmp_path: Path) -> None:
+def test_every_event_reaches_each_working_channel(tmp_path: Path, channels: Channels) -> None:
     rng = random.Random(7)
     kills: Counter[str] = Counter()
+    channels.write(tmp_path / "notify.toml")
     with (
         Mongo(tmp_path / "mongo") as mongo,
         MongoClient[Row](mongo.uri("kills"), tz_aware=True) as client,
     ):
-        uri, db = mongo.uri("kills"), client.get_default_database()
-        workers = Workers(uri, tmp_path)
+        db = client.get_default_database()
+        workers = Workers(mongo.uri("kills"), tmp_path / "notify.toml")
         try:
             for number in range(KILLS):
                 victim = ("crawl", "deliver", "mongod")[number % 3]
-                is_working = until_work(workers, tmp_path, db, victim)
+                is_working = until_work(workers, channels, db, victim)
                 time.sleep(rng.uniform(0.0, 0.1))
                 kills[victim] += is_working
                 if victim == "mongod":
@@ -120,18 +171,18 @@ def test_every_event_reaches_each_working_channel(tmp_path: Path) -> None:
     assert len(visits) >= EVENTS
     assert kills["deliver"] > 4, kills
     assert stored == dict.fromkeys(CHANNELS, len(visits))
-    for channel in WORKING:
-        accepted = received(tmp_path, channel)
+    for name in WORKING:
+        accepted = channels.accepted[name]
         # Each event of an acknowledged visit, and no other one.
-        assert {id_ for id_, *_ in accepted} == {
-            message_id(f"visits {key}", "all", channel) for key in visits
+        assert {key for key, *_ in accepted} == {
+            message_id(f"visits {key}", "all", name) for key in visits
         }
-        first = {id_: (target, at) for id_, at, target in reversed(accepted)}
+        first = {key: (url, at) for key, at, url in reversed(accepted)}
         seen: dict[str, str] = {}
-        for id_ in dict.fromkeys(id_ for id_, *_ in accepted):
-            target, at = first[id_]
-            assert seen.get(target, "") < at, "a later message of a page came first"
-            seen[target] = at
-        print(f"{channel}: {len(first)} messages, {len(accepted) - len(first)} repeated; {kills}")
-    for channel in set(CHANNELS) - set(WORKING):
-        assert received(tmp_path, channel) == []
+        for key in dict.fromkeys(key for key, *_ in accepted):
+            url, at = first[key]
+            assert seen.get(url, "") < at, "a later message of a page came first"
+            seen[url] = at
+        print(f"{name}: {len(first)} messages, {len(accepted) - len(first)} repeated; {kills}")
+    for name in set(CHANNELS) - set(WORKING):
+        assert channels.accepted[name] == []

@@ -335,8 +335,7 @@ def test_the_next_visit_confirms_a_message(
         "visited_at": NOW + timedelta(minutes=10 if later else 0),
         "next_visit": LATER,
     }  # fmt: skip
-    database.command("collMod", "targets", validationLevel="off")
-    database.targets.insert_one(target)
+    database.targets.insert_one(target, bypass_document_validation=True)
 
     async def run(db: Database) -> None:
         await expand_all(db, rules)

@@ -8,13 +8,12 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.policy import default as modern
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,60 +25,13 @@ from crawler.notify.channels import Channel, channels_in
 from crawler.notify.delivery import MAX_THREADS, DeliveryFailed, send
 from crawler.notify.messages import EventView, Message, Templates, message_of
 from tests.integration.certificates import authority, certificate
+from tests.integration.notify.webhooks import Answer, Hooks, Receiver, serving, status
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 EVENT = EventView("changed", "shop", "https://shop.example/lamp", "Lämp", NOON)
 MESSAGE = message_of("m1", [EVENT])
 SECONDS = 5.0
-
-
-class Receiver(BaseHTTPRequestHandler):
-    """Answers each POST request with the next of `answers`; the last one is repeated."""
-
-    server: Hooks
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        hooks = self.server
-        hooks.received.append((self.path, dict(self.headers), body))
-        answer = hooks.answers.pop(0) if len(hooks.answers) > 1 else hooks.answers[0]
-        answer(self)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is given
-        pass
-
-
-Answer = Callable[[Receiver], None]
-
-
-class Hooks(ThreadingHTTPServer):
-    """A server for webhooks on a free port."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Receiver)
-        self.answers: list[Answer] = [status(204)]
-        self.received: list[tuple[str, dict[str, str], bytes]] = []
-        self.is_over = threading.Event()
-
-    @property
-    def place(self) -> str:
-        return f"127.0.0.1:{self.server_port}"
-
-
-def status(code: int, body: bytes = b"", **headers: str) -> Answer:
-    def answer(request: Receiver) -> None:
-        request.send_response(code)
-        for name, value in headers.items():
-            request.send_header(name.replace("_", "-"), value)
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body)
-
-    return answer
 
 
 def hang(request: Receiver) -> None:
@@ -102,13 +54,8 @@ def write(data: bytes) -> Answer:
 
 @pytest.fixture
 def hooks() -> Iterator[Hooks]:
-    with Hooks() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with serving() as server:
         yield server
-        server.is_over.set()
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)

@@ -145,6 +145,10 @@ class Deliverer:
                 failures = failures + failed if failed == len(part) else 0
                 if failures >= MAX_FAILURES:
                     result.is_paused = True
+                    # The messages that were not tried wait as if they had failed once.
+                    if (again := outlet.next_attempt(1, now, now)) is not None:
+                        pause = partial(outbox.postpone, self._db, outlet.name, now, again)
+                        await self._patience.read(pause)
                     return
 
     async def _room(self, outlet: Outlet, now: datetime) -> tuple[int, datetime]:

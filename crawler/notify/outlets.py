@@ -11,6 +11,7 @@ from crawler.notify import channels, delivery
 from crawler.notify.channels import Channel
 from crawler.notify.deliverer import Failure
 from crawler.notify.delivery import DeliveryFailed
+from crawler.notify.expansion import MAX_FIELDS
 from crawler.notify.messages import Change, EventView, Message, message_of
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
@@ -96,15 +97,18 @@ def view_of(document: Document) -> EventView:
 
 
 def joined(documents: Sequence[Document]) -> EventView:
-    """Return one event for several of a page: the last one, with all changes since the first."""
+    """Return one event for several of a page: the last one, with all changes since the first.
+
+    documents: in order; of pages with many fields, they have only some
+    """
     first, last = documents[0]["data"], documents[-1]["data"]
     if len(documents) == 1 or "posts" in last:
         return view_of(documents[-1])
-    # Each document has few fields, so each one may have some that the others lack.
     before, after = first.get("before"), last.get("after")
-    for document in documents:
-        data = document["data"]
-        before = None if before is None else (data.get("before") or {}) | before
-        after = None if after is None else (data.get("after") or {}) | after
-    data = last | {"before": before, "after": after}
-    return view_of(documents[-1] | {"data": data})
+    stored = [{**(data.get("before") or {}), **(data.get("after") or {})} for data in (first, last)]
+    if max(map(len, stored)) == MAX_FIELDS:
+        # Each document may lack fields that the other one has: compare those in both.
+        shared = stored[0].keys() & stored[1].keys()
+        before = before and {name: value for name, value in before.items() if name in shared}
+        after = after and {name: value for name, value in after.items() if name in shared}
+    return view_of(documents[-1] | {"data": last | {"before": before, "after": after}})

@@ -168,7 +168,7 @@ def periodic_jobs(
 
 def notify_job(now: float) -> PeriodicJob:
     """Return the job that delivers notifications. Replans, which take long, do not delay it."""
-    return PeriodicJob(NOTIFY, ["notify", "deliver"], NOTIFY_SECONDS, now + NOTIFY_SECONDS)
+    return PeriodicJob(NOTIFY, ["notify", "deliver"], NOTIFY_SECONDS, now)
 
 
 def prune_words(config: Config) -> list[str]:

@@ -15,11 +15,12 @@ import pytest
 from pymongo import MongoClient
 
 from crawler.storage.outbox import message_id
-from tests.faults.servers import Mongo, free_port
+from tests.faults.servers import Mongo
 from tests.integration.forked import Process, python
 from tests.integration.harness import Db, Row
 from tests.integration.notify.webhooks import Hooks, Receiver, serving, status
 from tests.integration.notify.worker import EVENTS
+from tests.integration.pushing import free_port
 
 KILLS = 20
 LIMIT_SECONDS = 120

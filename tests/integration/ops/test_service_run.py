@@ -32,6 +32,7 @@ from tests.integration.harness import (
     outcomes,
     target,
 )
+from tests.integration.notify.webhooks import serving
 
 pytestmark = pytest.mark.soak
 
@@ -235,6 +236,23 @@ def test_it_replans_with_what_it_was_told(freshet: Freshet, database: Db, pages:
     assert plan["budget_per_day"] == 7
     assert service.done["replans"] >= 1
     assert "scrapy replan finished" in service.err
+
+
+def test_it_delivers_notifications(
+    freshet: Freshet, database: Db, pages: Pages, tmp_path: Path
+) -> None:
+    rule = '[[rules]]\nname = "all"\nchannels = "team"\n'
+    with serving() as hooks:
+        channel = f'[channels.team]\napprise = "json://{hooks.place}"\n'
+        (tmp_path / "notify.toml").write_text(rule + channel, encoding="utf-8")
+        freshet.env["FRESHET_NOTIFY_FILE"] = tmp_path / "notify.toml"
+        write(pages, "shop", items=2)
+        file = wrapper(freshet, pages, "shop")
+        freshet.crawl(file)
+        with Service(freshet, file) as service:
+            until(lambda: len(hooks.received) == 2, LIMIT_SECONDS)
+            until(lambda: database.outbox.count_documents({"state": "delivered"}) == 2)
+    assert service.done["deliveries"] <= 1
 
 
 def test_when_a_spider_has_something_to_do(stored: tuple[Db, str]) -> None:

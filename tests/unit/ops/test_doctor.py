@@ -15,9 +15,11 @@ from scrapy.settings import Settings
 from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError
 from crawler.extract.site_definition import Wrapper
+from crawler.notify.dispatch import NotifyStatus
 from crawler.ops import doctor, doctor_servers, doctor_sites
 from crawler.ops.findings import Finding, Status, doctor_report, failed, lines, ok, warning
 from crawler.ops.jobs import StoredSites
+from crawler.storage import outbox
 from crawler.storage.due import Fetches, LastRun
 from crawler.storage.health import IndexProblem
 from crawler.storage.health import Server as Mongo
@@ -429,3 +431,24 @@ def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
     assert statuses(findings) == [OK, FAILED]
     assert f"name 'shop' is already used by {files[0]}" in findings[1].found
     assert len(sites) == 1
+
+
+def test_undelivered_notifications_are_warnings() -> None:
+    team = outbox.empty_state("team")
+    team["waiting"] = 2
+    state: NotifyStatus = {"rules": 1, "oldest_event": None, "channels": [team], "problems": []}
+    (fine,) = doctor_servers.judge_notifications(state, NOW)
+    assert (fine.status, fine.found) == (OK, "1 rule, 1 channel, 2 messages waiting")
+    team["dead"], team["reason"] = 3, "HTTP 503"
+    state["problems"] = ["rule 'a': channel not found: 'b'"]
+    state["oldest_event"] = NOW - timedelta(hours=3)
+    found = doctor_servers.judge_notifications(state, NOW)
+    assert {finding.status for finding in found} == {WARNING}
+    assert [finding.found for finding in found] == [
+        "rule 'a': channel not found: 'b'",
+        "an event has had no messages for 3 h",
+        "3 dead letters of channel team",
+        "channel team fails: HTTP 503",
+    ]
+    nothing: NotifyStatus = {"rules": 0, "oldest_event": None, "channels": [], "problems": []}
+    assert doctor_servers.judge_notifications(nothing, NOW) == []

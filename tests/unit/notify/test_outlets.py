@@ -1,0 +1,132 @@
+"""Messages of bundles, and the state that confirms a message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crawler.items import Event
+from crawler.notify.channels import Channel, channels_in, first_due
+from crawler.notify.confirmation import expectation, is_confirmed
+from crawler.notify.outlets import ChannelOutlet, message_in, view_of
+from crawler.storage.client import Document
+from crawler.storage.outbox import Bundle, Grouping
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def channel(**keys: Any) -> Channel:
+    tables = {"team": {"apprise": "json://127.0.0.1"} | keys}
+    return channels_in({"channels": tables}, "a test")["team"]
+
+
+def document(hours: int = 0, event: str = "changed", **data: Any) -> Document:
+    return {
+        "_id": f"msg_{hours}", "channel": "team", "rule": "all", "event": event, "spider": "shop",
+        "target": "https://shop.example/lamp", "at": NOON + timedelta(hours=hours), "data": data,
+    }  # fmt: skip
+
+
+def changed(hours: int, before: object, after: object, **others: object) -> Document:
+    values = [{"price": value} | others for value in (before, after)]
+    return document(hours, title="Lamp", before=values[0], after=values[1])
+
+
+def test_events_of_a_page_are_shown_as_one_change() -> None:
+    bundle = Bundle("msg_a", [changed(0, 9, 8), changed(1, 8, 7), changed(2, 7, 6)])
+    shown = message_in(bundle, channel(), Grouping.PAGE)
+    assert (shown.id, shown.type, shown.at) == ("msg_a", "changed", NOON + timedelta(hours=2))
+    (event,) = shown.data["events"]
+    assert event["changes"] == [{"name": "price", "before": "9", "after": "6"}]
+    assert event["values"] == {"price": "6"}
+
+
+def test_fields_that_only_one_document_stores_are_not_taken_for_changes() -> None:
+    many = [{f"{letter}{number}": 1 for number in range(19)} for letter in "ab"]
+    bundle = Bundle("msg_a", [changed(0, 9, 8, **many[0]), changed(1, 8, 7, **many[1])])
+    (event,) = message_in(bundle, channel(), Grouping.PAGE).data["events"]
+    assert event["changes"] == [{"name": "price", "before": "9", "after": "7"}]
+
+
+def test_a_page_that_is_gone_in_the_end_has_no_values() -> None:
+    gone = document(1, "gone", before={"price": 8}, after=None)
+    shown = message_in(Bundle("msg_a", [changed(0, 9, 8), gone]), channel(), Grouping.PAGE)
+    (event,) = shown.data["events"]
+    assert (event["event"], event["values"]) == ("gone", {})
+    assert event["changes"] == [{"name": "price", "before": "9", "after": None}]
+
+
+def test_a_digest_lists_its_events_and_counts_the_others() -> None:
+    bundle = Bundle("msg_a", [changed(0, 9, 8), changed(1, 8, 7)], more=3)
+    shown = message_in(bundle, channel(), Grouping.DIGEST)
+    assert (shown.type, len(shown.data["events"]), shown.data["more"]) == ("digest", 2, 3)
+    assert "and 3 more" in shown.text
+
+
+def test_posts_of_a_feed_are_listed() -> None:
+    posts = [{"title": "One", "url": "https://blog.example/1"}, {"title": None, "url": None}]
+    view = view_of(document(posts=posts, posts_matching=2))
+    assert view.reason == "2 posts"
+    assert [change.after for change in view.changes] == ["One https://blog.example/1", ""]
+
+
+def test_an_alarm_of_a_whole_site_has_its_name_as_title() -> None:
+    view = view_of(document(0, "silent", text="no change for 9 days") | {"target": ""})
+    assert (view.title, view.url, view.reason) == ("shop", "", "no change for 9 days")
+
+
+@pytest.mark.parametrize(
+    ("keys", "grouping"),
+    [
+        ({}, Grouping.NONE),
+        ({"debounce_minutes": 5}, Grouping.PAGE),
+        ({"debounce_minutes": 5, "digest": "day"}, Grouping.DIGEST),
+    ],
+)
+def test_the_keys_of_a_channel_decide_what_is_sent_as_one(
+    keys: dict[str, Any], grouping: Grouping
+) -> None:
+    assert ChannelOutlet("team", channel(**keys)).grouping is grouping
+
+
+@pytest.mark.parametrize(
+    ("keys", "due"),
+    [
+        ({}, NOON),
+        ({"debounce_minutes": 20}, NOON + timedelta(minutes=20)),
+        ({"quiet_hours": "11:00-13:00"}, NOON + timedelta(hours=1)),
+        ({"digest": "hour", "debounce_minutes": 70}, NOON + timedelta(hours=2)),
+    ],
+)
+def test_a_new_message_is_due(keys: dict[str, Any], due: datetime) -> None:
+    assert first_due(channel(**keys), NOON) == due
+
+
+SEEN = {"outcome": "changed", "content_hash": "a"}
+
+
+@pytest.mark.parametrize(
+    ("row", "event", "later", "confirmed"),
+    [
+        (SEEN, Event.CHANGED, {"outcome": "not_modified", "content_hash": "a"}, True),
+        (SEEN, Event.NEW, {"outcome": "changed", "content_hash": "b"}, False),
+        (SEEN, Event.BACK, {"outcome": "gone", "content_hash": "a"}, False),
+        ({"outcome": "gone"}, Event.GONE, {"outcome": "gone"}, True),
+        ({"outcome": "gone"}, Event.GONE, {"outcome": "unchanged"}, False),
+        ({"outcome": "error"}, Event.FAILING, {"outcome": "blocked"}, True),
+        ({"outcome": "error"}, Event.FAILING, {"outcome": "unchanged"}, False),
+    ],
+)
+def test_a_visit_confirms_the_state_of_an_event(
+    row: Document, event: Event, later: Document, confirmed: bool
+) -> None:
+    expected = expectation(row, event)
+    assert expected is not None
+    assert is_confirmed(expected, later) is confirmed
+
+
+def test_alarms_and_posts_need_no_confirmation() -> None:
+    assert expectation({"event": "silent"}, Event.SILENT) is None
+    assert expectation({"outcome": "changed", "posts_new": 1}, Event.CHANGED) is None

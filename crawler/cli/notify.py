@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import secrets
 import signal
 from contextlib import suppress
@@ -38,6 +39,8 @@ DEFAULT_LAST, MAX_LAST = 20, 1000
 DEFAULT_LIMIT = 50
 # Pause between two rounds of --follow.
 FOLLOW_SECONDS = 5.0
+# One of so many rounds reads the messages that wait for the next visit of their page.
+CONFIRM_ROUNDS = 12
 # Time for retries while MongoDB is unavailable.
 PATIENCE_SECONDS = 30.0
 
@@ -115,10 +118,13 @@ async def _follow(config: Config) -> DeliveryReport:
     now, logged = Clock(config.clock_offset_hours).now, ""
     try:
         patience = MongoRetry(PATIENCE_SECONDS, store.revive)
-        while not stop.is_set():
+        for number in itertools.count():
             problems: list[str] = []
+            confirms = number % CONFIRM_ROUNDS == 0
             try:
-                report, problems = await dispatch.run_round(store.db, config, patience, now)
+                report, problems = await dispatch.run_round(
+                    store.db, config, patience, now, confirms=confirms
+                )
                 _add(sums, report)
                 if (line := _summary(report)) != NOTHING:
                     print_line(line, error=True)
@@ -132,6 +138,7 @@ async def _follow(config: Config) -> DeliveryReport:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FOLLOW_SECONDS):
                     await stop.wait()
+                    break
     finally:
         await store.close()
     return sums
@@ -152,7 +159,7 @@ def _add(sums: DeliveryReport, report: DeliveryReport) -> None:
     sums["channels"] = list(before.values())
 
 
-NOTHING = "nothing to deliver"
+NOTHING = "nothing to deliver now. scrapy notify status shows messages that wait"
 
 
 def _summary(report: DeliveryReport) -> str:
@@ -174,6 +181,8 @@ def _words_of(channel: ChannelReport) -> str:
         words.append(f"{channel['dead']} of them not tried again")
     if channel["unavailable"]:
         words.append("unavailable")
+    if channel["closed_until"] is not None:
+        words.append(f"the others wait until {_minute(channel['closed_until'])} UTC")
     if channel["busy"]:
         words.append("another process delivers")
     return f"{channel['channel']}: {', '.join(words)}" if words else ""

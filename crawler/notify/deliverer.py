@@ -72,8 +72,8 @@ class Delivered:
     delivered, failed, dead: numbers of messages; those that are dead have failed, too
     is_busy:      whether another process delivers the channel
     is_paused:    whether the channel is unavailable, so that it is tried again later
-    closed_until: end of the quiet hours, or of the time without messages because of the limit an
-                  hour; None: the channel is open
+    closed_until: time until which due messages were postponed, because of quiet hours or the limit
+                  an hour; None: there was none
     """
 
     channel: str
@@ -128,9 +128,9 @@ class Deliverer:
             now = self._now()
             room, opens_at = await self._patience.read(partial(self._room, outlet, now))
             if opens_at > now:
-                result.closed_until = opens_at
                 close = partial(outbox.postpone, self._db, outlet.name, now, opens_at)
-                await self._patience.read(close)
+                if await self._patience.read(close):
+                    result.closed_until = opens_at
                 return
             limit = min(outbox.BATCH, room)
             read = partial(outbox.due, self._db, outlet.name, now, outlet.grouping, limit)

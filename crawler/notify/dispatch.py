@@ -13,7 +13,7 @@ from pathlib import Path
 from typing_extensions import TypedDict
 
 from crawler.config import Config
-from crawler.notify.confirmation import confirm
+from crawler.notify.confirmation import Confirmation, confirm
 from crawler.notify.deliverer import Delivered, Deliverer
 from crawler.notify.expansion import RuleSet, expand, messages_of
 from crawler.notify.outlets import ChannelOutlet, message_in
@@ -39,7 +39,7 @@ class ChannelReport(TypedDict):
     unavailable: bool
     """Whether the last attempts failed, so the others were postponed."""
     closed_until: datetime | None
-    """End of the quiet hours, or of the wait for the limit an hour; null: the channel was open."""
+    """Time until which quiet hours or the limit an hour postponed messages; null: they did not."""
 
 
 class DeliveryReport(TypedDict):
@@ -92,9 +92,17 @@ class PreviewedMessage(TypedDict):
 
 
 async def run_round(
-    db: Database, config: Config, patience: MongoRetry, now: Callable[[], datetime]
+    db: Database,
+    config: Config,
+    patience: MongoRetry,
+    now: Callable[[], datetime],
+    *,
+    confirms: bool = True,
 ) -> tuple[DeliveryReport, list[str]]:
     """Run a round; return its report, and the problems of the rules.
+
+    confirms: also decide on messages that wait for the next visit of their page, which reads all of
+              them
 
     Raises ConfigError for an invalid `notify.toml`; nothing is changed then.
     """
@@ -104,7 +112,9 @@ async def run_round(
     while (done := await patience.read(lambda: expand(db, rules, now()))).events:
         counts["events"] += done.events
         counts["messages"] += done.messages
-    confirmed = await patience.read(lambda: confirm(db, rules.channels, now()))
+    confirmed = Confirmation(0, 0)
+    if confirms:
+        confirmed = await patience.read(lambda: confirm(db, rules.channels, now()))
     outlets = [ChannelOutlet(name, channel) for name, channel in rules.channels.items()]
     delivered = await Deliverer(db, config, patience, now).deliver(outlets)
     report: DeliveryReport = {

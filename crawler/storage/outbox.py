@@ -414,10 +414,13 @@ async def _bound(db: Database, channel: str, state: State, most: int, now: datet
     await db.outbox.update_many({"_id": {"$in": old}, "state": str(state)}, {"$set": dead})
 
 
-async def postpone(db: Database, channel: str, now: datetime, until: datetime) -> None:
-    """Postpone the due messages of a channel that accepts none before a time."""
-    waiting: Document = {"channel": channel, "state": str(State.WAITING)}
-    await db.outbox.update_many(waiting | {"due": {"$lte": now}}, {"$set": {"due": until}})
+async def postpone(db: Database, channel: str, now: datetime, until: datetime) -> int:
+    """Postpone the due messages of a channel that accepts none before a time; return their number.
+
+    Safe to repeat, but the number is of the last call.
+    """
+    due_now: Document = {"channel": channel, "state": str(State.WAITING), "due": {"$lte": now}}
+    return (await db.outbox.update_many(due_now, {"$set": {"due": until}})).modified_count
 
 
 async def is_any_due(db: Database, channels: Collection[str], now: datetime) -> bool:

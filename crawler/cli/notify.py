@@ -126,7 +126,9 @@ async def _follow(config: Config) -> DeliveryReport:
                     store.db, config, patience, now, confirms=confirms
                 )
                 _add(sums, report)
-                if (line := _summary(report)) != NOTHING:
+                # Another process delivers the others, and reports them.
+                own = [channel for channel in report["channels"] if not channel["busy"]]
+                if (line := _summary(report | {"channels": own})) != NOTHING:
                     print_line(line, error=True)
             except FreshetError as error:
                 # The file is being edited, or a server is unavailable: the next round may succeed.
@@ -168,7 +170,8 @@ def _summary(report: DeliveryReport) -> str:
     if report["events"]:
         messages = count(report["messages"], "new message")
         parts.append(f"{count(report['events'], 'event')}, {messages}")
-    parts += [f"{report[name]} {name}" for name in ("confirmed", "dropped") if report[name]]
+    decided = {"confirmed": report["confirmed"], "dropped": report["dropped"]}
+    parts += [f"{n} {name}" for name, n in decided.items() if n]
     parts += filter(None, map(_words_of, report["channels"]))
     return "; ".join(parts) or NOTHING
 
@@ -182,7 +185,7 @@ def _words_of(channel: ChannelReport) -> str:
     if channel["unavailable"]:
         words.append("unavailable")
     if channel["closed_until"] is not None:
-        words.append(f"the others wait until {_minute(channel['closed_until'])} UTC")
+        words.append(f"messages wait until {_minute(channel['closed_until'])} UTC")
     if channel["busy"]:
         words.append("another process delivers")
     return f"{channel['channel']}: {', '.join(words)}" if words else ""
@@ -205,11 +208,11 @@ def run_status(config: Config, opts: argparse.Namespace) -> None:
     table.add_column("oldest (UTC)", no_wrap=True)
     table.add_column("last failure")
     for row in state["channels"]:
-        numbers = ("waiting", "unconfirmed", "delivered", "dropped", "dead")
-        table.add_row(
-            row["channel"], *(f"{row[name]:,}" for name in numbers),
-            _minute(row["oldest"]), shortened(row["reason"]),
+        numbers = (
+            row["waiting"], row["unconfirmed"], row["delivered"], row["dropped"], row["dead"],
         )  # fmt: skip
+        reason = shortened(row["reason"])
+        table.add_row(row["channel"], *(f"{n:,}" for n in numbers), _minute(row["oldest"]), reason)
     stdout().print(table)
     print_line(f"{count(state['rules'], 'rule')}, {count(len(state['channels']), 'channel')}")
     if state["oldest_event"] is not None:

@@ -168,7 +168,7 @@ async def preview(
             channel = rules.channels.get(message["channel"])
             if channel is None or rule not in (None, message["rule"]):
                 continue
-            text = message_in(Bundle(message["_id"], [message]), channel, Grouping.NONE)
+            sent = message_in(Bundle(message["_id"], [message]), channel, Grouping.NONE)
             shown.append(
                 {
                     "rule": message["rule"],
@@ -177,8 +177,8 @@ async def preview(
                     "spider": message["spider"],
                     "target": message["target"],
                     "at": message["at"],
-                    "title": text.title,
-                    "text": text.text,
+                    "title": sent.title,
+                    "text": sent.text,
                 }
             )
     return shown

@@ -42,7 +42,7 @@ def file(freshet: Freshet, hooks: Hooks, tmp_path: Path) -> Path:
     path = tmp_path / "notify.toml"
     path.write_text(FILE.format(hooks.place), encoding="utf-8")
     secret = "whsec_" + base64.b64encode(b"s" * 32).decode()
-    freshet.env |= {"FRESHET_NOTIFY_FILE": path, "TEAM_SECRET": secret}
+    freshet.env |= {"FRESHET_NOTIFY_FILE": str(path), "TEAM_SECRET": secret}
     return path
 
 
@@ -124,7 +124,7 @@ def test_problems_of_rules_are_reported(freshet: Freshet, file: Path) -> None:
 
 
 def test_nothing_to_do_names_the_next_step(freshet: Freshet, database: Db, tmp_path: Path) -> None:
-    freshet.env["FRESHET_NOTIFY_FILE"] = tmp_path / "none.toml"
+    freshet.env["FRESHET_NOTIFY_FILE"] = str(tmp_path / "none.toml")
     for action in ("deliver", "status"):
         assert "Write [channels.NAME] into" in run(freshet, "notify", action).out
     assert "Write [[rules]] into" in run(freshet, "notify", "preview").out

@@ -245,7 +245,7 @@ def test_it_delivers_notifications(
     with serving() as hooks:
         channel = f'[channels.team]\napprise = "json://{hooks.place}"\n'
         (tmp_path / "notify.toml").write_text(rule + channel, encoding="utf-8")
-        freshet.env["FRESHET_NOTIFY_FILE"] = tmp_path / "notify.toml"
+        freshet.env["FRESHET_NOTIFY_FILE"] = str(tmp_path / "notify.toml")
         write(pages, "shop", items=2)
         file = wrapper(freshet, pages, "shop")
         freshet.crawl(file)

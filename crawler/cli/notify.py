@@ -118,9 +118,9 @@ async def _follow(config: Config) -> DeliveryReport:
     now, logged = Clock(config.clock_offset_hours).now, ""
     try:
         patience = MongoRetry(PATIENCE_SECONDS, store.revive)
-        for number in itertools.count():
+        for turn in itertools.count():
             problems: list[str] = []
-            confirms = number % CONFIRM_ROUNDS == 0
+            confirms = turn % CONFIRM_ROUNDS == 0
             try:
                 report, problems = await dispatch.run_round(
                     store.db, config, patience, now, confirms=confirms

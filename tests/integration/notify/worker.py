@@ -25,7 +25,7 @@ from crawler.storage.store import Store
 from pipelines.outcomes import decide
 from tests.integration.writing import BEGIN, HOUR, RULES, WRAPPER, process
 
-EVENTS, PAGES = 2000, 50
+EVENTS, PAGES = 1000, 50
 RETRY_SECONDS = 60.0
 
 

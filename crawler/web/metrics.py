@@ -26,8 +26,8 @@ from crawler.utils.prometheus import text_of
 from crawler.web.auth import for_programs
 from crawler.web.database import WebDatabase
 from crawler.web.options import Address, WebOptions
-from crawler.web.serving import create_minimal_app, listen, url_of
-from crawler.web.serving import served as app_served
+from crawler.web.server import create_minimal_app, listen, url_of
+from crawler.web.server import served as app_served
 
 CACHE_SECONDS = 60.0
 # Limit on the time of a scrape: Prometheus's default timeout is 10 seconds.

@@ -20,7 +20,7 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from crawler.planning.learning import PhaseOptions, PhaseReport, SampledPage
+    from crawler.planning.sampling_phase import PhaseOptions, PhaseReport, SampledPage
     from crawler.storage.client import Database
 
 EXAMPLE = """\
@@ -69,7 +69,7 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Start, show or end the sampling phase."""
         # Slow to import, and --help does not need it.
-        from crawler.planning.learning import PhaseOptions
+        from crawler.planning.sampling_phase import PhaseOptions
 
         options = PhaseOptions(
             weeks=option(weeks, opts.weeks, "--weeks"),
@@ -88,7 +88,7 @@ class Command(FreshetCommand):
 
     def json_types(self) -> JsonTypes:
         """Return the type of the phase."""
-        from crawler.planning.learning import PhaseReport
+        from crawler.planning.sampling_phase import PhaseReport
 
         return {"scrapy learn NAME --json": PhaseReport}
 
@@ -125,7 +125,7 @@ class Command(FreshetCommand):
         self, db: Database, spider: str, options: PhaseOptions, now: datetime, *, stop: bool
     ) -> PhaseReport:
         """Start, change or end the sampling phase of a spider; return its progress or result."""
-        from crawler.planning.learning import PhaseOptions, choose, outcome, progress
+        from crawler.planning.sampling_phase import PhaseOptions, choose, outcome, progress
         from crawler.storage import sampling_phases
 
         phase = await sampling_phases.follow(db, spider, now)

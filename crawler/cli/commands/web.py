@@ -173,14 +173,14 @@ def run(config: Config, opts: argparse.Namespace) -> None:
         asyncio.run(_serve(config, options, opts))
         return
     # Requests to hubs use Twisted's reactor.
-    from crawler.web.serving import run_in_reactor
+    from crawler.web.server import run_in_reactor
 
     run_in_reactor(_serve(config, options, opts))
 
 
 async def _serve(config: Config, options: WebOptions, opts: argparse.Namespace) -> None:
     from crawler.web.app import create_app
-    from crawler.web.serving import listen, serve_until_signal, url_of
+    from crawler.web.server import listen, serve_until_signal, url_of
     from spiders.probe import fetch_pages, spider_names
 
     if not options.is_private:

@@ -21,8 +21,9 @@ from crawler.feeds.subscriptions import (
     category_of,
     tidy,
 )
-from crawler.reports import reading as report
+from crawler.reports import feed_reader as report
 from crawler.reports.duplicates import side_by_side
+from crawler.reports.feed_reader import Folder, FullPost, ReaderPost, Shelf, UnreadFeed
 from crawler.reports.feeds import (
     COMMAND,
     AddReport,
@@ -32,10 +33,9 @@ from crawler.reports.feeds import (
     import_report,
     remove_feeds,
 )
-from crawler.reports.reading import Folder, FullPost, ReaderPost, Shelf, UnreadFeed
+from crawler.storage import feed_reader as storage
 from crawler.storage import feeds as subscriptions
-from crawler.storage import reading as storage
-from crawler.storage.reading import Reading
+from crawler.storage.feed_reader import Reading
 from crawler.storage.store import Store
 from crawler.web.auth import EditorDep, UserDep, for_viewers
 from crawler.web.commands import add_feeds

@@ -28,7 +28,7 @@ from crawler.utils.time import Clock
 from crawler.web.database import WebDatabase
 from crawler.web.middleware import UNLIMITED
 from crawler.web.options import WebOptions
-from crawler.web.serving import Limits, create_minimal_app, listen, run_in_reactor, served
+from crawler.web.server import Limits, create_minimal_app, listen, run_in_reactor, served
 from crawler.web.websub import callback
 from crawler.web.websub.callback import Receiver
 from crawler.web.websub.hubs import Hubs

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crawler.web import serving
+from crawler.web import server
 from crawler.web.figures import Figures
 from crawler.web.options import WebOptions
 from crawler.web.streams import Streams
@@ -63,8 +63,8 @@ def test_a_stream_ends_though_its_value_cannot_be_read(
                 return
             await streams.response("runs", read)(scope, receive, send)
 
-        listener = serving.listen(options)
-        async with serving.served(app, options, listener, stopping=streams.end):
+        listener = server.listen(options)
+        async with server.served(app, options, listener, stopping=streams.end):
             reader, writer = await asyncio.open_connection(*listener.getsockname())
             writer.write(STREAM)
             await reader.readuntil(b"retry")

@@ -107,7 +107,7 @@ def test_all_posts_of_a_folder_are_marked_as_read(local: Browser, database: Db) 
 def test_the_state_of_a_reader_is_bounded(
     local: Browser, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawler.storage.reading.MAX_READ", 4)
+    monkeypatch.setattr("crawler.storage.feed_reader.MAX_READ", 4)
     put_feed(database, FEED)
     keys = [put_post(database, FEED, f"p{n}", n) for n in range(1, 9)]
     for key in keys[:7]:

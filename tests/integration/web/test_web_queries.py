@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crawler.reports.reading import feeds_page
+from crawler.reports.feed_reader import feeds_page
 from crawler.reports.visit_counts import ChangeCounts, HourVisits, VisitCounts
 from crawler.storage import change_events, overview
 from crawler.storage.accounts import audit

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from crawler.storage.websub import MAX_DELIVERIES
-from crawler.web.serving import USUAL
+from crawler.web.server import USUAL
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.pushing import (
     DAY,

@@ -38,7 +38,7 @@ from crawler.storage.stats import NUMBERS, Sample
 from crawler.utils.prometheus import Described, Fixed, text_of
 from crawler.web.metrics import MetricsSource, probes, router
 from crawler.web.options import Address, WebOptions, address_of
-from crawler.web.serving import create_minimal_app
+from crawler.web.server import create_minimal_app
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"\bfreshet_\w+")

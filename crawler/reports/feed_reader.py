@@ -11,12 +11,12 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.reports.duplicates import DiffRow, diff_rows
 from crawler.reports.feeds import FeedState, state_of
+from crawler.storage import feed_reader as storage
 from crawler.storage import feeds as subscriptions
-from crawler.storage import reading as storage
 from crawler.storage.client import Database, Document
+from crawler.storage.feed_reader import Reading, View
 from crawler.storage.paging import Key
 from crawler.storage.posts import as_lines
-from crawler.storage.reading import Reading, View
 
 MAX_VERSIONS = 10
 MAX_COPIES = 20

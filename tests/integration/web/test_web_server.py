@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from crawler.web import serving
+from crawler.web import server
 from crawler.web.options import WebOptions
-from crawler.web.serving import Limits
+from crawler.web.server import Limits
 from tests.integration.harness import Db, Freshet
 from tests.integration.inside import in_json, run
 from tests.integration.web.browser import put_user
@@ -135,8 +135,8 @@ def serve(work: Any, **limits: float) -> Any:
     options = WebOptions(port=0)
 
     async def main() -> Any:
-        listener = serving.listen(options)
-        async with serving.served(hello, options, listener, Limits(**limits)):
+        listener = server.listen(options)
+        async with server.served(hello, options, listener, Limits(**limits)):
             return await work(listener.getsockname()[1])
 
     return asyncio.run(main())
@@ -154,7 +154,7 @@ async def until_closed(reader: asyncio.StreamReader, seconds: float = 10.0) -> t
 
 
 def test_accepted_connections_send_bodies_without_waiting_for_acknowledgements() -> None:
-    listener = serving.listen(WebOptions(port=0))
+    listener = server.listen(WebOptions(port=0))
     with listener, socket.create_connection(listener.getsockname()[:2]):
         listener.setblocking(True)
         connection, _ = listener.accept()
@@ -253,9 +253,9 @@ def test_keep_alive_and_pipelined_requests_are_answered() -> None:
 def test_requests_in_progress_are_finished_at_the_end() -> None:
     async def work() -> bytes:
         options = WebOptions(port=0)
-        listener = serving.listen(options)
+        listener = server.listen(options)
         port = listener.getsockname()[1]
-        async with serving.served(hello, options, listener):
+        async with server.served(hello, options, listener):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na")
             await asyncio.sleep(0.2)

@@ -179,7 +179,7 @@ def replanned_visits(
     current, done, now = Schedules.none(len(feeds)), list[Times](), split
     while now < stop:
         until = min(now + every_hours, stop)
-        window = np.array([state.window for state in states])
+        window = np.array([state.window for state in states], np.int64)
         past = Histories(
             np.array([state.since for state in states]),
             np.array([state.until for state in states]),

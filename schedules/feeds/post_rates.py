@@ -237,7 +237,7 @@ class Table(NamedTuple):
 
 
 @compiled
-def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
+def expected(mean: float, batch: float, window: int) -> tuple[float, float]:
     """Return the posts missed, and the share of waiting time left, in an interval of `mean` posts.
 
     The number of posts is negative binomial with variance mean * (1 + batch); Poisson if batch is
@@ -250,7 +250,7 @@ def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
     # Sum over documents that are not full. The terms are scaled, because probabilities may
     # underflow.
     chance, below, short, early = 1.0, 0.0, 0.0, 0.0
-    for posts in range(int(window) + 1):
+    for posts in range(window + 1):
         below += chance
         short += chance * (window - posts)
         early += chance * posts
@@ -271,7 +271,7 @@ def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
 
 
 @compiled
-def table(most: float, batch: float, window: float) -> Table:
+def table(most: float, batch: float, window: int) -> Table:
     """Return the table of a feed whose intervals have at most `most` expected posts.
 
     The first point is the limit for short intervals, not the value at 0 posts. A batch longer than

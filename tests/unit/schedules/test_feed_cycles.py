@@ -61,7 +61,7 @@ def test_cycles_lengthen_as_visits_get_dearer() -> None:
     feeds, bounds = estimated([9.5, 100, 300]), limits(1, most=4032)
     plans = [
         optimal_schedules(feeds, bounds, Schedules.none(1), price=price).schedules[0]
-        for price in (0.01, 0.1, 0.3, 1, 3, 10, 100)
+        for price in (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
     ]
     visits = [plan.visits_per_week for plan in plans]
     assert visits == sorted(visits, reverse=True)

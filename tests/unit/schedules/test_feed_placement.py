@@ -41,13 +41,13 @@ class Feed:
         profile = np.full(WEEK_HOURS, 0.5 / WEEK_HOURS)
         profile[self.peak] += 0.5
         mass, lever = course(profile, self.per_week)
-        t = table(float(mass[self.hours + 1]), 2.0, float(self.window))
+        t = table(float(mass[self.hours + 1]), 2.0, self.window)
         return Course(mass, lever, t, 0.002)
 
     def room(self, **other: float) -> Room:
         """Return the room for fetches in these hours and in the first hour of the next cycle."""
         least, most = other.get("least", 1.0), other.get("most", FOREVER)
-        return Room(0, self.hours + 1, ALWAYS, least, most)
+        return Room(0, self.hours + 1, ALWAYS, float(least), float(most))
 
 
 def cost(c: Course, room: Room, fetches: tuple[int, ...]) -> float:

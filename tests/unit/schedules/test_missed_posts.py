@@ -28,18 +28,18 @@ def summed(mean: float, batch: float, window: int) -> float:
 @settings(deadline=None)
 @given(MEANS, BATCHES, WINDOWS)
 def test_lost_posts_are_those_of_the_sum(mean: float, batch: float, window: int) -> None:
-    lost, wait = expected(mean, batch, float(window))
+    lost, wait = expected(mean, batch, window)
     assert lost == pytest.approx(summed(mean, batch, window), rel=1e-4, abs=1e-6)
     assert 0 <= wait <= 1
 
 
 def test_chances_too_small_for_a_number_do_not_spoil_the_sum() -> None:
-    assert expected(3000.0, 0.0, 2990.0)[0] == pytest.approx(summed(3000.0, 0.0, 2990), rel=1e-6)
+    assert expected(3000.0, 0.0, 2990)[0] == pytest.approx(summed(3000.0, 0.0, 2990), rel=1e-6)
 
 
 def test_one_post_each_time_waits_for_half_of_the_interval_and_none_of_none_is_lost() -> None:
-    assert expected(0.0, 3.0, 5.0) == (0.0, 1.0)
-    lost, wait = expected(1e-6, 0.0, 5.0)
+    assert expected(0.0, 3.0, 5) == (0.0, 1.0)
+    lost, wait = expected(1e-6, 0.0, 5)
     assert lost == pytest.approx(0, abs=1e-9)
     assert wait == pytest.approx(1)
 
@@ -50,9 +50,9 @@ def test_one_post_each_time_waits_for_half_of_the_interval_and_none_of_none_is_l
 @example(mean=0.01, batch=6.0, window=1)
 @example(mean=1e-7, batch=12.0, window=1)
 def test_the_table_says_about_the_same(mean: float, batch: float, window: int) -> None:
-    t = table(500.0, batch, float(window))
+    t = table(500.0, batch, window)
     lost, wait = looked_up(t.lost, t.wait, t.top, mean)
-    exact, share = expected(mean, batch, float(window))
+    exact, share = expected(mean, batch, window)
     assert lost == pytest.approx(exact, rel=0.03, abs=0.03 * (1 + np.sqrt(window)))
     assert wait == pytest.approx(share, abs=0.02)
 
@@ -60,14 +60,14 @@ def test_the_table_says_about_the_same(mean: float, batch: float, window: int) -
 @pytest.mark.parametrize("batch", [0.0, 0.5, 6.0, 12.0])
 @pytest.mark.parametrize("window", [1, 3, 20])
 def test_the_wait_of_few_posts_does_not_depend_on_how_few(batch: float, window: int) -> None:
-    shares = [expected(mean, batch, float(window))[1] for mean in (1e-3, 1e-6, 1e-9)]
+    shares = [expected(mean, batch, window)[1] for mean in (1e-3, 1e-6, 1e-9)]
     assert shares == pytest.approx([shares[0]] * 3, abs=2e-3)
 
 
 @settings(deadline=None)
 @given(BATCHES, WINDOWS, MEANS, MEANS)
 def test_more_posts_never_lose_less(batch: float, window: int, one: float, other: float) -> None:
-    t = table(500.0, batch, float(window))
+    t = table(500.0, batch, window)
     low, high = sorted((one, other))
     assert looked_up(t.lost, t.wait, t.top, low)[0] <= (
         looked_up(t.lost, t.wait, t.top, high)[0] + 1e-9

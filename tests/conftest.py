@@ -50,6 +50,8 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Stop the process that forks commands."""
     forked.end()
+    # Libraries in C++ report objects that the interpreter cannot collect at its end as leaks.
+    gc.unfreeze()
 
 
 @pytest.hookimpl(optionalhook=True)

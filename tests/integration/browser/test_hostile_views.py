@@ -22,7 +22,7 @@ from tests.integration.web.served import Served
 from tests.integration.web.test_web_security import routes
 from tests.site.hostile_markup import EVIL
 
-pytestmark = pytest.mark.mongo
+pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 # Less than the title of 1 MB; the reference of the API has 360 kB.
 MAX_BYTES = 500_000
 # Not pages of HTML.

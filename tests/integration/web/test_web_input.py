@@ -24,7 +24,7 @@ from tests.integration.web.test_web_security import routes
 from tests.integration.web.test_web_setup import put as put_site
 from tests.integration.web.test_web_targets import URL, put_target, put_version
 
-pytestmark = pytest.mark.mongo
+pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 FEED = "feeds https://a.example/feed"
 # Each of these makes a parser, a query of MongoDB, a regular expression or a header fail.
 VALUES = ("%00", "%ED%A0%80", "%0D%0AX-Evil:%201", "9" * 400, "%5B")

@@ -100,6 +100,7 @@ def test_text_has_spaces_between_blocks_and_nothing_unseen(field: Field, value: 
     assert field.read(BLOCKS, UTC_ZONE) == value
 
 
+@pytest.mark.soak
 def test_text_of_deep_and_long_pages_takes_time_that_grows_with_them() -> None:
     def seconds(parts: int) -> float:
         deep = "<div>" * 1500 + "<i>a</i><p>b</p>" * parts + "</div>" * 1500

@@ -38,6 +38,7 @@ from pipelines.content import digest, normal
 from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
 
+pytestmark = pytest.mark.soak
 DOCS = Path(__file__).resolve().parents[3] / "docs/explanation/security.md"
 # CPU time; the worst pages except heavy ones take 1 s, and quadratic parsing takes a minute.
 MAX_SECONDS, MAX_MB = 8, 2048

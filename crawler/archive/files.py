@@ -34,6 +34,8 @@ NAME = re.compile(r"(?P<site>.+)-(?P<time>\d{14})-(?P<pid>\d+)-(?P<serial>\d{5})
 CHUNK_BYTES = 1 << 16
 GZIP_BITS = 31
 MAX_SERIAL = 99_999
+# Errors that damaged records, and those without a required field, cause.
+DAMAGE = (zlib.error, ValueError, EOFError, TypeError, AttributeError)
 FOLDER = "archive"
 
 
@@ -136,10 +138,12 @@ def create(folder: Path, site: str, now: datetime) -> tuple[WarcFile, int]:
         name = f"{site}-{digits(now)}-{os.getpid()}-{serial:05}{WARC}"
         path = folder / name
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640))
         except FileExistsError:
             continue
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process may already have taken the file, or have filled or deleted it.
+        if (descriptor := _taken(WarcFile(path))) is None:
+            continue
         _sync_folder(folder)
         return WarcFile(path), descriptor
     raise FileExistsError(f"{folder}: {MAX_SERIAL} files of one second")
@@ -154,11 +158,7 @@ def take_growing(folder: Path) -> tuple[WarcFile, int] | None:
         if file.is_full:
             file.growing.unlink(missing_ok=True)
             continue
-        if (descriptor := _locked(file.path)) is None:
-            continue
-        # Another process may have filled or deleted the file before this one locked it.
-        if file.is_full or not file.path.exists():
-            os.close(descriptor)
+        if (descriptor := _taken(file)) is None:
             continue
         try:
             repair(file, descriptor)
@@ -180,11 +180,12 @@ def delete_oldest(folder: Path, limit_bytes: float) -> list[str]:
     for file in files:
         if used <= limit_bytes:
             break
-        descriptor = _locked(file.path)
-        if descriptor is None:
+        if (descriptor := _locked(file.path)) is None:
             continue
-        file.delete()
-        os.close(descriptor)
+        try:
+            file.delete()
+        finally:
+            os.close(descriptor)
         used -= sizes[file]
         deleted.append(file.name)
     return deleted
@@ -275,7 +276,7 @@ def indexed(path: Path, start: int = 0, *, check_digests: bool = False) -> Itera
                     "filename": path.name,
                 }
                 yield Line(surt(url), digits(at), values)
-        except (ArchiveLoadFailed, zlib.error, ValueError, EOFError) as error:
+        except (*DAMAGE, ArchiveLoadFailed) as error:
             reason = " ".join(str(error).split())[:200]
             raise ArchiveError(
                 f"{path}: damaged record: {reason!r}. Restore the file from a backup, or delete it"
@@ -306,9 +307,23 @@ def _locked(path: Path) -> int | None:
     return descriptor
 
 
+def _taken(file: WarcFile) -> int | None:
+    """Lock a growing file; return None if it is full or gone, or another process has it."""
+    if (descriptor := _locked(file.path)) is None:
+        return None
+    # It may have been filled or deleted before this process locked it.
+    if file.is_full or not file.path.exists():
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 def _has_torn_end(path: Path) -> bool:
-    data = path.read_bytes()[-1:]
-    return data not in (b"", b"\n")
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _sync_folder(folder: Path) -> None:

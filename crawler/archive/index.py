@@ -21,6 +21,8 @@ PLAIN = "!\"$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 PORTS = {"http": 80, "https": 443}
 DIGITS = "%Y%m%d%H%M%S"
 WWW = re.compile(r"www\d*\.")
+# Of each line.
+FIELDS = frozenset(("url", "mime", "status", "digest", "length", "offset", "filename"))
 # Repeated escapes, such as %2525, are resolved this often at most.
 MAX_ESCAPES = 5
 
@@ -66,9 +68,14 @@ def parsed(text: str) -> Line | None:
         return None
     try:
         fields = json.loads(parts[2])
-        return Line(parts[0], parts[1], fields) if int(fields["offset"]) >= 0 else None
-    except (ValueError, KeyError, TypeError):
+        line = Line(parts[0], parts[1], fields)
+        line_time(line)
+        is_valid = (
+            fields.keys() >= FIELDS and int(fields["offset"]) >= 0 and int(fields["length"]) > 0
+        )
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return None
+    return line if is_valid else None
 
 
 def read_lines(path: Path) -> Iterator[Line]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from crawler.archive.files import files_of, indexed, merged
+from crawler.archive.files import DAMAGE, files_of, indexed, merged
 from crawler.archive.index import Line
 from crawler.archive.records import REVISIT_TYPE
 from crawler.errors import ArchiveError
@@ -72,7 +71,7 @@ def read_response(folder: Path, file: str, offset: int, limit_bytes: int) -> Sto
             return Stored(url, int(http.get_statuscode()), tuple(map(tuple, http.headers)), body)
     except FileNotFoundError:
         return None
-    except (ArchiveLoadFailed, zlib.error, ValueError, EOFError, OSError) as error:
+    except (*DAMAGE, ArchiveLoadFailed, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ArchiveError(
             f"damaged record in the archive: {place}: {reason}. Run scrapy archive verify"
@@ -94,8 +93,15 @@ def check(folder: Path, say: Callable[[str], None] = lambda _: None) -> Check:
         in_index = {_place(line) for line in file.lines()}
         try:
             in_file = {_place(line) for line in indexed(file.path, check_digests=True)}
+        except FileNotFoundError:
+            # A run has deleted it, as the archive exceeded its limit.
+            result.files -= 1
+            continue
         except ArchiveError as error:
             result.problems.append(str(error))
+            continue
+        except OSError as error:
+            result.problems.append(f"{file.path}: {error.strerror or error}")
             continue
         # A run may append to a growing file meanwhile.
         if in_index - in_file or (file.is_full and in_file - in_index):

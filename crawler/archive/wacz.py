@@ -147,7 +147,11 @@ class _Hashed:
 
 def _copy(path: Path, out: _Hashed, size: int) -> None:
     with path.open("rb") as file:
-        while size > 0 and (data := file.read(min(CHUNK_BYTES, size))):
+        while size > 0:
+            if not (data := file.read(min(CHUNK_BYTES, size))):
+                raise ArchiveError(
+                    f"{path}: {size} bytes shorter than its index says. Run scrapy archive verify"
+                )
             out.write(data)
             size -= len(data)
 

@@ -97,9 +97,13 @@ class ArchiveWriter:
             self._records = sum(1 for _ in taken[0].lines())
 
     def _begin(self, file: WarcFile, descriptor: int) -> None:
-        self._file, self._descriptor = file, descriptor
-        self._index = os.open(file.growing, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-        self._size, self._index_size = os.fstat(descriptor).st_size, os.fstat(self._index).st_size
+        try:
+            index = os.open(file.growing, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._file, self._descriptor, self._index = file, descriptor, index
+        self._size, self._index_size = os.fstat(descriptor).st_size, os.fstat(index).st_size
         self._records = 0
 
     def _write(self, exchange: Exchange, earlier: Archived | None) -> Archived:
@@ -111,14 +115,22 @@ class ArchiveWriter:
         if self._file is None:
             self._begin(*create(self._folder, self._site, exchange.at))
             assert self._file is not None
+        if not self._size:
             self._append(file_info(self._file.name, exchange.at, f"Freshet/{__version__}"))
         return self._store(entry, self._file)
 
     def _store(self, entry: Entry, file: WarcFile) -> Archived:
-        offset, length = self._size + entry.offset, len(entry.data) - entry.offset
+        start = self._size
+        offset, length = start + entry.offset, len(entry.data) - entry.offset
         self._append(entry.data)
         line = str(line_of(entry, file.name, offset, length)).encode("ascii")
-        _append_to(self._index, line, self._index_size)
+        try:
+            _append_to(self._index, line, self._index_size)
+        except OSError:
+            # A repair looks for records without a line only after the last line.
+            os.ftruncate(self._descriptor, start)
+            self._size = start
+            raise
         self._index_size += len(line)
         self._records += 1
         if time.monotonic() - self._synced > SYNC_SECONDS:
@@ -137,20 +149,22 @@ class ArchiveWriter:
 
     def _finish(self) -> None:
         """Write the sorted index of the full file, and delete the oldest files over the limit."""
-        file = self._file
-        self._leave()
-        if file is not None:
-            file.close()
+        self._leave(is_full=True)
         self._delete_oldest()
 
-    def _leave(self) -> None:
+    def _leave(self, *, is_full: bool = False) -> None:
         if self._file is None:
             return
-        self._file = None
-        self._sync()
-        os.close(self._index)
-        # Also unlocks the file.
-        os.close(self._descriptor)
+        file, self._file = self._file, None
+        try:
+            self._sync()
+            if is_full:
+                # Before it is unlocked, as another process would go on with it.
+                file.close()
+        finally:
+            os.close(self._index)
+            # Also unlocks the file.
+            os.close(self._descriptor)
 
     def _delete_oldest(self) -> None:
         # Room for the file that is about to be written.

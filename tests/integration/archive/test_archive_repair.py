@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from crawler.archive import wacz
 from crawler.archive.files import WarcFile, files_of, folder_of, indexed, repair
 from crawler.archive.reader import check, read_response
 from crawler.archive.records import Exchange
 from crawler.archive.writer import ArchiveWriter
 from crawler.config import Config
+from crawler.errors import ArchiveError
 from crawler.items import Archived
 from tests.integration.archived_shop import Shop, definition, folder, of_visit, warcs
 from tests.integration.harness import Db, Freshet, visits
@@ -103,6 +108,95 @@ def test_two_processes_write_to_different_files(config: Config) -> None:
     assert len(asyncio.run(both())) == 2
     write(config, exchange(2))
     assert len(files_of(folder_of(config, "shop"))) == 2
+
+
+def test_writers_that_fill_files_at_the_same_time_lose_no_response(config: Config) -> None:
+    small = config.model_copy(update={"archive_file_mb": 0.002})
+
+    def writes(first: int) -> list[Archived]:
+        return [
+            row
+            for start in range(first, first + 40, 4)
+            for row in write(small, *map(exchange, range(start, start + 4)))
+        ]
+
+    with ThreadPoolExecutor(4) as pool:
+        rows = [row for part in pool.map(writes, range(0, 400, 100)) for row in part]
+    place = folder_of(config, "shop")
+    for row in rows:
+        stored = read_response(place, row.file, row.offset, 1000)
+        assert stored is not None
+        assert stored.url == row.url
+    result = check(place)
+    assert (result.problems, result.responses) == ([], len(rows))
+
+
+def test_a_response_that_does_not_get_into_the_index_is_not_stored(config: Config) -> None:
+    async def written() -> None:
+        writer = ArchiveWriter(config, "shop")
+        await writer.open()
+        await writer.write(exchange(1), None)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # As on a full disk. Of a long URL, the record is small, and the line of the index large.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        try:
+            long = replace(exchange(2), url="http://shop.test/" + "x" * 30_000)
+            with pytest.raises(ArchiveError, match="archive cannot be written: File too large"):
+                await writer.write(long, None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        await writer.write(exchange(3), None)
+        await writer.close()
+
+    asyncio.run(written())
+    (file,) = files_of(folder_of(config, "shop"))
+    assert [line.fields["url"][-6:] for line in file.lines()] == ["item/1", "item/3"]
+    assert list(file.lines()) == list(indexed(file.path))
+
+
+def test_a_writer_whose_next_file_cannot_be_created_keeps_its_files_whole(config: Config) -> None:
+    small = config.model_copy(update={"archive_file_mb": 0.001})
+
+    async def written() -> None:
+        writer = ArchiveWriter(small, "shop")
+        await writer.open()
+        first = await writer.write(exchange(1), None)
+        file = WarcFile(folder_of(config, "shop") / first.file.replace("030406", "030407"))
+        file.growing.mkdir()
+        with pytest.raises(ArchiveError, match="Is a directory"):
+            await writer.write(exchange(2), None)
+        file.growing.rmdir()
+        await writer.write(exchange(2), None)
+        await writer.close()
+
+    asyncio.run(written())
+    result = check(folder_of(config, "shop"))
+    assert (result.problems, result.responses) == ([], 2)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["{}", '{"offset": "0"}', "[]", '{"offset": 0, "length": "x"}', '"text"', "{" * 100_000],
+)
+def test_a_damaged_line_of_an_index_ends_what_is_read_of_it(config: Config, fields: str) -> None:
+    write(config, *map(exchange, range(2)))
+    (file,) = files_of(folder_of(config, "shop"))
+    first, _ = before = file.growing.read_text().splitlines(keepends=True)
+    file.growing.write_text(f"{first}test,shop)/item/1 20260102030406 {fields}\n")
+    assert "".join(map(str, file.lines())) == first
+    file.growing.write_text(first.replace(" 2026", " x026"))
+    assert list(file.lines()) == []
+    write(config)
+    assert file.growing.read_text() == "".join(before)
+
+
+def test_an_export_of_a_file_that_lost_its_end_fails(config: Config, tmp_path: Path) -> None:
+    write(config, exchange(1))
+    (file,) = files_of(folder_of(config, "shop"))
+    os.truncate(file.path, file.size - 5)
+    with pytest.raises(ArchiveError, match="5 bytes shorter than its index says"):
+        wacz.export(file.path.parent, tmp_path / "a.wacz", "shop", "x", NOW, lambda _: None)
+    assert not list(tmp_path.glob("*.wacz"))
 
 
 def test_damage_is_found(freshet: Freshet, config: Config) -> None:

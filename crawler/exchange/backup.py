@@ -275,7 +275,11 @@ def _draft_of(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
         raise ConfigError(f"{path}: the file exists. Name another file, or remove this one")
     draft = path.with_name(f".{path.name}.part")
     # Only the owner may read password hashes and tokens.
-    with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(draft, flags, 0o600), "r+b") as file:
+        if os.fstat(file.fileno()).st_uid != os.getuid():
+            raise ConfigError(f"{draft}: belongs to another user. Remove it, or use another folder")
+        os.fchmod(file.fileno(), 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from urllib.parse import quote
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
@@ -225,7 +225,11 @@ class Export:
             return {"format": file_format, "files": {}}
         try:
             manifest = TypeAdapter(Manifest).validate_json(stored)
-        except ValidationError:
+            for path in manifest["files"]:
+                first, *others = path.split("/")
+                if first != self._table.name or ".." in others:
+                    raise ValueError(path)
+        except ValueError:
             raise ConfigError(
                 f"{place}: not valid. Delete it to write all files of {self._table.name} again"
             ) from None

@@ -98,7 +98,9 @@ class _Folder(Store):
             for parent, _, names in os.walk(self._root / folder):
                 for name in names:
                     path = Path(parent, name)
-                    found[path.relative_to(self._root).as_posix()] = path.stat().st_size
+                    # Something else may delete it, and a symbolic link may lead nowhere.
+                    with suppress(FileNotFoundError):
+                        found[path.relative_to(self._root).as_posix()] = path.stat().st_size
         return found
 
     def remove(self, path: str) -> None:

@@ -28,11 +28,15 @@ CHANGEDETECTION, URLWATCH = "changedetection.io", "urlwatch or webchanges"
 MEGABYTE = 1024**2
 # A datastore with thousands of watches has a few megabytes. YAML is read at about 0.1 MB a second.
 MAX_FILE_BYTES, MAX_JSON_BYTES, MAX_YAML_BYTES = 2048 * MEGABYTE, 64 * MEGABYTE, 2 * MEGABYTE
+START_BYTES = 512
 MAX_ENTRY_BYTES, MAX_ENTRIES = 10 * MEGABYTE, 1_000_000
 MAX_WATCHES, MAX_DEPTH, READ_SECONDS = 10_000, 40, 120
 MAX_SELECTOR_CHARACTERS, MAX_SELECTORS = 2000, 20
 SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+# What the loader raises for values that are not of the type of their tag, such as `!!bool x`.
+BAD_VALUES = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 NO_COMMANDS = "Freshet runs no commands"
 NO_BROWSER = "Freshet reads pages as the server sends them, without JavaScript"
@@ -162,24 +166,23 @@ class WatchFile:
 
 def read_watches(path: Path) -> WatchFile:
     """Read the watches of a file. Raises ConfigError if it is too large, invalid or unknown."""
-    with file_errors(str(path)):
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES // MEGABYTE} MB")
-        with path.open("rb") as file:
-            start = file.read(512)
+    # Opened once, as it may be a pipe.
+    with file_errors(str(path)), path.open("rb") as file:
+        start = file.read(START_BYTES)
         if start.startswith(b"PK"):
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES // MEGABYTE} MB")
             return _changedetection(_of_archive(path), str(path))
         text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
         if text.startswith(b"<"):
             raise ConfigError(f"{path}: looks like OPML. Run scrapy feeds import {path}")
         is_json = text.startswith(b"{")
         limit = MAX_JSON_BYTES if is_json else MAX_YAML_BYTES
-        if size > limit:
+        data = start + file.read(limit)
+        if len(data) > limit:
             raise ConfigError(
                 f"{path}: larger than {limit // MEGABYTE} MB. Split it into smaller files"
             )
-        data = path.read_bytes()
     if not is_json:
         return _jobs(_yaml_documents(data, str(path)), str(path))
     document = _json(data, str(path))
@@ -230,7 +233,7 @@ def _yaml_documents(data: bytes, name: str) -> list[Any]:
         raise ConfigError(f"{name}: {error}") from None
     except TimeLimitExceeded:
         raise ConfigError(f"{name}: takes more than {READ_SECONDS} s to read. Split it") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, *BAD_VALUES) as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
         raise ConfigError(f"{name}: {line}not valid YAML. Fix the file") from None
@@ -277,10 +280,12 @@ def _of_archive(path: Path) -> dict[str, Any]:
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError):
         raise ConfigError(f"{path}: the archive is damaged. Export the backup again") from None
     if watching:
-        document["watching"] = {**(document.get("watching") or {}), **watching}
+        document["watching"] = {**_mapping(document.get("watching")), **watching}
     if tags:
-        settings = document.setdefault("settings", {}).setdefault("application", {})
-        settings["tags"] = {**(settings.get("tags") or {}), **tags}
+        settings = _mapping(document.get("settings"))
+        application = _mapping(settings.get("application"))
+        tags = {**_mapping(application.get("tags")), **tags}
+        document["settings"] = {**settings, "application": {**application, "tags": tags}}
     return document
 
 
@@ -420,7 +425,7 @@ def _take_hours(watch: Watch, limit: Mapping[str, Any]) -> None:
             start, minute = map(int, str(hours.get("start_time")).split(":"))
             duration = _mapping(hours.get("duration"))
             length, rest = int(duration.get("hours") or 0), int(duration.get("minutes") or 0)
-        except ValueError:
+        except (TypeError, ValueError, OverflowError):
             minute, rest, start, length = 1, 0, 0, 0
         if minute or rest or not 0 <= start < 24 or not 0 < length <= 24:
             watch.lose("time_schedule_limit", "visiting hours are whole hours")
@@ -527,7 +532,7 @@ def _take_part(watch: Watch, kind: str, selector: str, options: Mapping[str, Any
             last = f" and position() <= {skip + most}" if most else ""
             number = "1" if (skip, most) == (0, 1) else f"position() > {skip}{last}"
             kind, selector = "xpath", f"({selector})[{number}]"
-    except (TypeError, ValueError, SelectorError):
+    except (TypeError, ValueError, OverflowError, SelectorError, RecursionError):
         watch.refusal = f"the selector is not valid: {selector[:80]!r}"
         return
     watch.take_selector(kind, selector, is_one=options.get("maxitems") == 1)

@@ -35,6 +35,9 @@ def atomic_replace(path: Path) -> Iterator[Path]:
     `path`. Raises OSError.
     """
     draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    # Created here, as in a shared folder another user could put a symbolic link in its place.
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield draft
         with draft.open("rb") as written:

@@ -280,10 +280,28 @@ def test_a_folder_keeps_its_format(freshet: Freshet, crawled: Db, tmp_path: Path
     done = run(freshet, "export", "visits", tmp_path)
     assert "not valid. Delete it to write all files of visits again" in done.complaint
     file = {"rows": 1, "bytes": 1, "sha256": "", "schema": 99, "newest": None}
+    (tmp_path / "kept").write_text("")
+    for path in ("../kept", "visits/../../kept", "targets/f"):
+        other = {"format": "parquet", "files": {path: file}}
+        (tmp_path / "visits" / MANIFEST).write_text(json.dumps(other), encoding="utf-8")
+        done = run(freshet, "export", "visits", tmp_path)
+        assert "not valid. Delete it to write all files of visits again" in done.complaint
     later = {"format": "parquet", "files": {"visits/f": file}}
     (tmp_path / "visits" / MANIFEST).write_text(json.dumps(later), encoding="utf-8")
     done = run(freshet, "export", "visits", tmp_path)
     assert "written by a later version of Freshet" in done.complaint
+
+
+def test_a_link_to_nothing_in_the_folder_is_replaced(
+    freshet: Freshet, crawled: Db, tmp_path: Path
+) -> None:
+    exported(freshet, "visits", tmp_path)
+    before = digests(tmp_path)
+    path = min((tmp_path / "visits").rglob("*.parquet"))
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    assert exported(freshet, "visits", tmp_path)["files"] == 1
+    assert (digests(tmp_path), path.is_symlink()) == (before, False)
 
 
 def test_columns_of_an_earlier_schema_are_written_again(

@@ -7,6 +7,7 @@ import json
 import os
 import tomllib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,9 @@ def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (bomb, "url-watches.json is too large"),
         (bomb[:-30], "the archive is damaged. Export the backup again"),
         (archive({"../../watch.txt": b"x"}), "no watches found"),
+        ("url: !!bool x", "not valid YAML. Fix the file"),
+        ("url: !!timestamp x", "not valid YAML. Fix the file"),
+        ("url: !!int ''", "not valid YAML. Fix the file"),
     ]
     for content, problem in files:
         path = written(tmp_path / "file", content)
@@ -245,7 +249,8 @@ def test_odd_values_of_watches_are_refused_one_by_one(tmp_path: Path) -> None:
         "g": {"url": "https://a.example/g", "include_filters": ["li["]},
         "h": {"url": "https://a.example/h", "include_filters": ["#x"] * 30},
         "i": {"url": "https://a.example/i", "time_between_check": {"hours": "many"},
-              "headers": [1], "time_schedule_limit": {"enabled": True, "monday": {"enabled": 1}}},
+              "headers": [1], "time_schedule_limit": {"enabled": True, "monday": {
+                  "enabled": 1, "start_time": "08:00", "duration": {"hours": [1]}}}},
         "j": {"url": "https://a.example/j", "time_between_check": {"days": 9999}},
         "k": {"url": "https://a.example/k", "minutes_between_check": 0.001},
     }  # fmt: skip
@@ -259,6 +264,36 @@ def test_odd_values_of_watches_are_refused_one_by_one(tmp_path: Path) -> None:
     assert "too many" in reasons[7]
     [longest] = [each for each in made.definitions if "max_interval_hours" in each.values]
     assert longest.values["max_interval_hours"] == 672
+
+
+def test_odd_documents_of_a_backup_count_as_empty(tmp_path: Path) -> None:
+    files = {
+        "url-watches.json": {"watching": [], "settings": {"application": []}},
+        "a/watch.json": {"url": "https://a.example/", "tags": ["t"]},
+        "t/tag.json": {"title": "Tech news"},
+    }
+    data = archive({name: json.dumps(content).encode() for name, content in files.items()})
+    (watch,) = read_watches(written(tmp_path / "backup.zip", data)).watches
+    assert (watch.url, watch.tags) == ("https://a.example/", ("Tech news",))
+
+
+def test_odd_options_of_filters_refuse_the_job(tmp_path: Path) -> None:
+    jobs = """
+- {url: "https://a.example/", filter: [{css: {selector: a, skip: .inf}}]}
+- {url: "https://a.example/", filter: [{css: {selector: "NESTED", maxitems: 2}}]}
+"""
+    text = jobs.replace("NESTED", ":not(" * 2000 + "a" + ")" * 2000)
+    watches = read_watches(written(tmp_path / "urls.yaml", text)).watches
+    assert [(watch.refusal or "")[:25] for watch in watches] == ["the selector is not valid"] * 2
+
+
+def test_watches_are_read_from_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(pipe.write_text, json.dumps(DATASTORE))
+        assert len(read_watches(pipe).watches) == len(WATCHES)
+        writing.result()
 
 
 def test_nothing_is_imported_without_a_watch_that_can_be(freshet: Freshet, tmp_path: Path) -> None:

@@ -172,6 +172,11 @@ def test_a_backup_that_fails_leaves_no_file(
     with failing("getMore", 1, there.client):
         done = run(freshet, "backup", path, MONGO_URI=uri)
     assert "MongoDB: visits: " in done.complaint
+    link = tmp_path / ".backup.zip.part"
+    link.symlink_to(taken)
+    assert "Too many levels of symbolic links" in run(freshet, "backup", path).complaint
+    assert taken.read_text() == "mine"
+    link.unlink()
     missing = tmp_path / "none" / "backup.zip"
     assert "No such file or directory" in run(freshet, "backup", missing).complaint
     filled.runs.insert_one({"spider": "shop", "started": LONG_AGO})

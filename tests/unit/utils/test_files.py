@@ -1,0 +1,30 @@
+"""Files are replaced as a whole, and never through a link that somebody else has put there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from crawler.utils.files import atomic_replace
+
+
+def test_an_error_leaves_the_old_content_and_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(IsADirectoryError), atomic_replace(path) as draft:
+        draft.write_bytes(tmp_path.read_bytes())
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+    with atomic_replace(path) as draft:
+        draft.write_text("new")
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
+
+
+def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.txt", tmp_path / "other"
+    other.write_text("mine")
+    (tmp_path / f".a.{os.getpid()}.txt").symlink_to(other)
+    with atomic_replace(path) as draft:
+        draft.write_text("new")
+    assert (path.read_text(), other.read_text()) == ("new", "mine")

@@ -376,14 +376,25 @@ class Config(BaseSettings):
         "0: no limit",
     )  # fmt: skip
     keep_versions: int = Field(
-        0, ge=0, description="number of newest versions kept per target; 0: all"
+        20, ge=0, description="number of newest versions kept per target; 0: all"
     )
     keep_visits_days: float = Field(
-        0,
-        ge=0,
-        le=36_500,
+        365, ge=0, le=36_500,
         description="number of days after which visits are replaced by daily aggregates; 0: never",
-    )
+    )  # fmt: skip
+    keep_aggregates_days: float = Field(
+        1095, ge=0, le=36_500,
+        description="number of days after which daily aggregates are deleted; 0: never",
+    )  # fmt: skip
+    keep_runs_days: float = Field(
+        90, ge=0, le=36_500,
+        description="number of days after which runs are deleted; 0: never",
+    )  # fmt: skip
+    keep_plans_days: float = Field(
+        365, ge=0, le=36_500,
+        description="number of days after which plans that no target has any more are deleted; "
+        "0: never",
+    )  # fmt: skip
 
     silence_false_alarms_per_week: float = Field(
         1.0,

@@ -35,6 +35,7 @@ from crawler.extract.site_definition import Wrapper
 from crawler.notify.channels import Channel, Smtp
 from crawler.ops.metrics import of_processes
 from crawler.reports.metrics import of_database
+from crawler.storage.pruning import LIMITS
 from crawler.storage.validators import VALIDATORS
 from crawler.utils.prometheus import Described
 from spiders.feeds import FeedsArguments
@@ -123,6 +124,13 @@ def collections() -> Iterator[str]:
         yield from fields_of(schema, "")
 
 
+def limits() -> Iterator[str]:
+    """Yield a table of the collections: what adds a document, and what deletes it."""
+    yield from table("collection", "documents", "limit")
+    for name, limit in LIMITS.items():
+        yield row(f"`{name}`", limit.grows, limit.until)
+
+
 def exports() -> Iterator[str]:
     """Yield a section for each exported table: what a row is, and the columns."""
     for name, of in TABLES.items():
@@ -178,6 +186,7 @@ GENERATORS: dict[str, Callable[[], Iterable[str]]] = {
     "commands": commands,
     "json_output": json_output,
     "collections": collections,
+    "limits": limits,
     "exports": exports,
     "process_metrics": partial(metrics, of_processes),
     "database_metrics": partial(metrics, of_database),

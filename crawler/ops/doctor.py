@@ -29,6 +29,7 @@ from crawler.ops.doctor_servers import (
     check_mongodb,
     check_notifications,
     check_redis,
+    check_retention,
     check_runs,
     check_versions,
     repair,
@@ -133,6 +134,7 @@ class Examination:
                 self.findings += await check_runs(db, sites, started)
                 names = [site.wrapper.name for site in sites]
                 self.findings += await check_versions(db, names, config)
+                self.findings += await check_retention(db, config, started)
                 self.findings += await check_items(db, sites, config)
                 self.findings += await check_notifications(db, config, now())
         except FreshetError as error:

@@ -15,7 +15,7 @@ from crawler.errors import ConfigError, FreshetError, StorageError
 from crawler.frontier.lifecycle import repair_log
 from crawler.ops.doctor_sites import Site
 from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warning
-from crawler.storage import health, invariants, leases, recovery, runs, sites, targets
+from crawler.storage import health, invariants, leases, pruning, recovery, runs, sites, targets
 from crawler.storage.client import Database
 from crawler.storage.dedup import index
 from crawler.storage.due import MAX_COUNTED, LastRun, last_run
@@ -49,6 +49,8 @@ MAX_FAILED_SHARE = 0.1
 MAX_SHOWN = 3
 # An unfinished run that started longer ago is considered dead.
 MAX_RUN = timedelta(hours=1)
+# Time after which a visit that has to be aggregated shows that nothing prunes.
+MAX_UNPRUNED = timedelta(days=7)
 # Time after which an event without messages shows that nothing delivers notifications.
 MAX_UNDELIVERED = timedelta(hours=1)
 
@@ -313,6 +315,28 @@ def judge_versions(name: str, size: int, max_size: float) -> Finding:
         return ok(Check.VERSIONS, message, of=name)
     todo = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
     return warning(Check.VERSIONS, message, todo, of=name)
+
+
+async def check_retention(db: Database, config: Config, now: datetime) -> list[Finding]:
+    """Return the finding on how long data is kept, and whether it is pruned; none without data."""
+    oldest = await pruning.oldest_visit(db)
+    return [] if oldest is None else [judge_retention(config, now - oldest)]
+
+
+def judge_retention(config: Config, age: timedelta) -> Finding:
+    """Say how long data is kept, and check that it is pruned. age: of the oldest visit."""
+    days = {
+        "visits": config.keep_visits_days, "daily aggregates": config.keep_aggregates_days,
+        "runs": config.keep_runs_days, "plans": config.keep_plans_days,
+    }  # fmt: skip
+    kept = [f"{name} {n:g} days" if n else f"all {name}" for name, n in days.items()]
+    versions = count(config.keep_versions, "version") if config.keep_versions else "all versions"
+    message = f"keeps {', '.join(kept)}, {versions} per target"
+    allowed = timedelta(days=config.keep_visits_days) + MAX_UNPRUNED
+    if config.keep_visits_days and age > allowed:
+        message += f"; but the oldest visit is {span(age.total_seconds())} old"
+        return warning(Check.RETENTION, message, "run scrapy prune daily (scrapy cron prints how)")
+    return ok(Check.RETENTION, message)
 
 
 async def check_notifications(db: Database, config: Config, now: datetime) -> list[Finding]:

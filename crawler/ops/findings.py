@@ -37,6 +37,7 @@ class Check(StrEnum):
     NEAR_DUPLICATES = "near-duplicates"
     LAST_RUN = "last run"
     VERSIONS = "versions"
+    RETENTION = "retention"
     ITEMS = "items"
     FIELDS = "fields"
     NOTIFICATIONS = "notifications"

@@ -39,8 +39,6 @@ MAX_PAUSE_SECONDS = 300.0
 CHORES = REPLAN, PRUNE, NOTIFY = "replan", "prune", "notify"
 # Suffix of a job's name in the counts of failures.
 FAILED = "failed"
-# Options of prune if no setting limits what to keep; the same as in cron's prune.
-KEEP = ("--keep-versions", "20", "--keep-days", "180")
 PRUNE_SECONDS = 24 * 3600.0
 FIRST_PRUNE_SECONDS = 3600.0
 # Interval between deliveries of notifications, if there are any.
@@ -153,14 +151,14 @@ class PeriodicJob:
 
 
 def periodic_jobs(
-    config: Config, replan_seconds: float, since_plan: float, now: float, *, prunes: bool = True
+    replan_seconds: float, since_plan: float, now: float, *, prunes: bool = True
 ) -> list[PeriodicJob]:
     """Return the periodic_jobs of a service.
 
     replan_seconds: interval between replans; 0: never
     since_plan:     seconds since the last plan or, if there is none, since the first run
     """
-    prune = PeriodicJob(PRUNE, prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
+    prune = PeriodicJob(PRUNE, ["prune"], PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
     first = now + max(0.0, replan_seconds - since_plan)
     replan = PeriodicJob(REPLAN, ["replan"], replan_seconds, first)
     return [replan] * bool(replan_seconds) + [prune] * prunes
@@ -169,12 +167,6 @@ def periodic_jobs(
 def notify_job(now: float) -> PeriodicJob:
     """Return the job that delivers notifications. Replans, which take long, do not delay it."""
     return PeriodicJob(NOTIFY, ["notify", "deliver"], NOTIFY_SECONDS, now)
-
-
-def prune_words(config: Config) -> list[str]:
-    """Return the arguments of a prune; settings take precedence over the defaults in KEEP."""
-    keeps = config.keep_versions or config.keep_visits_days
-    return ["prune", *([] if keeps else KEEP)]
 
 
 def command_line_settings(settings: BaseSettings) -> list[str]:

@@ -332,8 +332,7 @@ class Service:
             with contextlib.suppress(FreshetError):
                 self._names[word] = job.name()
         cadence, since = self.options.replan_hours * HOUR_SECONDS, await self._since_plan()
-        prunes = self.options.prunes
-        todo = periodic_jobs(self.store.config, cadence, since, self._now(), prunes=prunes)
+        todo = periodic_jobs(cadence, since, self._now(), prunes=self.options.prunes)
         options = command_line_settings(self.settings)
         maintenance = [
             asyncio.create_task(

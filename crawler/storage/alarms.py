@@ -149,7 +149,12 @@ async def _end_others(db: Database, query: Document, current: list[str], now: da
     """End the open alarms of a query, except the current ones, and delete old ones."""
     ended: Document = {"$set": {"ended_at": now}}
     await db.alarms.update_many(query | {"_id": {"$nin": current}}, ended)
-    await db.alarms.delete_many({"ended_at": {"$lt": now - KEPT}})
+    await db.alarms.delete_many(old(now))
+
+
+def old(now: datetime) -> Document:
+    """Return the query for alarms that ended so long ago that they are deleted."""
+    return {"ended_at": {"$lt": now - KEPT}}
 
 
 async def texts_of(db: Database, spider: str, target: str) -> list[str]:

@@ -30,7 +30,7 @@ DAY = timedelta(days=1)
 # Fields of a signature, and those of its post.
 FENCES = {"fence": "fence", "page_fence": "page.fence"}
 OF_TARGET = (
-    "spider", "url", "requested", "visited_at", "outcome", "content_hash", "alias_of",
+    "spider", "url", "first_seen", "requested", "visited_at", "outcome", "content_hash", "alias_of",
     "last_visit._id", "last_visit.at",
 )  # fmt: skip
 OF_VISIT = ("spider", "target", "at", "outcome", "content_hash", "pushed", "fence")
@@ -108,9 +108,11 @@ async def check(
     say:       called with a progress text
     repair_at: make broken targets due at this time; None: change nothing
     """
-    by_spider: list[Document] = [{"$group": {"_id": "$spider", "day": {"$max": "$day"}}}]
-    rolled = {row["_id"]: row["day"] + DAY async for row in await db.days.aggregate(by_spider)}
-    checker = _Checker(db, Report(), say, repair_at, rolled)
+    days: Document = {"_id": "$spider", "first": {"$min": "$day"}, "last": {"$max": "$day"}}
+    rows = await (await db.days.aggregate([{"$group": days}])).to_list(None)
+    rolled = {row["_id"]: row["last"] + DAY for row in rows}
+    aggregated = {row["_id"]: row["first"] for row in rows}
+    checker = _Checker(db, Report(), say, repair_at, rolled, aggregated)
     await checker.check_targets()
     await checker.check_versions()
     await checker.check_current_versions()
@@ -128,6 +130,7 @@ class _Checker:
     """Compares collections with each other.
 
     rolled: by spider, the time before which the log may have daily aggregates instead of visits
+    aggregated: by spider, its first daily aggregates; earlier ones may have been deleted
     """
 
     db: Database
@@ -135,6 +138,7 @@ class _Checker:
     say: Say
     repair_at: datetime | None
     rolled: dict[str, datetime]
+    aggregated: dict[str, datetime]
 
     async def check_targets(self) -> None:
         """Compare targets with the log and the daily aggregates, merged by URL."""
@@ -161,7 +165,8 @@ class _Checker:
 
     def _check_target(self, target: Document, log: _Log, *, has_days: bool) -> None:
         key, last, visits = target["_id"], target.get("last_visit"), target.get("requested", 0)
-        if not has_days and visits != log.visits:
+        is_complete = target["first_seen"] >= self.aggregated.get(target["spider"], EPOCH)
+        if is_complete and not has_days and visits != log.visits:
             self.report.add(Invariant.REQUESTED, f"{key}: {visits}, in the log {log.visits}")
             if self.repair_at is not None:
                 right: Document = {"$set": {"requested": log.visits}}

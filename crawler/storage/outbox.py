@@ -521,9 +521,14 @@ async def channel_states(db: Database) -> list[ChannelState]:
 
 async def drop_old(db: Database, now: datetime) -> int:
     """Delete messages that ended long ago; return their number."""
-    deleted = 0
-    for state, began in BEGAN.items():
-        kept = DEAD_KEPT if state is State.DEAD else KEPT
-        query: Document = {"state": str(state), began: {"$lt": now - kept}}
-        deleted += (await db.outbox.delete_many(query)).deleted_count
-    return deleted
+    return (await db.outbox.delete_many(old(now))).deleted_count
+
+
+def old(now: datetime) -> Document:
+    """Return the query for messages that ended so long ago that they are deleted."""
+    ages = {state: DEAD_KEPT if state is State.DEAD else KEPT for state in BEGAN}
+    return {
+        "$or": [
+            {"state": str(state), BEGAN[state]: {"$lt": now - age}} for state, age in ages.items()
+        ]
+    }

@@ -1,13 +1,13 @@
-"""Deletion of old versions and visits (prune), and of whole targets (forget)."""
+"""Size limits of versions, and deletion of whole targets and sites (forget)."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from bson import encode
@@ -46,8 +46,6 @@ OF_A_URL = {
     "outbox": "target",
 }
 OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead_letters", "rereads")
-# Fields of visits that `days` aggregates.
-SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +66,6 @@ def measure(batch: Iterable[Visit]) -> None:
             visit.version_bytes = len(encode(content_of(visit.fetched)))
 
 
-async def recount(db: Database, spider: str, name: str) -> None:
-    """Correct a target's `kept_bytes` after versions were removed; posts have no such field."""
-    kept = await _sum_bytes(db, {"spider": spider, "target": name})
-    await db.targets.update_one(
-        {"_id": f"{spider} {name}", "kind": {"$ne": str(Kind.FEED)}}, {"$set": {"kept_bytes": kept}}
-    )
-
-
 async def recount_all(db: Database, spider: str, names: Sequence[str]) -> None:
     """Correct the `kept_bytes` of some targets, which are no feeds, after versions were replaced.
 
@@ -92,6 +82,17 @@ async def recount_all(db: Database, spider: str, names: Sequence[str]) -> None:
     ]
     if updates:
         await db.targets.bulk_write(updates, ordered=False)
+
+
+async def current_versions(db: Database, keys: Collection[str]) -> set[str]:
+    """Return the `_id`s of the current versions of targets and posts. keys: their `_id`s."""
+    query: Document = {"_id": {"$in": sorted(keys)}}
+    return {
+        f"{row['_id']} {row['content_hash']}"
+        for collection in (db.targets, db.posts)
+        async for row in collection.find(query, {"content_hash": 1})
+        if row.get("content_hash")
+    }
 
 
 async def _sum_bytes(db: Database, query: Document) -> int:
@@ -215,7 +216,8 @@ class SizeLimits:
         self, rows: list[Document], kept: int, removed: int, limit_bytes: float, *, really: bool
     ) -> tuple[int, int]:
         """Remove some of these versions, in order, until `limit_bytes` are kept."""
-        current, gone = await self._current(rows), []
+        keys = {f"{row['spider']} {row['target']}" for row in rows}
+        current, gone = await current_versions(self._db, keys), []
         for row in rows:
             if kept > limit_bytes and row["_id"] not in current:
                 gone.append(row)
@@ -230,17 +232,6 @@ class SizeLimits:
                 updates.append(UpdateOne({"_id": f"{row['spider']} {row['target']}"}, kept_bytes))
             await self._db.targets.bulk_write(updates, ordered=False)
         return kept, removed + len(gone)
-
-    async def _current(self, rows: list[Document]) -> set[str]:
-        """Return the `_id`s of the current versions of these versions' targets and posts."""
-        keys = {f"{row['spider']} {row['target']}" for row in rows}
-        query: Document = {"_id": {"$in": sorted(keys)}}
-        return {
-            f"{row['_id']} {row['content_hash']}"
-            for collection in (self._db.targets, self._db.posts)
-            async for row in collection.find(query, {"content_hash": 1})
-            if row.get("content_hash")
-        }
 
     def _log(self, result: SiteSize) -> None:
         if result.removed:
@@ -332,84 +323,3 @@ async def _remove(db: Database, queries: dict[str, Document], *, really: bool) -
         else:
             counts[name] = await db[name].count_documents(query)
     return counts
-
-
-async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) -> int:
-    """Keep `keep` >= 1 versions of each target, including the current one; return removed."""
-    pipeline: list[Document] = [
-        {"$match": {"spider": spider}},
-        {"$sort": {"target": 1, "at": -1}},
-        {"$group": {"_id": "$target", "n": {"$sum": 1}, "ids": {"$push": "$_id"}}},
-        {"$match": {"n": {"$gt": keep}}},
-    ]
-    removed = 0
-    cursor = await db.versions.aggregate(pipeline, allowDiskUse=True, batchSize=500)
-    async for group in cursor:
-        key = f"{spider} {group['_id']}"
-        target = await db.targets.find_one({"_id": key}, {"content_hash": 1})
-        current = f"{key} {target['content_hash']}" if target else None
-        if current in group["ids"]:
-            group["ids"].remove(current)
-            group["ids"].insert(0, current)
-        old = group["ids"][keep:]
-        removed += len(old)
-        if really:
-            await db.versions.delete_many({"_id": {"$in": old}})
-            await recount(db, spider, group["_id"])
-    return removed
-
-
-async def roll_up_visits(db: Database, spider: str, before: datetime, *, really: bool) -> int:
-    """Aggregate visits before a time into one row per target and day; return their number.
-
-    Only whole days are aggregated. A day's row is stored before its visits are deleted, and is not
-    overwritten, so a crash in between loses nothing.
-    """
-    midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
-    query: Document = {"spider": spider, "at": {"$lt": midnight}}
-    if not really:
-        return await db.visits.count_documents(query)
-    removed = 0
-    sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
-    while first := await db.visits.find_one(query, sort=[("at", 1)]):
-        day = first["at"].replace(hour=0, minute=0, second=0, microsecond=0)
-        in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
-        pipeline: list[Document] = [
-            {"$match": in_day},
-            {
-                "$group": {"_id": {"target": "$target", "outcome": "$outcome"}, "n": {"$sum": 1}}
-                | sums
-            },
-            {
-                "$group": {
-                    "_id": "$_id.target",
-                    "visits": {"$sum": "$n"},
-                    "outcomes": {"$push": {"k": "$_id.outcome", "v": "$n"}},
-                }
-                | sums
-            },
-            {
-                "$set": {
-                    "_id": {"$concat": [spider, " ", "$_id", f" {day:%Y-%m-%d}"]},
-                    "spider": {"$literal": spider},
-                    "target": "$_id",
-                    "day": {"$literal": day},
-                    "outcomes": {"$arrayToObject": "$outcomes"},
-                }
-            },
-            {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
-        ]
-        await (await db.visits.aggregate(pipeline)).to_list(None)
-        removed += (await db.visits.delete_many(in_day)).deleted_count
-    return removed
-
-
-async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool) -> int:
-    """Delete runs that ended before a time, except the last run; return their number."""
-    last = await db.runs.find_one({"spider": spider}, sort=[("started", -1)])
-    query: Document = {"spider": spider, "finished": {"$lt": before}}
-    if last is not None:
-        query["_id"] = {"$ne": last["_id"]}
-    if not really:
-        return await db.runs.count_documents(query)
-    return (await db.runs.delete_many(query)).deleted_count

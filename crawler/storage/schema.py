@@ -33,8 +33,15 @@ META: Document = {"_id": "schema"}
 COPYING, RESTORING = "copying", "restoring"
 # Prefix of the collections that a restore has loaded, but that are not in use yet.
 RESTORED = "restored_"
-# Collections of large documents, which zstd compresses better than the server's default.
-COMPRESSED = ("versions", "pushes", "signatures", "rereads")
+# Collections whose documents hardly change. zstd needs a third to a half less disk space than the
+# server's default, and a fifth more processor time of the server for each write.
+COMPRESSED = frozenset(
+    ("visits", "versions", "days", "posts", "listings", "runs", "signatures", "pushes", "rereads",
+     "outbox", "audit")
+)  # fmt: skip
+# The indexes of these collections, which the server does not compress by default.
+COMPRESSED_INDEXES = COMPRESSED - {"signatures"}
+ZSTD: Document = {"wiredTiger": {"configString": "block_compressor=zstd"}}
 # The function that migrates a database to each version, if stored documents change. Each must be
 # safe to repeat, as a crash may end it halfway.
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
@@ -103,7 +110,12 @@ INDEXES: dict[str, list[IndexModel]] = {
     ],
     "reading": [_index("reader"), _index("feed")],
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
-    "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
+    "listings": [
+        _index("spider", "list"),
+        _index("spider", "item"),
+        # Of the few edges that were hidden in this run.
+        _index("spider", partialFilterExpression={"shown": False}),
+    ],
     "runs": [_index("spider", "started")],
     "dead_letters": [_index("spider", "at")],
     "alarms": [
@@ -193,19 +205,22 @@ async def complete_restore(db: Database, mark: Document) -> None:
 async def create_collections(db: Database) -> None:
     """Create all collections; update the validators of existing ones."""
     for name, validator in VALIDATORS.items():
-        options: Document = {"validator": validator}
-        if name in COMPRESSED:
-            engine = {"wiredTiger": {"configString": "block_compressor=zstd"}}
-            options["storageEngine"] = engine
         try:
-            await db.create_collection(name, **options)
+            await db.create_collection(name, **collection_options(name))
         except (CollectionInvalid, OperationFailure) as error:
             if not (isinstance(error, CollectionInvalid) or error.code == ALREADY_THERE):
                 raise
             await db.command("collMod", name, validator=validator)
 
 
+def collection_options(name: str) -> Document:
+    """Return the options with which a collection is created."""
+    engine: Document = {"storageEngine": ZSTD} if name in COMPRESSED else {}
+    return {"validator": VALIDATORS[name]} | engine
+
+
 async def create_indexes(db: Database) -> None:
     """Create the indexes that are missing."""
     for name, indexes in INDEXES.items():
-        await db[name].create_indexes(indexes)
+        engine: Document = {"storageEngine": ZSTD} if name in COMPRESSED_INDEXES else {}
+        await db.command("createIndexes", name, indexes=[i.document | engine for i in indexes])

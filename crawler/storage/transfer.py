@@ -27,6 +27,7 @@ from crawler.storage.schema import (
     META,
     RESTORED,
     RESTORING,
+    collection_options,
     complete_restore,
     prepare,
 )
@@ -160,7 +161,7 @@ async def replace_all(
             # have created it again.
             for name in sorted(VALIDATORS.keys() - {each.shape.name for each in contents}):
                 if name != LEASES:
-                    await db.create_collection(RESTORED + name, validator=VALIDATORS[name])
+                    await db.create_collection(RESTORED + name, **collection_options(name))
         except BaseException:
             await drop_remains(db)
             raise

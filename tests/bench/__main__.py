@@ -92,7 +92,12 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--startup", action="store_true", help="commands with almost nothing to do")
     parser.add_argument(
-        "--sizing", action="store_true", help="CPU time, memory and disk space per page"
+        "--sizing",
+        type=int,
+        nargs="?",
+        const=sizing.MAX_ITEMS,
+        metavar="N",
+        help="CPU time, memory and disk space per page, with N items (default: 100000)",
     )
     parser.add_argument(
         "--silence", type=Path, help="silence alarms on the real pages and feeds of this folder"
@@ -148,7 +153,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "cells": lambda: hundredcells.run(
             round(options.minutes or 12), options.policy, options.port
         ),
-        "sizing": sizing.run,
+        "sizing": lambda: sizing.run(options.sizing),
         "web": lambda: web.run(options),
         "export": lambda: exports.run(options),
         "silence": lambda: silence.run(options.silence),

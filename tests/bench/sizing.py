@@ -1,13 +1,16 @@
 """The processor time, memory and disk space per page: `make bench ARGS=--sizing`.
 
 Pages of 5 kB are crawled twice into an empty database of an embedded server: first all new, then
-all unchanged (304). The benchmark reports processor time, because it hardly depends on other load
-of the machine.
+all unchanged (304). Then all visits are aggregated by day. The benchmark reports processor time,
+because it hardly depends on other load of the machine. From the bytes of each document it computes
+what a million targets need.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +23,14 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.storage.client import Document
 from crawler.storage.embedded import EmbeddedServer
-from tests.bench.crawls import Crawl, freshet
+from tests.bench.crawls import ROOT, Crawl, freshet
 from tests.site.running import RunningSite
 
-# By name: the start path, and whether fields are read.
-CASES = {
-    "items, five fields": ("/big/20000/list/1/", True),
-    "articles, main text": ("/big/5000/articles/1/?own=5", False),
-}
-LATER_HOURS = "200"
+MAX_ITEMS = 100_000
+LATER_HOURS, PRUNED_HOURS = 200, 400
+GIGABYTE = 1e9
+# Of the computed database.
+TARGETS, VISITS_A_DAY, CHANGED_SHARE = 1_000_000, 265_000, 0.05
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,16 +42,37 @@ class MeasuredRun:
     server_seconds: float
 
 
-def run() -> int:
-    """Crawl and print the tables."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The mean bytes of a document: in BSON, on the disk, and in all indexes."""
+
+    bson: float
+    data: float
+    indexes: float
+
+    @property
+    def on_disk(self) -> float:
+        """Return the bytes of the disk that a document needs."""
+        return self.data + self.indexes
+
+
+def run(items: int) -> int:
+    """Crawl and print the tables. items: number of items, and four times that of articles."""
+    # By name: the start path, and whether fields are read.
+    cases = {
+        "items, five fields": (f"/big/{items}/list/1/", True),
+        "articles, main text": (f"/big/{items // 4}/articles/1/?own=5", False),
+    }
+    sizes: dict[str, Size] = {}
     with RunningSite() as site:
-        for name, (path, fields) in CASES.items():
+        for name, (path, fields) in cases.items():
             with tempfile.TemporaryDirectory(prefix="freshet-bench-") as folder:
-                _case(name, site.url + path, Path(folder), fields=fields)
+                sizes = _case(name, site.url + path, Path(folder), fields=fields)
+            _show_million(name, sizes)
     return 0
 
 
-def _case(name: str, start: str, folder: Path, *, fields: bool) -> None:
+def _case(name: str, start: str, folder: Path, *, fields: bool) -> dict[str, Size]:
     server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
     uri = server.start()
     env = {"MONGO_URI": uri, "FRESHET_DUPLICATES": "characters"}
@@ -62,13 +85,16 @@ def _case(name: str, start: str, folder: Path, *, fields: bool) -> None:
             runs = {
                 "all new": _run(server, start, folder, env, fields=fields),
                 "all unchanged": _run(
-                    server, start, folder, env | {"FRESHET_CLOCK_OFFSET_HOURS": LATER_HOURS},
-                    fields=fields,
+                    server, start, folder,
+                    env | {"FRESHET_CLOCK_OFFSET_HOURS": str(LATER_HOURS)}, fields=fields,
                 ),
             }  # fmt: skip
             _show_runs(name, runs)
-            client.admin.command("fsync")
-            _show_sizes(name, client["freshet"])
+            sizes = _sizes(client["freshet"])
+            _prune(env | {"FRESHET_CLOCK_OFFSET_HOURS": str(PRUNED_HOURS)})
+            sizes["days"] = _sizes(client["freshet"])["days"]
+        _show_sizes(name, sizes)
+        return sizes
     finally:
         server.stop()
 
@@ -98,11 +124,61 @@ def _show_runs(name: str, runs: dict[str, MeasuredRun]) -> None:
     Console().print(table)
 
 
-def _show_sizes(name: str, db: pymongo.database.Database[Document]) -> None:
-    table = Table(name, "documents", "bytes each", "on disk", "indexes")
-    for collection in sorted(db.list_collection_names()):
-        stats = db.command("collStats", collection)
+def _prune(env: Mapping[str, str]) -> None:
+    command = [sys.executable, "-m", "scrapy", "prune", "--keep-days", "1"]
+    subprocess.run(command, cwd=ROOT, env=os.environ | env, check=True, stdout=subprocess.DEVNULL)
+
+
+def _sizes(db: pymongo.database.Database[Document]) -> dict[str, Size]:
+    """Return the sizes of the collections with documents."""
+    db.client.admin.command("fsync")
+    sizes = {}
+    for name in sorted(db.list_collection_names()):
+        stats = db.command("collStats", name)
         if n := stats["count"]:
-            sizes = (stats[key] / n for key in ("size", "storageSize", "totalIndexSize"))
-            table.add_row(collection, f"{n:,}", *(f"{size:,.0f}" for size in sizes))
+            sizes[name] = Size(
+                *(stats[key] / n for key in ("size", "storageSize", "totalIndexSize"))
+            )
+    return sizes
+
+
+def _show_sizes(name: str, sizes: Mapping[str, Size]) -> None:
+    table = Table(name, "bytes a document", "on disk", "indexes", "together")
+    for collection, size in sizes.items():
+        each = (size.bson, size.data, size.indexes, size.on_disk)
+        table.add_row(collection, *(f"{size:,.0f}" for size in each))
+    Console().print(table)
+
+
+def _show_million(name: str, sizes: Mapping[str, Size]) -> None:
+    """Print the disk space of a million targets after a year, and when everything is bounded."""
+    config = Config.load(mongo_uri=None)
+    visits_a_year = VISITS_A_DAY * 365
+    changes = CHANGED_SHARE * visits_a_year
+    # At worst, each aggregated visit is the only one of its target and day.
+    aggregates = VISITS_A_DAY * max(0.0, config.keep_aggregates_days - config.keep_visits_days)
+    versions = TARGETS + changes
+    numbers = {
+        "targets": (TARGETS, TARGETS),
+        "posts": (TARGETS, TARGETS),
+        "signatures": (TARGETS, TARGETS),
+        "listings": (TARGETS, TARGETS),
+        "versions": (versions, TARGETS * config.keep_versions),
+        "visits": (visits_a_year, VISITS_A_DAY * config.keep_visits_days),
+        "days": (0, aggregates),
+    }
+    table = Table(
+        f"{name}: {TARGETS:,} targets, {VISITS_A_DAY:,} visits a day, {CHANGED_SHARE:.0%} changes",
+        "documents after a year", "GB", "at most", "GB",
+    )  # fmt: skip
+    totals = [0.0, 0.0]
+    for collection, documents in numbers.items():
+        size = sizes[collection].on_disk
+        gigabytes = [n * size / GIGABYTE for n in documents]
+        totals = [total + more for total, more in zip(totals, gigabytes, strict=True)]
+        table.add_row(
+            collection, f"{documents[0]:,.0f}", f"{gigabytes[0]:.1f}", f"{documents[1]:,.0f}",
+            f"{gigabytes[1]:.1f}",
+        )  # fmt: skip
+    table.add_row("total", "", f"{totals[0]:.1f}", "", f"{totals[1]:.1f}")
     Console().print(table)

@@ -189,7 +189,6 @@ def _crontab_lines(
     """
     from crawler.extract.list_wrappers import load_any
     from crawler.ops.jobs import ANY_SITE, check_name
-    from crawler.ops.schedule import prune_words
 
     # Projects and sites start at different minutes, to spread the load of a machine.
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
@@ -211,7 +210,7 @@ def _crontab_lines(
     return [
         *lines,
         {"schedule": replan, "command": _command(config, "replan")},
-        {"schedule": prune, "command": _command(config, *prune_words(config))},
+        {"schedule": prune, "command": _command(config, "prune")},
     ]
 
 

@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from datetime import timedelta
-
-from typing_extensions import TypedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
-from crawler.utils.text import megabytes
+from crawler.utils.text import count, megabytes
 from crawler.utils.time import Clock
 
+if TYPE_CHECKING:
+    from crawler.config import Config
+    from crawler.storage.pruning import PruneReport
 
-class PrunedSpider(TypedDict):
-    """Deleted data of a spider."""
-
-    versions: int
-    """Number of deleted versions."""
-    visits: int
-    """Number of visits that daily aggregates replaced."""
-    runs: int
-    """Number of deleted runs."""
-    kept_bytes: int
-    """Uncompressed bytes of the versions that are left."""
-
-
-class PruneReport(TypedDict):
-    """Deleted data."""
-
-    dry_run: bool
-    """Whether nothing was deleted."""
-    spiders: dict[str, PrunedSpider]
-    """Deleted data by spider."""
+MAX_DAYS = 36_500
+# Nouns of the parts of the report.
+PARTS = {
+    "versions": "version", "aggregates": "daily aggregate", "visits": "visit", "runs": "run",
+}  # fmt: skip
+SHARED_PARTS = {
+    "plans": "plan", "alarms": "alarm", "messages": "notification", "hosts": "host pause",
+}  # fmt: skip
 
 
 class Command(FreshetCommand):
-    """Delete old versions and runs, and replace old visits by daily aggregates."""
+    """Delete what has become too old or too much, and replace old visits by daily aggregates."""
 
     example = "scrapy prune --spider books --keep-versions 10 --keep-days 90 --dry-run"
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""
-        return "Delete old versions and runs, and replace old visits by daily aggregates"
+        return "Delete old versions, runs and plans, and replace old visits by daily aggregates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add how much data to keep, and of which spiders."""
@@ -56,12 +46,14 @@ class Command(FreshetCommand):
         parser.add_argument(
             "--keep-versions", type=int, metavar="N",
             help="number of versions to keep per target; 0 keeps all (default: "
-            "FRESHET_KEEP_VERSIONS)",
+            "FRESHET_KEEP_VERSIONS, 20)",
         )  # fmt: skip
         parser.add_argument(
             "--keep-days", type=float, metavar="DAYS",
             help="age from which visits are aggregated by day and runs are deleted; 0: never "
-            "(default: FRESHET_KEEP_VISITS_DAYS)",
+            "(default: FRESHET_KEEP_VISITS_DAYS, 365, and FRESHET_KEEP_RUNS_DAYS, 90). Daily "
+            "aggregates are deleted after FRESHET_KEEP_AGGREGATES_DAYS (1095), plans that no "
+            "target has any more after FRESHET_KEEP_PLANS_DAYS (365)",
         )  # fmt: skip
         parser.add_argument(
             "--dry-run", action="store_true",
@@ -70,56 +62,56 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Prune the database, and print how much was deleted."""
-        config = self.config
-        keep = config.keep_versions if opts.keep_versions is None else opts.keep_versions
-        days = config.keep_visits_days if opts.keep_days is None else opts.keep_days
-        if keep < 0 or days < 0:
-            raise ConfigError("--keep-versions and --keep-days cannot be negative")
-        if not keep and not days:
-            raise ConfigError("nothing to prune. Give --keep-versions N or --keep-days DAYS")
-        counts = asyncio.run(self._prune(opts.spider, int(keep), days, really=not opts.dry_run))
+        keep = {"keep_versions": opts.keep_versions}
+        keep |= dict.fromkeys(("keep_visits_days", "keep_runs_days"), opts.keep_days)
+        given = {name: value for name, value in keep.items() if value is not None}
+        if given.get("keep_versions", 0) < 0:
+            raise ConfigError("--keep-versions: cannot be negative. Use 0 to keep all")
+        if not 0 <= given.get("keep_visits_days", 0) <= MAX_DAYS:
+            raise ConfigError(f"--keep-days: not from 0 (never) to {MAX_DAYS:,}")
+        config = self.config.model_copy(update=given)
+        report = asyncio.run(self._prune(config, opts.spider, really=not opts.dry_run))
         if opts.json:
-            report: PruneReport = {"dry_run": opts.dry_run, "spiders": counts}
             print_json(report)
             return
         verb = "would delete" if opts.dry_run else "deleted"
-        for name, n in counts.items():
-            deleted = f"{n['versions']} versions, {n['visits']} visits and {n['runs']} runs"
+        for name, n in report["spiders"].items():
+            deleted = _counts(n, PARTS)
             print_line(f"{name}: {verb} {deleted}; {megabytes(n['kept_bytes'])} of versions kept")
+        if any(report["shared"].values()):
+            deleted = _counts(report["shared"], SHARED_PARTS)
+            print_line(f"all sites: {verb} {deleted}")
 
     def json_types(self) -> JsonTypes:
         """Return the type of the counts."""
+        from crawler.storage.pruning import PruneReport
+
         return {"scrapy prune --keep-versions 10 --json": PruneReport}
 
     async def _prune(
-        self, spiders: list[str] | None, keep: int, days: float, *, really: bool
-    ) -> dict[str, PrunedSpider]:
-        from crawler.storage import retention, targets
-        from crawler.storage.retention import SizeLimits
+        self, config: Config, spiders: list[str] | None, *, really: bool
+    ) -> PruneReport:
+        """Prune some spiders, all if None, and what belongs to none of them."""
+        from crawler.storage import pruning, targets
         from crawler.storage.store import opened
 
-        config = self.config
+        ages = pruning.Ages.of(config)
         async with opened(config) as db:
             stored = await targets.spiders(db)
             if unknown := sorted(set(spiders or ()) - set(stored)):
                 raise no_targets(unknown[0], stored)
-            before = Clock(config.clock_offset_hours).now() - timedelta(days=days)
-            counts: dict[str, PrunedSpider] = {}
-            for name in spiders or stored:
-                by_number = (
-                    await retention.prune_versions(db, name, keep, really=really) if keep else 0
-                )
-                limits = SizeLimits(db, name, config)
-                by_size = await limits.bound_targets(really=really)
-                kept = await limits.bound_site(really=really)
-                counts[name] = {
-                    "versions": by_number + by_size + kept.removed,
-                    "visits": await retention.roll_up_visits(db, name, before, really=really)
-                    if days
-                    else 0,
-                    "runs": await retention.drop_runs(db, name, before, really=really)
-                    if days
-                    else 0,
-                    "kept_bytes": kept.bytes,
-                }
-            return counts
+            now = Clock(config.clock_offset_hours).now()
+            return {
+                "dry_run": not really,
+                "spiders": {
+                    name: await pruning.prune_spider(db, name, ages, config, now, really=really)
+                    for name in spiders or stored
+                },
+                "shared": await pruning.prune_shared(db, ages, now, really=really),
+            }
+
+
+def _counts(deleted: Mapping[str, Any], nouns: Mapping[str, str]) -> str:
+    """Return the numbers in words: `1 version, 3 visits and 0 runs`."""
+    *first, last = (count(deleted[name], noun) for name, noun in nouns.items())
+    return f"{', '.join(first)} and {last}"

@@ -87,6 +87,10 @@ def test_nothing_is_said_of_visits_that_are_sums_of_days(
     assert run(freshet, "prune", "--keep-days", 2, hours=220).code == 0
     assert db.days.count_documents({}) > 0
     assert broken(freshet) == {}
+    words = ("prune", "--keep-days", 2)
+    assert run(freshet, *words, hours=300, FRESHET_KEEP_AGGREGATES_DAYS=0.01).code == 0
+    assert len(db.days.distinct("day")) == 1, "those of the first crawl are deleted"
+    assert broken(freshet) == {}
     assert broken(freshet, "--repair") == {}
 
 

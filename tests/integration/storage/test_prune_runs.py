@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from crawler.storage import retention
+from crawler.storage import pruning
 from tests.integration.databases import read_cells, sqlite
 from tests.integration.harness import Db, Freshet
 from tests.integration.known_pages import BEGIN, DAY, HOUR, on
@@ -38,9 +38,7 @@ def put_visits(db: Db, *ages: timedelta) -> None:
 def test_a_visit_at_midnight_is_kept_with_its_day(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_visits(db, DAY - HOUR, DAY)
-    roll_up = partial(
-        retention.roll_up_visits, spider="shop", before=BEGIN + DAY + HOUR, really=True
-    )
+    roll_up = partial(pruning.roll_up_visits, spider="shop", before=BEGIN + DAY + HOUR, really=True)
     assert on(uri, roll_up) == 1
     assert [row["at"] for row in db.visits.find()] == [BEGIN + DAY]
     assert [(row["day"], row["visits"]) for row in db.days.find()] == [(BEGIN, 1)]
@@ -48,7 +46,7 @@ def test_a_visit_at_midnight_is_kept_with_its_day(stored: tuple[Db, str]) -> Non
 
 def test_a_day_that_was_stored_before_a_crash_is_not_counted_again(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    roll_up = partial(retention.roll_up_visits, spider="shop", before=BEGIN + 2 * DAY, really=True)
+    roll_up = partial(pruning.roll_up_visits, spider="shop", before=BEGIN + 2 * DAY, really=True)
     put_visits(db, HOUR, 2 * HOUR, 3 * HOUR)
     assert on(uri, roll_up) == 3
     # The crash came before the last of these visits was deleted.

@@ -62,7 +62,9 @@ def test_descriptions_list_all_choices(name: str, choices: tuple[str, ...]) -> N
         ("gone_confirmations", 3),
         ("host_requests", 0),
         ("strip_parameters", None),
-        ("keep_versions", 0),
+        ("keep_versions", 20),
+        ("keep_visits_days", 365),
+        ("keep_runs_days", 90),
     ],
 )
 def test_the_defaults_are_those_of_the_documentation(name: str, default: object) -> None:

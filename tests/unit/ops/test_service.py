@@ -27,7 +27,6 @@ from crawler.ops.jobs import (
 from crawler.ops.schedule import (
     DUE_SECONDS,
     FIRST_PRUNE_SECONDS,
-    KEEP,
     MAX_PAUSE_SECONDS,
     PeriodicJob,
     RunEnd,
@@ -136,13 +135,12 @@ def test_pauses_double_while_it_fails_and_start_anew_after_a_good_pass() -> None
 
 
 def test_a_replan_is_due_a_time_after_the_last_one() -> None:
-    config = Config.load(mongo_uri=None)
-    replan, prune = periodic_jobs(config, 3600, since_plan=600, now=NOW)
+    replan, prune = periodic_jobs(3600, since_plan=600, now=NOW)
     assert (replan.name, replan.words, replan.next_at) == ("replan", ["replan"], NOW + 3000)
-    assert (prune.words, prune.next_at) == (["prune", *KEEP], NOW + FIRST_PRUNE_SECONDS)
-    overdue, _ = periodic_jobs(config, 3600, since_plan=9e9, now=NOW)
+    assert (prune.words, prune.next_at) == (["prune"], NOW + FIRST_PRUNE_SECONDS)
+    overdue, _ = periodic_jobs(3600, since_plan=9e9, now=NOW)
     assert overdue.next_at == NOW
-    assert [job.name for job in periodic_jobs(config, 0, 0, NOW)] == ["prune"]
+    assert [job.name for job in periodic_jobs(0, 0, NOW)] == ["prune"]
 
 
 def test_a_job_that_failed_is_run_again_within_the_hour() -> None:
@@ -151,11 +149,6 @@ def test_a_job_that_failed_is_run_again_within_the_hour() -> None:
     assert job.next_at == NOW + 3600
     job.ran(NOW, well=True)
     assert job.next_at == NOW + 86_400
-
-
-def test_prune_leaves_to_the_settings_what_they_say() -> None:
-    _, prune = periodic_jobs(Config.load(mongo_uri=None, keep_versions=3), 1, 0, NOW)
-    assert prune.words == ["prune"]
 
 
 def test_periodic_jobs_are_told_what_the_service_was_told() -> None:

@@ -1,0 +1,345 @@
+"""Deletion of what grows with time (`scrapy prune`): the oldest versions, visits, runs and plans.
+
+Change rates are estimated from `history` of targets, which has the newest 512 changes, so that
+plans do not depend on how long visits are kept. LIMITS has the bound of every collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+
+from typing_extensions import TypedDict
+
+from crawler.config import Config
+from crawler.storage import alarms, outbox, runs, sampling_phases
+from crawler.storage.client import Database, Document
+from crawler.storage.outages import in_batches_by_size
+from crawler.storage.retention import SizeLimits, current_versions, recount_all
+
+DAY = timedelta(days=1)
+# Targets whose versions are deleted together, and the number of their versions.
+BATCH, MAX_IDS = 500, 50_000
+# Fields of visits that `days` aggregates.
+SUMMED = ("changed", "get_size", "update_size", "diff_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What bounds a collection. grows: what adds a document; until: what deletes it."""
+
+    grows: str
+    until: str
+
+
+_TARGET, _WITH_TARGET = "one per target", "deleted with its target or site (`scrapy forget`)"
+_USER = "deleted by an editor or `scrapy web`"
+LIMITS: Mapping[str, Limit] = MappingProxyType(
+    {
+        "targets": Limit(
+            "one per URL that a site definition, a list or a feed names",
+            "never deleted automatically; with its site by `scrapy forget`",
+        ),
+        "visits": Limit("one per visit", "aggregated by day after `FRESHET_KEEP_VISITS_DAYS`"),
+        "days": Limit(
+            "one per target and day with aggregated visits",
+            "deleted after `FRESHET_KEEP_AGGREGATES_DAYS`",
+        ),
+        "versions": Limit(
+            "one per new content of a target or post",
+            "the newest `FRESHET_KEEP_VERSIONS` per target stay, at most `FRESHET_MAX_TARGET_MB` "
+            "per target and `FRESHET_MAX_SITE_MB` per site",
+        ),
+        "posts": Limit("one per item and per post of a feed", _WITH_TARGET),
+        "listings": Limit(
+            "one per list page and item that it shows", "deleted when no list shows the item"
+        ),
+        "feeds": Limit("one per feed", _WITH_TARGET),
+        "pushes": Limit(
+            "one per delivery of a hub",
+            "deleted when a run has stored its posts; limited per feed and in total",
+        ),
+        "cells": Limit("one per cell", _WITH_TARGET),
+        "rereads": Limit("writes of a running `scrapy reread`", "deleted when it ends"),
+        "reading": Limit(
+            "one per reader and feed", "deleted with the user or feed; 300 posts each"
+        ),
+        "runs": Limit("one per run", "deleted after `FRESHET_KEEP_RUNS_DAYS`, except the last one"),
+        "plans": Limit(
+            "one per replan and sampling phase",
+            "deleted after `FRESHET_KEEP_PLANS_DAYS` when no target has it any more",
+        ),
+        "sites": Limit("one per site", "deleted with the site by `scrapy forget`"),
+        "dead_letters": Limit(
+            "one per page that repeatedly crashed workers",
+            "deleted when it is retried or dropped (`scrapy deadletters`), or with its site",
+        ),
+        "alarms": Limit("one per silence or breakage", "deleted a year after its end"),
+        "outbox": Limit(
+            "one per notification",
+            "deleted a week after delivery; dead letters after 60 days; limited per channel",
+        ),
+        "leases": Limit("one per site, channel and kind of work", "none, as names are few"),
+        "hosts": Limit("one per host that asked for a pause", "deleted after the pause"),
+        "signatures": Limit("one per post that is compared", "deleted with its post"),
+        "clusters": Limit("one per group of near-duplicates", "deleted with its last copy"),
+        "boilerplate": Limit("one per source of posts", "deleted with its source"),
+        "duplicate_labels": Limit("one per pair that a user labeled", "changed by the user only"),
+        "users": Limit("one per user", _USER),
+        "sessions": Limit("one per signed-in browser", "deleted when it expires"),
+        "api_tokens": Limit("one per token", f"{_USER}, or when it expires"),
+        "readers": Limit("one per user", "deleted with the user; at most 150 kB each"),
+        "audit": Limit("one per change in the web app", "deleted after 400 days"),
+        "meta": Limit("state of the database", "a few documents"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """What to keep. versions: number per target, 0: all; ages: None: without limit."""
+
+    versions: int
+    visits: timedelta | None
+    aggregates: timedelta | None
+    runs: timedelta | None
+    plans: timedelta | None
+
+    @classmethod
+    def of(cls, config: Config) -> Ages:
+        """Return what the settings say."""
+        return cls(
+            config.keep_versions,
+            *(
+                timedelta(days=days) if days else None
+                for days in (
+                    config.keep_visits_days, config.keep_aggregates_days, config.keep_runs_days,
+                    config.keep_plans_days,
+                )
+            ),
+        )  # fmt: skip
+
+
+class PrunedSpider(TypedDict):
+    """Deleted data of a spider."""
+
+    versions: int
+    """Number of deleted versions."""
+    visits: int
+    """Number of visits that daily aggregates replaced."""
+    aggregates: int
+    """Number of deleted daily aggregates."""
+    runs: int
+    """Number of deleted runs."""
+    kept_bytes: int
+    """Uncompressed bytes of the versions that are left."""
+
+
+class PrunedShared(TypedDict):
+    """Deleted data that does not belong to one spider."""
+
+    plans: int
+    """Number of deleted plans."""
+    alarms: int
+    """Number of deleted alarms that ended."""
+    messages: int
+    """Number of deleted messages of notifications."""
+    hosts: int
+    """Number of deleted pauses of hosts that are over."""
+
+
+class PruneReport(TypedDict):
+    """Deleted data."""
+
+    dry_run: bool
+    """Whether nothing was deleted."""
+    spiders: dict[str, PrunedSpider]
+    """Deleted data by spider."""
+    shared: PrunedShared
+    """Deleted data that does not belong to one spider."""
+
+
+async def prune_spider(
+    db: Database, spider: str, ages: Ages, config: Config, now: datetime, *, really: bool
+) -> PrunedSpider:
+    """Delete old data of a spider. really: False to only count."""
+    by_number = 0
+    if ages.versions:
+        by_number = await prune_versions(db, spider, ages.versions, really=really)
+    limits = SizeLimits(db, spider, config)
+    by_size = await limits.bound_targets(really=really)
+    kept = await limits.bound_site(really=really)
+    result: PrunedSpider = {
+        "versions": by_number + by_size + kept.removed, "visits": 0, "aggregates": 0, "runs": 0,
+        "kept_bytes": kept.bytes,
+    }  # fmt: skip
+    if ages.visits is not None:
+        before = now - ages.visits
+        # The results of a sampling phase are counted from its visits.
+        if (phase := await sampling_phases.current(db, spider)) is not None:
+            before = min(before, phase.at)
+        result["visits"] = await roll_up_visits(db, spider, before, really=really)
+    if ages.aggregates is not None:
+        before = now - ages.aggregates
+        result["aggregates"] = await drop_aggregates(db, spider, before, really=really)
+    if ages.runs is not None:
+        result["runs"] = await drop_runs(db, spider, now - ages.runs, really=really)
+    return result
+
+
+async def prune_shared(db: Database, ages: Ages, now: datetime, *, really: bool) -> PrunedShared:
+    """Delete old data that does not belong to one spider. really: False to only count."""
+    old_plans = 0 if ages.plans is None else await drop_plans(db, now - ages.plans, really=really)
+    return {
+        "plans": old_plans,
+        "alarms": await _delete(db, "alarms", alarms.old(now), really=really),
+        "messages": await _delete(db, "outbox", outbox.old(now), really=really),
+        "hosts": await _delete(db, "hosts", {"hold_until": {"$lt": now}}, really=really),
+    }
+
+
+async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) -> int:
+    """Keep `keep` >= 1 versions of each target and post, and the current one; return removed."""
+    pipeline: list[Document] = [
+        {"$match": {"spider": spider}},
+        {"$sort": {"target": 1, "at": -1}},
+        {"$group": {"_id": "$target", "n": {"$sum": 1}, "ids": {"$push": "$_id"}}},
+        {"$match": {"n": {"$gt": keep}}},
+    ]
+    removed = 0
+    groups = await db.versions.aggregate(pipeline, allowDiskUse=True, batchSize=BATCH)
+    async for batch in in_batches_by_size(groups, _number_of_versions, BATCH, MAX_IDS):
+        names = [group["_id"] for group in batch]
+        current = await current_versions(db, {f"{spider} {name}" for name in names})
+        old: list[str] = []
+        for group in batch:
+            # The sort is stable: the current version is first, the others stay in their order.
+            newest = sorted(group["ids"], key=lambda key: key not in current)
+            old += newest[keep:]
+        removed += len(old)
+        if really:
+            await db.versions.delete_many({"_id": {"$in": old}})
+            await recount_all(db, spider, names)
+    return removed
+
+
+def _number_of_versions(group: Document) -> int:
+    return int(group["n"])
+
+
+async def roll_up_visits(db: Database, spider: str, before: datetime, *, really: bool) -> int:
+    """Aggregate visits before a time into one row per target and day; return their number.
+
+    Only whole days are aggregated. A day's row is stored before its visits are deleted, and is not
+    overwritten, so a crash in between loses nothing.
+    """
+    midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
+    query: Document = {"spider": spider, "at": {"$lt": midnight}}
+    if not really:
+        return await db.visits.count_documents(query)
+    removed = 0
+    sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
+    while first := await db.visits.find_one(query, sort=[("at", 1)]):
+        day = first["at"].replace(hour=0, minute=0, second=0, microsecond=0)
+        in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
+        pipeline: list[Document] = [
+            {"$match": in_day},
+            {
+                "$group": {"_id": {"target": "$target", "outcome": "$outcome"}, "n": {"$sum": 1}}
+                | sums
+            },
+            {
+                "$group": {
+                    "_id": "$_id.target",
+                    "visits": {"$sum": "$n"},
+                    "outcomes": {"$push": {"k": "$_id.outcome", "v": "$n"}},
+                }
+                | sums
+            },
+            {
+                "$set": {
+                    "_id": {"$concat": [spider, " ", "$_id", f" {day:%Y-%m-%d}"]},
+                    "spider": {"$literal": spider},
+                    "target": "$_id",
+                    "day": {"$literal": day},
+                    "outcomes": {"$arrayToObject": "$outcomes"},
+                }
+            },
+            {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
+        ]
+        await (await db.visits.aggregate(pipeline, allowDiskUse=True)).to_list(None)
+        removed += (await db.visits.delete_many(in_day)).deleted_count
+    return removed
+
+
+async def oldest_visit(db: Database) -> datetime | None:
+    """Return the time of the oldest visit of all spiders; None without visits."""
+    oldest = None
+    for spider in await runs.spiders(db):
+        row = await db.visits.find_one({"spider": spider}, {"at": 1}, sort=[("at", 1)])
+        if row is not None and (oldest is None or row["at"] < oldest):
+            oldest = row["at"]
+    return oldest
+
+
+async def drop_aggregates(db: Database, spider: str, before: datetime, *, really: bool) -> int:
+    """Delete daily aggregates before a time; return their number.
+
+    Those of the newest day stay: they show until when visits are aggregated.
+    """
+    newest = await db.days.find_one({"spider": spider}, {"day": 1}, sort=[("day", -1)])
+    if newest is None:
+        return 0
+    query: Document = {"spider": spider, "day": {"$lt": min(before, newest["day"])}}
+    return await _delete(db, "days", query, really=really)
+
+
+async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool) -> int:
+    """Delete runs that ended before a time, except the last run; return their number."""
+    last = await db.runs.find_one({"spider": spider}, sort=[("started", -1)])
+    query: Document = {"spider": spider, "finished": {"$lt": before}}
+    if last is not None:
+        query["_id"] = {"$ne": last["_id"]}
+    return await _delete(db, "runs", query, really=really)
+
+
+async def drop_plans(db: Database, before: datetime, *, really: bool) -> int:
+    """Delete plans made before a time that are of no use any more; return their number.
+
+    Plans of targets stay, and so does the newest plan of each group of spiders. A sampling phase
+    stays until it has ended, and the last one of each spider stays.
+    """
+    query: Document = {
+        "at": {"$lt": before},
+        "$or": [
+            {"samples": {"$exists": False}, "state": {"$in": ["active", "discarded"]}},
+            {"samples": {"$exists": True}, "ended": {"$lt": before}},
+        ],
+    }
+    old = set(await db.plans.distinct("_id", query))
+    if not old:
+        return 0
+    of: Document = {name: f"${name}" for name in ("kind", "spiders", "samples")}
+    of["has_ended"] = {"$gt": ["$ended", None]}
+    newest: list[Document] = [
+        {"$match": {"state": "active"}},
+        {"$sort": {"at": -1}},
+        {"$group": {"_id": of, "newest": {"$first": "$_id"}}},
+    ]
+    used: list[Document] = [
+        {"$match": {"plan.id": {"$type": "objectId"}}},
+        {"$group": {"_id": {"id": "$plan.id", "former": "$plan.former.id"}}},
+    ]
+    old -= {row["newest"] async for row in await db.plans.aggregate(newest)}
+    async for row in await db.targets.aggregate(used):
+        old -= {*row["_id"].values()}
+    return await _delete(db, "plans", {"_id": {"$in": list(old)}}, really=really)
+
+
+async def _delete(db: Database, name: str, query: Document, *, really: bool) -> int:
+    """Delete the documents of a query, or only count them; return their number."""
+    if really:
+        return (await db[name].delete_many(query)).deleted_count
+    return await db[name].count_documents(query)

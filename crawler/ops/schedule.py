@@ -23,8 +23,9 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
 from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError
-from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.embedded import MAX_LOG_BYTES, EmbeddedServer
 from crawler.utils import time as units
+from crawler.utils.files import file_errors, rotate
 from crawler.web.options import Address, address_of
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ MAX_PAUSE_SECONDS = 300.0
 CHORES = REPLAN, PRUNE, NOTIFY = "replan", "prune", "notify"
 # Suffix of a job's name in the counts of failures.
 FAILED = "failed"
+# Log of cron's commands in the data folder.
+CRON_LOG = "cron.log"
 PRUNE_SECONDS = 24 * 3600.0
 FIRST_PRUNE_SECONDS = 3600.0
 # Interval between deliveries of notifications, if there are any.
@@ -167,6 +170,17 @@ def periodic_jobs(
 def notify_job(now: float) -> PeriodicJob:
     """Return the job that delivers notifications. Replans, which take long, do not delay it."""
     return PeriodicJob(NOTIFY, ["notify", "deliver"], NOTIFY_SECONDS, now)
+
+
+def rotate_logs(config: Config) -> None:
+    """Rename the logs of cron's commands and of the embedded server if they are large.
+
+    Raises ConfigError.
+    """
+    with file_errors(str(config.data_dir)):
+        rotate(config.data_dir / CRON_LOG, MAX_LOG_BYTES)
+        if config.mongo_uri is None:
+            EmbeddedServer.of(config).rotate_log()
 
 
 def command_line_settings(settings: BaseSettings) -> list[str]:

@@ -32,12 +32,15 @@ from filelock import FileLock, Timeout
 
 from crawler.config import Config
 from crawler.errors import ServerError
+from crawler.utils.files import rotate
 
 START_SECONDS = 60
 STOP_SECONDS = 60
 # Attempts to start mongod, and its exit status if its address is in use.
 MAX_STARTS, ADDRESS_IN_USE = 5, 48
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
+# A larger log is renamed, and replaces the one before it.
+MAX_LOG_BYTES = 16 * MEGABYTE
 # If mongod does not start, the last bytes of its log are searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
 # States in /proc of a process that is suspended until it gets SIGCONT.
@@ -145,6 +148,12 @@ class EmbeddedServer:
         self._silence_file.unlink(missing_ok=True)
         return True
 
+    def rotate_log(self) -> None:
+        """Rename the server's log if it is large, so that two files bound it. Raises OSError."""
+        if rotate(self.log, MAX_LOG_BYTES) and (pid := self.pid()) is not None:
+            # The server opens a new file.
+            os.kill(pid, signal.SIGUSR1)
+
     def is_stopped(self) -> bool:
         """Return whether a signal or a debugger suspended its process."""
         try:
@@ -234,6 +243,7 @@ class EmbeddedServer:
         if self.socket.parent != self.folder:
             _check_owner(self.socket.parent)
         self.socket.unlink(missing_ok=True)
+        rotate(self.log, MAX_LOG_BYTES)
         for _ in range(MAX_STARTS):
             done = subprocess.run(self._command(), capture_output=True, text=True, check=False)
             # Of two servers that start within one millisecond, in any folder, one gets this status.
@@ -269,6 +279,7 @@ class EmbeddedServer:
             "--pidfilepath", str(self._pid_file),
             "--logpath", str(self.log),
             "--logappend",
+            "--logRotate", "reopen",
             "--quiet",
             "--wiredTigerCacheSizeGB", str(self.cache_gb),
             "--wiredTigerEngineConfigString", EVICTION,

@@ -48,6 +48,18 @@ def atomic_replace(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def rotate(path: Path, max_bytes: int) -> bool:
+    """Rename a file to `NAME.1`, which it replaces, if it is larger; return whether it was.
+
+    Processes that have the file open go on with the renamed one. Raises OSError.
+    """
+    with suppress(FileNotFoundError):
+        if path.stat().st_size > max_bytes:
+            path.replace(path.with_name(f"{path.name}.1"))
+            return True
+    return False
+
+
 # Spreadsheets interpret cells with one of these prefixes as formulas. The last four are full-width
 # forms.
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 CRAWL_MINUTES = 10
 # Hours of the daily replan and prune.
 NIGHT_HOURS = 2, 3
-LOG = "cron.log"
 QUIET = ("-L", "WARNING")
 
 
@@ -219,7 +218,9 @@ def _command(config: Config, *words: str) -> str:
 
     It uses this Python interpreter. `%` is escaped, because it ends a command in a crontab.
     """
-    log = config.data_dir.resolve() / LOG
+    from crawler.ops.schedule import CRON_LOG
+
+    log = config.data_dir.resolve() / CRON_LOG
     run = shlex.join([sys.executable, "-m", "scrapy", *words])
     line = f"cd {shlex.quote(str(PROJECT))} && {run} >>{shlex.quote(str(log))} 2>&1"
     return line.replace("%", r"\%")

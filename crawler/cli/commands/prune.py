@@ -70,6 +70,10 @@ class Command(FreshetCommand):
         if not 0 <= given.get("keep_visits_days", 0) <= MAX_DAYS:
             raise ConfigError(f"--keep-days: not from 0 (never) to {MAX_DAYS:,}")
         config = self.config.model_copy(update=given)
+        if not opts.dry_run:
+            from crawler.ops.schedule import rotate_logs
+
+            rotate_logs(config)
         report = asyncio.run(self._prune(config, opts.spider, really=not opts.dry_run))
         if opts.json:
             print_json(report)

@@ -15,7 +15,7 @@ import pymongo
 import pytest
 
 from crawler.config import Config
-from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.embedded import MAX_LOG_BYTES, EmbeddedServer
 from tests.integration.harness import Db, Freshet, Row
 
 
@@ -145,6 +145,25 @@ def test_data_survives_a_stop_and_a_start(alone: Freshet) -> None:
     write(uri, 1)
     alone("db", "stop")
     assert numbers(alone("db", "uri").out.strip()) == [1]
+
+
+def test_prune_renames_large_logs(alone: Freshet, data: Path) -> None:
+    state(alone, "start")
+    logs = [data / "mongod.log", data / "cron.log"]
+    for log in logs:
+        with log.open("ab") as file:
+            file.truncate(MAX_LOG_BYTES + 1)
+    assert alone("prune", "--dry-run").code == 0
+    assert min(log.stat().st_size for log in logs) > MAX_LOG_BYTES
+    assert alone("prune").code == 0
+    assert all(log.with_name(f"{log.name}.1").stat().st_size > MAX_LOG_BYTES for log in logs)
+    deadline = time.monotonic() + 10
+    while not logs[0].exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert logs[0].stat().st_size < MAX_LOG_BYTES
+    assert not logs[1].exists()
+    assert state(alone)["running"]
 
 
 def test_a_pid_file_with_the_number_of_another_process_harms_nobody(

@@ -26,7 +26,7 @@ from crawler.archive.index import Line, digits, read_lines, surt
 from crawler.archive.records import NOT_MODIFIED, REVISIT_TYPE
 from crawler.config import Config
 from crawler.errors import ArchiveError
-from crawler.utils.files import atomic_replace
+from crawler.utils.files import atomic_replace, sync_folder
 
 logger = logging.getLogger(__name__)
 WARC, INDEX, GROWING = ".warc.gz", ".cdxj", ".cdxj.open"
@@ -144,7 +144,7 @@ def create(folder: Path, site: str, now: datetime) -> tuple[WarcFile, int]:
         # Another process may already have taken the file, or have filled or deleted it.
         if (descriptor := _taken(WarcFile(path))) is None:
             continue
-        _sync_folder(folder)
+        sync_folder(folder)
         return WarcFile(path), descriptor
     raise FileExistsError(f"{folder}: {MAX_SERIAL} files of one second")
 
@@ -324,11 +324,3 @@ def _has_torn_end(path: Path) -> bool:
             return False
         file.seek(-1, os.SEEK_END)
         return file.read(1) != b"\n"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -29,7 +29,8 @@ from crawler.storage import transfer
 from crawler.storage.client import Database
 from crawler.storage.schema import META, RESTORED, VERSION
 from crawler.storage.transfer import Contents, Shape
-from crawler.utils.files import file_errors
+from crawler.utils.files import file_errors, sync_folder
+from crawler.utils.text import count
 
 Say = Callable[[str], None]
 FORMAT = 1
@@ -66,7 +67,16 @@ class Manifest:
     @property
     def documents(self) -> int:
         """Return the number of documents of all collections."""
-        return sum(each.documents for each in self.collections)
+        return sum(self.counts.values())
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the number of documents by collection."""
+        return {each.shape.name: each.documents for each in self.collections}
+
+    def __str__(self) -> str:
+        documents = count(self.documents, "document")
+        return f"{documents} in {count(len(self.collections), 'collection')}"
 
     def to_json(self) -> str:
         """Return the manifest as the archive stores it, in MongoDB's extended JSON."""
@@ -124,16 +134,16 @@ async def write(db: Database, path: Path, now: datetime, say: Say) -> tuple[Mani
         ) as archive:
             archive.writestr(zipfile.ZipInfo(FIRST), ABOUT)
             for shape in await transfer.shapes(db):
-                digest, count = hashlib.sha256(), 0
+                digest, n = hashlib.sha256(), 0
                 # Entries larger than 2 GB need an extra field, which is written before them.
                 with archive.open(_entry(shape.name), "w", force_zip64=True) as entry:
                     async for batch in transfer.documents(db, shape.name):
                         for document in batch:
                             entry.write(document)
                             digest.update(document)
-                        count += len(batch)
-                        say(f"writing {shape.name}: {count:,}")
-                contents.append(Contents(shape, count, digest.hexdigest()))
+                        n += len(batch)
+                        say(f"writing {shape.name}: {n:,}")
+                contents.append(Contents(shape, n, digest.hexdigest()))
             meta = await db.meta.find_one(META) or {"version": VERSION}
             manifest = Manifest(int(meta["version"]), now, db.name, tuple(contents))
             archive.writestr(MANIFEST, manifest.to_json())
@@ -148,7 +158,7 @@ async def write(db: Database, path: Path, now: datetime, say: Say) -> tuple[Mani
             raise
         except OSError:  # a file system without hard links
             draft.rename(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     return manifest, size
 
 
@@ -196,13 +206,13 @@ class Backup:
     def verify(self, say: Say) -> None:
         """Read the whole file, and raise ConfigError unless all counts and digests are right."""
         for collection in self.manifest.collections:
-            name, digest, count = collection.shape.name, hashlib.sha256(), 0
+            name, digest, n = collection.shape.name, hashlib.sha256(), 0
             for batch in self.documents(name):
-                count += len(batch)
+                n += len(batch)
                 for document in batch:
                     digest.update(document)
-                say(f"checking {name}: {count:,} of {collection.documents:,}")
-            if (count, digest.hexdigest()) != (collection.documents, collection.sha256):
+                say(f"checking {name}: {n:,} of {collection.documents:,}")
+            if (n, digest.hexdigest()) != (collection.documents, collection.sha256):
                 problem = f"the documents of {name} are not those that were written"
                 raise ConfigError(DAMAGED.format(self.name, problem))
 
@@ -289,12 +299,3 @@ def _draft_of(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
             yield file, draft
         finally:
             draft.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write the name of a new file to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -48,6 +48,15 @@ def atomic_replace(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def sync_folder(folder: Path) -> None:
+    """Write the names of new files in a folder to the disk. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def rotate(path: Path, max_bytes: int) -> bool:
     """Rename a file to `NAME.1`, which it replaces, if it is larger; return whether it was.
 

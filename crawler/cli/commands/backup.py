@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.utils.terminal import print_line
-from crawler.utils.text import count, megabytes
+from crawler.utils.text import megabytes
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
@@ -55,15 +55,11 @@ class Command(FreshetCommand):
             report: BackupReport = {
                 "file": str(path), "bytes": size, "version": manifest.version,
                 "documents": manifest.documents,
-                "collections": {each.shape.name: each.documents for each in manifest.collections},
+                "collections": manifest.counts,
             }  # fmt: skip
             print_json(report)
             return
-        contents = (
-            f"{count(manifest.documents, 'document')} in "
-            f"{count(len(manifest.collections), 'collection')}"
-        )
-        print_line(f"{contents} written to {path} and checked, {megabytes(size)}")
+        print_line(f"{manifest} written to {path} and checked, {megabytes(size)}")
 
     def json_types(self) -> JsonTypes:
         """Return the type of the report."""

@@ -14,7 +14,6 @@ from typing_extensions import TypedDict
 from crawler.cli.base import FreshetCommand, JsonTypes, confirm, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
-from crawler.utils.text import count
 
 if TYPE_CHECKING:
     from crawler.exchange.backup import Backup
@@ -74,15 +73,11 @@ class Command(FreshetCommand):
         if opts.json:
             report: RestoreReport = {
                 "file": args[0], "at": manifest.at, "documents": manifest.documents,
-                "collections": {each.shape.name: each.documents for each in manifest.collections},
+                "collections": manifest.counts,
             }  # fmt: skip
             print_json(report)
             return
-        contents = (
-            f"{count(manifest.documents, 'document')} in "
-            f"{count(len(manifest.collections), 'collection')}"
-        )
-        print_line(f"{contents} restored, as of {manifest.at:%Y-%m-%d %H:%M} UTC")
+        print_line(f"{manifest} restored, as of {manifest.at:%Y-%m-%d %H:%M} UTC")
 
     def json_types(self) -> JsonTypes:
         """Return the type of the report."""

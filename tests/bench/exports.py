@@ -2,7 +2,9 @@
 
 Fills an embedded server as `--web` does, exports all visits to Parquet, kills further exports, and
 asks the questions of the export guide. Exits with 1 if an export needs more than MAX_MB of memory,
-if files differ after three kills, or if a question takes longer than MAX_SECONDS.
+if files differ after three kills, or if a question takes longer than MAX_SECONDS. DuckDB uses all
+cores: with other load on the machine, the processor time by their number is what a question takes
+without it.
 """
 
 from __future__ import annotations
@@ -142,24 +144,25 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _ask(folder: Path) -> list[str]:
-    """Print the times of the questions, and return those that take too long."""
+    """Print the median times of the questions, and return those that take too long."""
     # Slow to import, and only for development.
     import duckdb
 
     blocks = queries(folder)
     slow = []
-    table = Table("question", "rows", "s")
+    table = Table("question", "rows", "s", "CPU s")
     with duckdb.connect() as connection:
         connection.execute(blocks.pop(VIEWS))
         for question, query in blocks.items():
-            times = []
+            times, cpu_times = [], []
             for _ in range(ROUNDS):
-                began = time.monotonic()
+                began, cpu_began = time.monotonic(), time.process_time()
                 rows = len(connection.execute(query).fetchall())
                 times.append(time.monotonic() - began)
-            seconds = statistics.median(times)
-            table.add_row(question, f"{rows:,}", f"{seconds:.2f}")
-            if seconds > MAX_SECONDS:
+                cpu_times.append(time.process_time() - cpu_began)
+            seconds, cpu_seconds = statistics.median(times), statistics.median(cpu_times)
+            table.add_row(question, f"{rows:,}", f"{seconds:.2f}", f"{cpu_seconds:.2f}")
+            if min(seconds, cpu_seconds / (os.cpu_count() or 1)) > MAX_SECONDS:
                 slow.append(question)
     Console().print(table)
     return slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -312,6 +313,7 @@ async def forget_spider(
     if really:
         await boilerplate.forget(db, spider)
         await db.plans.update_many({"spiders": spider}, {"$pull": {"spiders": spider}})
+        await db.reading.delete_many({"feed": {"$regex": f"^{re.escape(spider)} "}})
     return counts
 
 

@@ -161,6 +161,20 @@ def test_plans_that_are_still_of_use_stay(stored: tuple[Db, str]) -> None:
     assert {name for name in names if ids[name] not in left} == {"unused", "unused phase"}
 
 
+def test_a_forgotten_site_leaves_nothing_to_its_readers(
+    freshet: Freshet, stored: tuple[Db, str]
+) -> None:
+    db, _ = stored
+    put_target(db)
+    feeds = (KEY, "shopping https://shop.example/a", "")
+    db.reading.insert_many(
+        {"_id": f"anna {feed}", "reader": "anna", "feed": feed, "until": NOW, "read": []}
+        for feed in feeds
+    )
+    assert run(freshet, "forget", "shop", "--yes").code == 0
+    assert {row["feed"] for row in db.reading.find()} == set(feeds[1:])
+
+
 def test_the_doctor_says_what_is_kept_and_whether_anything_prunes(
     freshet: Freshet, stored: tuple[Db, str]
 ) -> None:

@@ -34,7 +34,7 @@ class Limit:
     until: str
 
 
-_TARGET, _WITH_TARGET = "one per target", "deleted with its target or site (`scrapy forget`)"
+_WITH_TARGET = "deleted with its target or site (`scrapy forget`)"
 _USER = "deleted by an editor or `scrapy web`"
 LIMITS: Mapping[str, Limit] = MappingProxyType(
     {

@@ -96,12 +96,13 @@ class Command(FreshetCommand):
         self, config: Config, spiders: list[str] | None, *, really: bool
     ) -> PruneReport:
         """Prune some spiders, all if None, and what belongs to none of them."""
-        from crawler.storage import pruning, targets
+        from crawler.storage import pruning, runs, targets
         from crawler.storage.store import opened
 
         ages = pruning.Ages.of(config)
         async with opened(config) as db:
-            stored = await targets.spiders(db)
+            # Runs of a site may not have found any target.
+            stored = sorted({*await targets.spiders(db), *await runs.spiders(db)})
             if unknown := sorted(set(spiders or ()) - set(stored)):
                 raise no_targets(unknown[0], stored)
             now = Clock(config.clock_offset_hours).now()

@@ -63,6 +63,8 @@ class Session:
 
     frontier:  source of the targets
     archive:   archive of the site; None without one
+    inputs:    digest of what the run reads outside of the database; None if runs with nothing due
+               must not be skipped
     lease:     lease on the runs of this spider; a process without it must not write
     in_flight: keys of targets that are handed out but not stored yet
     shared_fetches: keys of cells that are read from the page of another cell
@@ -88,6 +90,7 @@ class Session:
     archive: ArchiveWriter | None = None
     started: datetime
     run: ObjectId | None = None
+    inputs: str | None = None
 
     def __init__(self, crawler: Crawler, wrapper: Wrapper, config: Config, clock: Clock) -> None:
         self.crawler = crawler
@@ -358,8 +361,9 @@ class Session:
 
     async def _prepare(self, *, full: bool) -> None:
         self.run = await prepare(
-            self.db, self.registry, self.wrapper, self.config, self.started, self.run, full=full
-        )
+            self.db, self.registry, self.wrapper, self.config, self.started, self.run,
+            full=full, inputs=self.inputs,
+        )  # fmt: skip
         await self.frontier.begin(self.run, self.started)
 
     async def _load_state(self) -> None:

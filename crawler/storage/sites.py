@@ -95,14 +95,19 @@ async def is_edited(db: Database, wrapper: Wrapper) -> bool:
     return site.get("digest") != wrapper.digest
 
 
-async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
+async def note(
+    db: Database, wrapper: Wrapper, now: datetime, inputs: str | None = None
+) -> None:
     """Store the settings of a site, and the definition of a site without a spider class.
+
+    inputs: digest of the inputs of the run, see `crawler.storage.quiet`
 
     A definition that was read from here is not stored: it may have been replaced meanwhile.
     """
     document = settings_of(wrapper)
     definition = wrapper.definition
-    update: Document = {"$set": document | {"digest": wrapper.digest, "at": now}}
+    digests = {"digest": wrapper.digest, "inputs": inputs}
+    update: Document = {"$set": document | digests | {"at": now}}
     if definition is None or definition.is_too_long:
         update["$unset"] = {"definition": ""}
     elif definition.stored is None:

@@ -25,7 +25,7 @@ from crawler.storage.client import (
 )
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.outages import in_short, why_unavailable
-from crawler.storage.schema import prepare
+from crawler.storage.version import is_current
 from crawler.utils.process import end_tasks
 
 
@@ -55,7 +55,10 @@ class Store:
             clock = await read_clock(client)
             clock.refuse_beyond(config)
             db = client.get_default_database()
-            await prepare(db)
+            if not await is_current(db):
+                from crawler.storage.schema import prepare
+
+                await prepare(db)
         except PyMongoError as error:
             await client.close()
             raise StorageError(f"MongoDB: {why_unavailable(error) or in_short(error)}") from None

@@ -23,14 +23,9 @@ from crawler.storage import leases, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.health import TEST, index_definitions
 from crawler.storage.outages import in_batches_by_size, in_short
-from crawler.storage.schema import (
-    META,
-    RESTORED,
-    RESTORING,
-    complete_restore,
-    prepare,
-)
+from crawler.storage.schema import RESTORED, RESTORING, complete_restore, prepare
 from crawler.storage.validators import VALIDATORS
+from crawler.storage.version import META
 
 Say = Callable[[str], None]
 RAW = CodecOptions(document_class=RawBSONDocument)

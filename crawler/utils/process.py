@@ -55,3 +55,8 @@ def collect_again() -> None:
     # Without gc.collect() first: it would traverse all loaded objects once more.
     gc.freeze()
     gc.set_threshold(*DEFAULTS)
+
+
+def spare_ending() -> None:
+    """Exempt all objects from the collections at the end of the process, which is about to end."""
+    gc.freeze()

@@ -66,12 +66,10 @@ async def prepare(
     run: ObjectId | None = None,
     *,
     full: bool,
-    inputs: str | None = None,
 ) -> ObjectId:
     """Prepare a run and return its `_id`; can be repeated.
 
-    run:    `_id` of a run to take over from crashed workers
-    inputs: digest of its inputs, see `crawler.frontier.quiet`
+    run: `_id` of a run to take over from crashed workers
     """
     spider = wrapper.name
     if since := await runs.unfinished_since(db, spider):
@@ -102,7 +100,7 @@ async def prepare(
                 spider, count(failed, "target"), count(read, "other"),
             )  # fmt: skip
     # Last: if preparation is interrupted, the next run detects the edit again.
-    await sites.note(db, wrapper, started, inputs)
+    await sites.note(db, wrapper, started)
     return run
 
 

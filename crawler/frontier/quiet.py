@@ -24,6 +24,7 @@ from crawler.storage.client import Database
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.outages import MongoRetry
 from crawler.storage.targets import RemainingTargets
+from crawler.storage.version import is_current
 from crawler.utils.time import Clock
 
 DIGEST_BYTES = 16
@@ -122,6 +123,8 @@ async def end_quietly(
 
     Raises Busy if the site is already being crawled.
     """
+    if not await is_current(db):
+        return None
     busy = f"{spider} is already being crawled"
     await leases.refuse_second(db, f"{CRAWL}{spider}", busy, shares=False)
     last = await quiet.last_inputs(db, spider)

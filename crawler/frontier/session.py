@@ -34,7 +34,7 @@ from crawler.frontier.lifecycle import (
 from crawler.frontier.run_limits import Allowance, HostLimits
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
-from crawler.storage import alarms, cells, plans, runs, sampling_phases, targets
+from crawler.storage import alarms, cells, plans, quiet, runs, sampling_phases, targets
 from crawler.storage.client import SKEW_SECONDS, Database, skew_text
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
@@ -361,9 +361,8 @@ class Session:
 
     async def _prepare(self, *, full: bool) -> None:
         self.run = await prepare(
-            self.db, self.registry, self.wrapper, self.config, self.started, self.run,
-            full=full, inputs=self.inputs,
-        )  # fmt: skip
+            self.db, self.registry, self.wrapper, self.config, self.started, self.run, full=full
+        )
         await self.frontier.begin(self.run, self.started)
 
     async def _load_state(self) -> None:
@@ -454,6 +453,7 @@ class Session:
         )
         for line in self.warnings.lines:
             logger.warning("%s: %s", self.spider, line)
+        await quiet.note_inputs(self.db, self.spider, self.inputs)
         await alarms.record_broken(self.db, self.spider, self.counts["visits"], self.clock.now())
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy.settings import BaseSettings, get_settings_priority
+from scrapy.settings import BaseSettings, Settings, get_settings_priority
 from scrapy.utils.log import configure_logging, log_scrapy_info
 from scrapy.utils.misc import load_object
 
@@ -47,7 +47,7 @@ FIXED = {
 }
 
 
-def end_quietly(settings: BaseSettings, name: str, arguments: Mapping[str, str]) -> bool:
+def end_quietly(settings: Settings, name: str, arguments: Mapping[str, str]) -> bool:
     """Run a spider if nothing is due; return False, with nothing changed, if something may be.
 
     name, arguments: of `scrapy crawl`
@@ -66,7 +66,7 @@ def end_quietly(settings: BaseSettings, name: str, arguments: Mapping[str, str])
     from crawler.storage.store import opened
 
     async def end() -> QuietRun | None:
-        async with opened(config) as db:
+        async with opened(config, prepares=False) as db:
             return await quiet.end_quietly(db, config, spider, modules, file)
 
     if (run := asyncio.run(end())) is None:
@@ -75,7 +75,7 @@ def end_quietly(settings: BaseSettings, name: str, arguments: Mapping[str, str])
     return True
 
 
-def is_plain(settings: BaseSettings) -> bool:
+def is_plain(settings: Settings) -> bool:
     """Return whether settings add nothing to Freshet that would act in a run without requests."""
     lowest = get_settings_priority("project")
     return all(
@@ -105,7 +105,7 @@ def _site_of(name: str, arguments: Mapping[str, str]) -> tuple[str, str | None] 
     return (defined, str(path.resolve())) if is_valid else None
 
 
-def _report(run: QuietRun, settings: BaseSettings) -> None:
+def _report(run: QuietRun, settings: Settings) -> None:
     """Log a run as Scrapy and its extensions do."""
     guard_logs()
     configure_logging(settings)
@@ -129,5 +129,5 @@ class _Crawler:
 
     spider = None
 
-    def __init__(self, settings: BaseSettings) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -36,6 +36,12 @@ class LastInputs:
     file: str | None = None
 
 
+async def note_inputs(db: Database, spider: str, digest: str | None) -> None:
+    """Store the inputs of a run that ends. Confirmed by the next journaled write."""
+    sites = db.sites.with_options(write_concern=UNJOURNALED)
+    await sites.update_one({"_id": spider}, {"$set": {"inputs": digest}})
+
+
 async def last_inputs(db: Database, spider: str) -> LastInputs | None:
     """Return the inputs of the last run of a spider; None before the first."""
     fields = {"inputs": 1, "definition.keys": 1, "definition.file": 1}

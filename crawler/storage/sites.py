@@ -95,18 +95,15 @@ async def is_edited(db: Database, wrapper: Wrapper) -> bool:
     return site.get("digest") != wrapper.digest
 
 
-async def note(
-    db: Database, wrapper: Wrapper, now: datetime, inputs: str | None = None
-) -> None:
+async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
     """Store the settings of a site, and the definition of a site without a spider class.
-
-    inputs: digest of the inputs of the run, see `crawler.storage.quiet`
 
     A definition that was read from here is not stored: it may have been replaced meanwhile.
     """
     document = settings_of(wrapper)
     definition = wrapper.definition
-    digests = {"digest": wrapper.digest, "inputs": inputs}
+    # The run stores its inputs at its end.
+    digests = {"digest": wrapper.digest, "inputs": None}
     update: Document = {"$set": document | digests | {"at": now}}
     if definition is None or definition.is_too_long:
         update["$unset"] = {"definition": ""}

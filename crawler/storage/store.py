@@ -43,8 +43,10 @@ class Store:
     _following: asyncio.Task[None]
 
     @classmethod
-    async def open(cls, config: Config) -> Store:
+    async def open(cls, config: Config, *, prepares: bool = True) -> Store:
         """Connect to the database and migrate it; raise StorageError or ConfigError.
+
+        prepares: False leaves a database as it is that is new or has another version
 
         Raises ClockError if its clock differs too much from this machine's.
         """
@@ -55,7 +57,7 @@ class Store:
             clock = await read_clock(client)
             clock.refuse_beyond(config)
             db = client.get_default_database()
-            if not await is_current(db):
+            if prepares and not await is_current(db):
                 from crawler.storage.schema import prepare
 
                 await prepare(db)
@@ -91,9 +93,9 @@ class Store:
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncIterator[Database]:
-    """Open the database during a block."""
-    store = await Store.open(config)
+async def opened(config: Config, *, prepares: bool = True) -> AsyncIterator[Database]:
+    """Open the database during a block. prepares: as in `Store.open`."""
+    store = await Store.open(config, prepares=prepares)
     try:
         yield store.db
     finally:

@@ -278,9 +278,12 @@ class WrapperSpider(Spider):
 
     def parse_target(self, response: Response) -> Iterable[Fetched] | AsyncIterator[Fetched]:
         """Convert a response to a Fetched, in a subprocess if that may take long."""
+        fetched = self.fetched(response, response.meta["target"])
+        if response.status == 304:
+            fetched.outcome = Outcome.NOT_MODIFIED
+            return [fetched]
         if isinstance(response, TextResponse):
             response = decoded(response)
-        fetched = self.fetched(response, response.meta["target"])
         if is_heavy(response):
             return self._parse_heavy(response, fetched)
         return [self.read_safely(fetched, lambda: self._read(response, fetched))]
@@ -354,7 +357,8 @@ class WrapperSpider(Spider):
 
     def fetched(self, response: Response, target: Target) -> Fetched:
         """Create a Fetched with the metadata of a response, before its content is extracted."""
-        final = self.wrapper.canonical(response.url)
+        is_moved = response.url != target.url
+        final = self.wrapper.canonical(response.url) if is_moved else target.url
         return Fetched(
             target,
             self.clock.now(),

@@ -1,7 +1,8 @@
 """Group commit: each visit waits until its batch is in the journal.
 
 A write per item keeps the reactor waiting (about 1,500 items/s), a bulk write per batch and
-collection does not. The order within a batch is: links of pages, versions and near-duplicate
+collection does not. A batch waits for further visits as long as some can come, as its commands
+take more time than its visits. The order within a batch is: links of pages, versions and near-duplicate
 claims, posts, targets (each of these writes acknowledges its visit), and the change log. Every
 write can be repeated, so after a lost connection the batch is sent again. Writes are fenced: they
 do not overwrite what other processes stored or took over meanwhile.
@@ -89,6 +90,8 @@ class Writer:
     """Writes visits in batches; one writer per run.
 
     leases:      of this process
+    in_flight:   returns the number of targets that this process works on; a batch of all of them
+                 is complete. None: unknown
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
     on_stored:   called with each stored batch, and the seconds that it took
     """
@@ -102,6 +105,7 @@ class Writer:
         patterns: Patterns,
         registry: Registry | None = None,
         leases: Leases | None = None,
+        in_flight: Callable[[], int] | None = None,
     ) -> None:
         self._db = db
         self._config = config
@@ -112,6 +116,7 @@ class Writer:
         self._size_limits = SizeLimits(db, wrapper.name, config)
         self._registry = registry
         self._leases = leases
+        self._in_flight = in_flight
         self._wanted = wanted_of_site(config.notify_file, wrapper.notify, wrapper.name)
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
         self._waiting: list[Entry] = []
@@ -136,9 +141,18 @@ class Writer:
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((visit, stored))
         self._arrived.set()
-        if len(self._waiting) >= self._config.commit_size:
-            self._full.set()
+        self.check()
         await stored
+
+    def check(self) -> None:
+        """End the wait for further visits if the batch is full, or if none can come."""
+        size = self._config.commit_size
+        if self._in_flight is not None:
+            # With half of them, the other half is there to go on with while the batch is stored.
+            half = -(-self._config.in_flight // 2)
+            size = max(1, min(size, half, self._in_flight()))
+        if len(self._waiting) >= size:
+            self._full.set()
 
     async def close(self) -> None:
         """Write the waiting visits, and stop."""
@@ -164,7 +178,7 @@ class Writer:
     async def _batch_is_ready(self) -> bool:
         if not self._waiting and not self._closing:
             await self._arrived.wait()
-        if not self._closing and len(self._waiting) < self._config.commit_size:
+        if not self._closing and not self._full.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._full.wait(), self._config.commit_ms / 1000)
         return bool(self._waiting) or not self._closing

@@ -90,8 +90,8 @@ class Config(BaseSettings):
     commit_size: Count = Field(
         200,
         le=5000,
-        description="maximum number of visits per batch of writes; a batch is also full when it has "
-        "half of FRESHET_IN_FLIGHT, or all targets that the process works on",
+        description="maximum number of visits per batch of writes; never more than half of "
+        "FRESHET_IN_FLIGHT",
     )
     commit_ms: float = Field(
         500.0, ge=0, le=5000, description="maximum time in ms to wait until a batch is full"

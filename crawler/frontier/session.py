@@ -349,8 +349,8 @@ class Session:
                 patterns,
                 self.registry,
                 BothLeases(self.lease, self.frontier),
-                lambda: len(self.in_flight),
             )
+            self.writer.in_flight = lambda: len(self.in_flight)
             self.is_open = True
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
             self.fail(error)

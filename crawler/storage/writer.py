@@ -1,11 +1,11 @@
 """Group commit: each visit waits until its batch is in the journal.
 
 A write per item keeps the reactor waiting (about 1,500 items/s), a bulk write per batch and
-collection does not. A batch waits for further visits as long as some can come, as its commands
-take more time than its visits. The order within a batch is: links of pages, versions and near-duplicate
-claims, posts, targets (each of these writes acknowledges its visit), and the change log. Every
-write can be repeated, so after a lost connection the batch is sent again. Writes are fenced: they
-do not overwrite what other processes stored or took over meanwhile.
+collection does not. A batch waits while further visits can come, because each batch takes several
+commands. The order within a batch is: links of pages, versions and near-duplicate claims,
+posts, targets (each of these writes acknowledges its visit), and the change log. Every write can be
+repeated, so after a lost connection the batch is sent again. Writes are fenced: they do not
+overwrite what other processes stored or took over meanwhile.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Writer:
     """Writes visits in batches; one writer per run.
 
     leases:      of this process
-    in_flight:   returns the number of targets that this process works on; a batch of all of them
-                 is complete. None: unknown
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
+    in_flight:   returns the number of targets that this process works on, which a batch cannot
+                 exceed; None: unknown
     on_stored:   called with each stored batch, and the seconds that it took
     """
 
@@ -105,7 +105,6 @@ class Writer:
         patterns: Patterns,
         registry: Registry | None = None,
         leases: Leases | None = None,
-        in_flight: Callable[[], int] | None = None,
     ) -> None:
         self._db = db
         self._config = config
@@ -116,7 +115,6 @@ class Writer:
         self._size_limits = SizeLimits(db, wrapper.name, config)
         self._registry = registry
         self._leases = leases
-        self._in_flight = in_flight
         self._wanted = wanted_of_site(config.notify_file, wrapper.notify, wrapper.name)
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
         self._waiting: list[Entry] = []
@@ -127,6 +125,7 @@ class Writer:
         self._task = asyncio.ensure_future(self._work())
         self.discovered = 0
         self.is_in_doubt = False
+        self.in_flight: Callable[[], int] | None = None
         self.on_stored: Callable[[list[Visit], float], None] | None = None
 
     async def commit(self, visit: Visit) -> None:
@@ -147,10 +146,10 @@ class Writer:
     def check(self) -> None:
         """End the wait for further visits if the batch is full, or if none can come."""
         size = self._config.commit_size
-        if self._in_flight is not None:
+        if self.in_flight is not None:
             # With half of them, the other half is there to go on with while the batch is stored.
             half = -(-self._config.in_flight // 2)
-            size = max(1, min(size, half, self._in_flight()))
+            size = max(1, min(size, half, self.in_flight()))
         if len(self._waiting) >= size:
             self._full.set()
 

@@ -104,8 +104,8 @@ Change = Callable[[Db], Any]
         }),
         lambda db: db.alarms.insert_one(
             {
-                "_id": "shop  broken", "spider": "shop", "target": "", "event": "broken", "at": NOW, "since": NOW,
-                "chance": 0.0, "text": "x", "ended_at": None,
+                "_id": "shop  broken", "spider": "shop", "target": "", "event": "broken", "at": NOW,
+                "since": NOW, "chance": 0.0, "text": "x", "ended_at": None,
             }
         ),
         lambda db: db.plans.insert_one({"spiders": ["shop"], "state": "activating", "at": NOW}),

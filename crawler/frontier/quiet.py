@@ -69,8 +69,9 @@ def digest_of_inputs(
         if file is not None:
             with Path(file).open("rb") as opened:
                 text = opened.read(MAX_DEFINITION_BYTES).decode("utf-8", "replace")
-                edited_at = os.fstat(opened.fileno()).st_mtime
-            if read_at is not None and edited_at >= read_at - FILE_TIME_SECONDS:
+                status = os.fstat(opened.fileno())
+            is_edited = read_at is not None and status.st_mtime >= read_at - FILE_TIME_SECONDS
+            if is_edited or status.st_size > MAX_DEFINITION_BYTES:
                 return None
         code = list(_stamps(modules))
     except (OSError, ImportError, ValueError):

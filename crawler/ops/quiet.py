@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from pprint import pformat
 from typing import TYPE_CHECKING
 
 from scrapy.settings import BaseSettings, Settings, get_settings_priority
 from scrapy.utils.log import configure_logging, log_scrapy_info
-from scrapy.utils.misc import load_object
 
 from crawler.config import Config
 from crawler.errors import WrapperError
@@ -26,7 +26,6 @@ from crawler.utils.text import is_spider_name
 if TYPE_CHECKING:
     from crawler.frontier.quiet import QuietRun
 
-logger = logging.getLogger(__name__)
 # Spiders whose argument is the file of a site definition, and the argument.
 FILES = {"site": "wrapper", "feeds": "wrapper", "cells": "file"}
 # Settings that have no effect, or their effect, in a run without requests.
@@ -111,23 +110,11 @@ def _report(run: QuietRun, settings: Settings) -> None:
     configure_logging(settings)
     log_scrapy_info(settings)
     show(quiet_sentence(run.spider, run.outlook, run.finished), settings)
-    stats = load_object(settings["STATS_CLASS"])(_Crawler(settings))
-    seconds = (run.finished - run.started).total_seconds()
     counts = figures({}, run.outlook.targets)
-    stats.set_stats(
-        {f"freshet/{key}": value for key, value in counts.items()}
-        | {
-            "start_time": run.started, "finish_time": run.finished,
-            "elapsed_time_seconds": seconds, "finish_reason": "finished",
-        }
-    )  # fmt: skip
-    stats.close_spider(reason="finished")
-
-
-class _Crawler:
-    """What Scrapy's collector of stats needs of a crawler."""
-
-    spider = None
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    stats = {f"freshet/{name}": value for name, value in counts.items()} | {
+        "start_time": run.started,
+        "finish_time": run.finished,
+        "elapsed_time_seconds": (run.finished - run.started).total_seconds(),
+        "finish_reason": "finished",
+    }
+    logging.getLogger("scrapy.statscollectors").info("Dumping Scrapy stats:\n%s", pformat(stats))

@@ -88,10 +88,13 @@ class Config(BaseSettings):
 
     # Batches of writes.
     commit_size: Count = Field(
-        200, le=5000, description="maximum number of visits per batch of writes"
+        200,
+        le=5000,
+        description="maximum number of visits per batch of writes; never more than half of "
+        "FRESHET_IN_FLIGHT",
     )
     commit_ms: float = Field(
-        25.0, ge=0, le=5000, description="maximum time in ms to wait until a batch is full"
+        500.0, ge=0, le=5000, description="maximum time in ms to wait until a batch is full"
     )
     commit_retry_seconds: Seconds = Field(
         300.0, description="maximum time in seconds to retry while MongoDB or Redis is unavailable"

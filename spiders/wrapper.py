@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
 from crawler.fetch.downloader import Ended, NotAsked
 from crawler.fetch.exchanges import archived_of
+from crawler.frontier.quiet import digest_of_inputs
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
@@ -73,6 +75,8 @@ SITEMAP_AS_ITEM = (
 ARGUMENTS = "-a"
 # Scrapy setting for commands that only inspect pages: no crawl run begins. Not for users.
 INSPECTS = "INSPECTS_PAGES"
+# Modules with spider classes that override methods but only visit what is due.
+OF_PROJECT = ("spiders.site", "spiders.feeds")
 # Errors whose message does not need the name of the class.
 PLAIN = (QueryFailed, Misbehaves, OffLimits)
 
@@ -105,6 +109,7 @@ class WrapperSpider(Spider):
 
     def __init__(self, **given: Any) -> None:
         self.arguments = self.read_arguments(given)
+        self.read_at = time.time()
         self.wrapper = self.read_wrapper(self.arguments)
         super().__init__(name=self.wrapper.name)
         self.cell_reader = CellReader(self)
@@ -152,6 +157,11 @@ class WrapperSpider(Spider):
     def begin(self, crawler: Crawler) -> None:
         """Open a run."""
         self.session = Session(crawler, self.wrapper, self.config, self.clock)
+        if self.only_reads_pages():
+            definition = self.wrapper.definition
+            keys, file = (definition.keys, definition.file) if definition else (None, None)
+            modules = crawler.settings.getlist("SPIDER_MODULES")
+            self.session.inputs = digest_of_inputs(self.config, modules, keys, file, self.read_at)
 
     @classmethod
     def read_arguments(cls, given: dict[str, Any]) -> Arguments:
@@ -200,6 +210,23 @@ class WrapperSpider(Spider):
             if callable(value)
         }
         return frozenset(name for name in own - set(dir(WrapperSpider)) if name[0] != "_")
+
+    @classmethod
+    def only_reads_pages(cls) -> bool:
+        """Return whether a run of this spider does nothing if nothing is due.
+
+        A subclass may have fields and `read_item`. With other methods of its own, or with settings,
+        it may do anything.
+        """
+        if cls.custom_settings:
+            return False
+        inherited = set(dir(WrapperSpider)) - {"read_item", "__module__"}
+        return not any(
+            name in inherited and callable(getattr(value, "__func__", value))
+            for part in _own_classes(cls)
+            if part.__module__ not in OF_PROJECT
+            for name, value in vars(part).items()
+        )
 
     async def start(self) -> AsyncIterator[Request]:
         """Yield requests for due targets, as fast as the crawl processes them."""
@@ -251,9 +278,12 @@ class WrapperSpider(Spider):
 
     def parse_target(self, response: Response) -> Iterable[Fetched] | AsyncIterator[Fetched]:
         """Convert a response to a Fetched, in a subprocess if that may take long."""
+        fetched = self.fetched(response, response.meta["target"])
+        if response.status == 304:
+            fetched.outcome = Outcome.NOT_MODIFIED
+            return [fetched]
         if isinstance(response, TextResponse):
             response = decoded(response)
-        fetched = self.fetched(response, response.meta["target"])
         if is_heavy(response):
             return self._parse_heavy(response, fetched)
         return [self.read_safely(fetched, lambda: self._read(response, fetched))]
@@ -327,7 +357,8 @@ class WrapperSpider(Spider):
 
     def fetched(self, response: Response, target: Target) -> Fetched:
         """Create a Fetched with the metadata of a response, before its content is extracted."""
-        final = self.wrapper.canonical(response.url)
+        is_moved = response.url != target.url
+        final = self.wrapper.canonical(response.url) if is_moved else target.url
         return Fetched(
             target,
             self.clock.now(),

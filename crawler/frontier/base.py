@@ -175,7 +175,7 @@ class LocalFrontier(Frontier):
                     if key in by_key:
                         yield by_key[key]
         while session.error is None:
-            releases, in_flight = session.releases, frozenset(session.in_flight)
+            findings, in_flight = session.findings, frozenset(session.in_flight)
             max_targets, closed = size + len(in_flight), session.closed_hosts()
             due = await read(partial(targets.due, db, session.spider, started, max_targets, closed))
             # Compare with the targets in flight before the query: a target that was visited during
@@ -184,7 +184,7 @@ class LocalFrontier(Frontier):
             if not batch and not in_flight:
                 return
             if not batch:
-                await session.until_released(releases)
+                await session.until_found(findings)
             for target in batch:
                 yield target
 

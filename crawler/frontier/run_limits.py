@@ -96,6 +96,8 @@ class Allowance:
 
     def is_open(self) -> bool:
         """Return whether the current time is within the site's visiting hours."""
+        if not (self._wrapper.visiting_hours or self._wrapper.blackout):
+            return True
         return self._wrapper.open_at(self._clock.now())
 
     async def room(self, in_flight: int) -> int | None:
@@ -113,6 +115,8 @@ class Allowance:
 
     async def take(self, in_flight: int) -> bool:
         """Return whether the caps allow one more target, and count it if so."""
+        if self._is_full or not any(self._caps):
+            return True
         now = self._clock.now()
         spent = self._left is None or self._left <= 0
         if spent or self._good_until is None or now >= self._good_until:

@@ -34,7 +34,7 @@ from crawler.frontier.lifecycle import (
 from crawler.frontier.run_limits import Allowance, HostLimits
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
-from crawler.storage import alarms, cells, plans, runs, sampling_phases, targets
+from crawler.storage import alarms, cells, plans, quiet, runs, sampling_phases, targets
 from crawler.storage.client import SKEW_SECONDS, Database, skew_text
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
@@ -63,8 +63,11 @@ class Session:
 
     frontier:  source of the targets
     archive:   archive of the site; None without one
+    inputs:    digest of what the run reads outside of the database; None if runs with nothing due
+               must not be skipped
     lease:     lease on the runs of this spider; a process without it must not write
     in_flight: keys of targets that are handed out but not stored yet
+    findings:  number of released targets whose visits may have made other targets due
     shared_fetches: keys of cells that are read from the page of another cell
     prepares:  whether this process prepares the run
     sums_up:   whether this process sums up the run
@@ -88,6 +91,7 @@ class Session:
     archive: ArchiveWriter | None = None
     started: datetime
     run: ObjectId | None = None
+    inputs: str | None = None
 
     def __init__(self, crawler: Crawler, wrapper: Wrapper, config: Config, clock: Clock) -> None:
         self.crawler = crawler
@@ -102,7 +106,7 @@ class Session:
         self.traps = Traps(wrapper)
         self.in_flight: set[str] = set()
         self.shared_fetches: set[str] = set()
-        self.releases = 0
+        self.releases = self.findings = 0
         self.counts: Counter[str] = Counter()
         self.own: Counter[str] = Counter()
         self.links = LinkCounts(MAX_UNMATCHED_LINKS)
@@ -189,6 +193,8 @@ class Session:
             self.counts[name] += value  # type: ignore[assignment]
         if visit is not None and visit.fetched.link_counts is not None:
             self.links.merge(visit.fetched.link_counts)
+        if visit is None or visit.fetched.links or visit.collected or visit.alias_of:
+            self.findings += 1
         self.in_flight.discard(target.key)
         # After an error, the target may not be stored: leave it to the other workers.
         if self.error is None:
@@ -207,6 +213,7 @@ class Session:
     def leave(self, target: Target) -> None:
         """Note that a target is no longer this process's, which stops or has lost its lease."""
         self.in_flight.discard(target.key)
+        self.findings += 1
         self._wake()
 
     def hand_over(self, target: Target) -> None:
@@ -221,9 +228,16 @@ class Session:
             self._released.clear()
             await self._released.wait()
 
+    async def until_found(self, findings: int) -> None:
+        """Wait until more than `findings` visits may have made targets due, or all are stored."""
+        while self.in_flight and self.findings <= findings and self.error is None:
+            await self.until_released(self.releases)
+
     def _wake(self) -> None:
         self.releases += 1
         self._released.set()
+        if self.is_open:
+            self.writer.check()
 
     def closed_hosts(self) -> list[str]:
         """Return hosts that get no more requests in this run."""
@@ -336,6 +350,7 @@ class Session:
                 self.registry,
                 BothLeases(self.lease, self.frontier),
             )
+            self.writer.in_flight = lambda: len(self.in_flight)
             self.is_open = True
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
             self.fail(error)
@@ -450,6 +465,7 @@ class Session:
         )
         for line in self.warnings.lines:
             logger.warning("%s: %s", self.spider, line)
+        await quiet.note_inputs(self.db, self.spider, self.inputs)
         await alarms.record_broken(self.db, self.spider, self.counts["visits"], self.clock.now())
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 

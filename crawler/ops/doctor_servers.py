@@ -24,7 +24,7 @@ from crawler.storage.health import IndexProblem, Server
 from crawler.storage.invariants import Invariant
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer, redis_server
-from crawler.storage.schema import VERSION
+from crawler.storage.version import VERSION
 from crawler.utils.text import count, megabytes, span
 from crawler.utils.time import Clock
 

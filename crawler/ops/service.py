@@ -262,7 +262,7 @@ class Run:
             await session.ended.wait()
         if (failure := session.failure) is not None:
             raise failure
-        counts: dict[str, Any] = {"name": name} | figures(session)
+        counts: dict[str, Any] = {"name": name} | figures(session.counts, session.targets_at_end)
         # In a shared run, count only this process's part: each process counts its own.
         own = {name: session.own[key] for name, key in OWN.items()}
         return counts | own | {"of_all": session.visits_of_all}

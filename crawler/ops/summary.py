@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Self
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Self
 
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
 
-from crawler.frontier.session import Session
 from crawler.items import SEEN, Outcome
+from crawler.storage.targets import RemainingTargets
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count, moment
+
+if TYPE_CHECKING:
+    # A run with nothing due is summed up without a session, which is slow to import.
+    from crawler.frontier.session import Session
 
 logger = logging.getLogger(__name__)
 # With fewer fetched pages, the accuracy of a site definition is not computed.
@@ -29,6 +37,8 @@ class Summary:
     """Prints the summary on a terminal, logs it elsewhere, and puts it into Scrapy's stats."""
 
     def __init__(self, crawler: Crawler) -> None:
+        from crawler.frontier.session import Session
+
         self.crawler = crawler
         self.session = Session.of(crawler)
 
@@ -44,7 +54,7 @@ class Summary:
         await self.session.ended.wait()
         if self.session.error is not None:
             return
-        counts = figures(self.session)
+        counts = figures(self.session.counts, self.session.targets_at_end)
         for name, value in counts.items():
             self.crawler.stats.set_value(f"freshet/{name}", value)
         if self.session.sums_up:
@@ -57,15 +67,23 @@ class Summary:
                 f"{self.session.visits_of_all} by all; {others} other "
                 f"{'worker is' if others == 1 else 'workers are'} still running"
             )
-        # On a terminal the default log level hides INFO, so print the line below the live display.
-        if sys.stderr.isatty() and self.crawler.settings["LOG_LEVEL"] != "INFO":
-            print_line(line, error=True)
-        else:
-            logger.info("%s", line)
+        show(line, self.crawler.settings)
 
 
-def figures(session: Session) -> dict[str, float]:
-    """Return the counts of a run.
+def show(line: str, settings: BaseSettings) -> None:
+    """Print the summary of a run on a terminal, or log it."""
+    # On a terminal the default log level hides INFO, so print the line below the live display.
+    if sys.stderr.isatty() and settings["LOG_LEVEL"] != "INFO":
+        print_line(line, error=True)
+    else:
+        logger.info("%s", line)
+
+
+def figures(counts: Mapping[str, float], targets: int) -> dict[str, float]:
+    """Return the counts of a run under the names of Scrapy's stats.
+
+    counts:  counts of the session; missing ones are 0
+    targets: number of targets after the run
 
     accuracy: share of the fetched pages that could be read and were wanted (equation 1 of the
               paper); missing if fewer than MIN_FETCHED pages were fetched
@@ -77,7 +95,7 @@ def figures(session: Session) -> dict[str, float]:
               hours, the user's limit
     saved:    requests saved compared with fetching every target
     """
-    counts = session.counts
+    counts = Counter(counts)
     visits = counts["visits"]
     result: dict[str, float] = {
         "fetched": visits,
@@ -85,12 +103,12 @@ def figures(session: Session) -> dict[str, float]:
         "discovered": counts["discovered"],
         "left_out": counts["left out"],
         "unlisted": counts["unlisted"],
-        "targets": session.targets_at_end,
+        "targets": targets,
         "due": counts["due"],
         "missed_visits": counts["missed visits"],
         **{name: counts[name] for name in LEFT},
         **{name.replace(" ", "_"): counts[name] for name in POSTS},
-        "saved": max(0, session.targets_at_end - visits - counts["due"]),
+        "saved": max(0, targets - visits - counts["due"]),
     }
     if visits >= MIN_FETCHED:
         result["accuracy"] = sum(counts[outcome] for outcome in SEEN) / visits
@@ -111,7 +129,7 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
     elif session.left is None or not session.left.outlook.targets:
         parts.append("nothing fetched: no targets, or all are gone (see scrapy targets)")
     else:
-        parts += ["nothing fetched: nothing was due", *_not_due(session)]
+        parts += _nothing_due(session.left.outlook, session.clock.now())
     new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
     if new or edited or missed:
         parts.append(f"{new:.0f} new posts, {edited:.0f} edited, about {missed:.0f} missed")
@@ -119,8 +137,8 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
         parts.append(f"{counts['left_out']:.0f} links skipped because of caps (see the warnings)")
     if counts["missed_visits"]:
         parts.append(f"{counts['missed_visits']:.0f} planned visits missed")
-    if fetched:
-        parts += _not_due(session)
+    if fetched and session.left is not None:
+        parts += _not_due(session.left.outlook, session.clock.now())
     if fetched and due:
         parts.append(f"{due:.0f} still due{reasons}")
     if session.is_full and session.allowance.caps:
@@ -145,12 +163,18 @@ def _outcomes(counts: dict[str, float]) -> str:
     return f"{line}; accuracy {accuracy:.2%} ({readable}{unread})"
 
 
-def _not_due(session: Session) -> list[str]:
+def quiet_sentence(spider: str, outlook: RemainingTargets, now: datetime) -> str:
+    """Return the summary of a run for which nothing was due. outlook: its targets."""
+    return f"{spider}: {'; '.join(_nothing_due(outlook, now))}"
+
+
+def _nothing_due(outlook: RemainingTargets, now: datetime) -> list[str]:
+    return ["nothing fetched: nothing was due", *_not_due(outlook, now)]
+
+
+def _not_due(outlook: RemainingTargets, now: datetime) -> list[str]:
     """Return how many targets are not due, when the next ones are, and how to fetch them now."""
-    left, now = session.left, session.clock.now()
-    if left is None:
-        return []
-    outlook, parts = left.outlook, []
+    parts: list[str] = []
     if outlook.repeated:
         parts.append(f"{outlook.repeated:,} failed and will be retried in the next run")
     if outlook.waiting and outlook.next_visit is not None:

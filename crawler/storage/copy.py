@@ -23,13 +23,7 @@ from crawler.storage.client import (
 )
 from crawler.storage.health import index_definitions
 from crawler.storage.outages import in_batches_by_size, in_short
-from crawler.storage.schema import (
-    COPYING,
-    META,
-    VERSION,
-    create_collections,
-    create_indexes,
-)
+from crawler.storage.schema import COPYING, create_collections, create_indexes
 from crawler.storage.transfer import (
     BATCH,
     BATCH_BYTES,
@@ -40,6 +34,7 @@ from crawler.storage.transfer import (
     collection_in_use,
 )
 from crawler.storage.validators import VALIDATORS
+from crawler.storage.version import META, VERSION
 
 RETRY_HINT = "the copy is incomplete. Run the same command again to start over"
 

@@ -31,13 +31,8 @@ from crawler.storage.client import (
 )
 from crawler.storage.embedded import EmbeddedServer, low_disk_message
 from crawler.storage.outages import in_short
-from crawler.storage.schema import (
-    INDEXES,
-    META,
-    NAMESPACE_NOT_FOUND,
-    RESTORING,
-    refuse_partial_copy,
-)
+from crawler.storage.schema import INDEXES, NAMESPACE_NOT_FOUND, RESTORING, refuse_partial_copy
+from crawler.storage.version import META
 
 PINGS = 5
 # Age at which the documents of interrupted tests are deleted.

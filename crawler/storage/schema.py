@@ -13,7 +13,7 @@ from pymongo import ASCENDING, IndexModel
 from pymongo.errors import CollectionInvalid, OperationFailure
 
 from crawler.errors import NewerDatabase, StorageError
-from crawler.storage import search
+from crawler.storage import search, version
 from crawler.storage.accounts.schemas import ACCOUNT_INDEXES
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import (
@@ -23,13 +23,11 @@ from crawler.storage.dedup.registry import (
     SIGNATURE_INDEXES,
 )
 from crawler.storage.validators import VALIDATORS
+from crawler.storage.version import META
 
 logger = logging.getLogger(__name__)
-VERSION = 3
 ALREADY_THERE, NAMESPACE_NOT_FOUND = 48, 26
-# The document of `meta` with the version, during a copy with the source, and while restored
-# collections replace the current ones with their names.
-META: Document = {"_id": "schema"}
+# Fields of META.
 COPYING, RESTORING = "copying", "restoring"
 # Prefix of the collections that a restore has loaded, but that are not in use yet.
 RESTORED = "restored_"
@@ -157,20 +155,20 @@ async def prepare(db: Database) -> None:
             await complete_restore(db, meta[RESTORING])
             meta = await db.meta.find_one(META)
         current = int(meta["version"]) if meta else 0
-        if current > VERSION:
+        if current > version.VERSION:
             raise NewerDatabase(
                 f"database {db.name!r} has data version {current}, this Freshet supports up to "
-                f"{VERSION}. Upgrade Freshet, or use another database (FRESHET_DATABASE)"
+                f"{version.VERSION}. Upgrade Freshet, or use another database (FRESHET_DATABASE)"
             )
-        if current == VERSION:
+        if current == version.VERSION:
             return
-        for version in range(current + 1, VERSION + 1):
-            if current and (migration := MIGRATIONS.get(version)):
-                logger.info("Migrating database %r to data version %d", db.name, version)
+        for number in range(current + 1, version.VERSION + 1):
+            if current and (migration := MIGRATIONS.get(number)):
+                logger.info("Migrating database %r to data version %d", db.name, number)
                 await migration(db)
         await create_collections(db)
         await create_indexes(db)
-        await db.meta.replace_one(META, {"version": VERSION}, upsert=True)
+        await db.meta.replace_one(META, {"version": version.VERSION}, upsert=True)
     except OperationFailure as error:
         reason = (error.details or {}).get("errmsg") or error
         raise StorageError(f"cannot use database {db.name!r}: {reason}") from None

@@ -25,7 +25,7 @@ from crawler.storage.client import (
 )
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.outages import in_short, why_unavailable
-from crawler.storage.schema import prepare
+from crawler.storage.version import is_current
 from crawler.utils.process import end_tasks
 
 
@@ -43,8 +43,10 @@ class Store:
     _following: asyncio.Task[None]
 
     @classmethod
-    async def open(cls, config: Config) -> Store:
+    async def open(cls, config: Config, *, prepares: bool = True) -> Store:
         """Connect to the database and migrate it; raise StorageError or ConfigError.
+
+        prepares: False leaves a database as it is that is new or has another version
 
         Raises ClockError if its clock differs too much from this machine's.
         """
@@ -55,7 +57,10 @@ class Store:
             clock = await read_clock(client)
             clock.refuse_beyond(config)
             db = client.get_default_database()
-            await prepare(db)
+            if prepares and not await is_current(db):
+                from crawler.storage.schema import prepare
+
+                await prepare(db)
         except PyMongoError as error:
             await client.close()
             raise StorageError(f"MongoDB: {why_unavailable(error) or in_short(error)}") from None
@@ -88,9 +93,9 @@ class Store:
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncIterator[Database]:
-    """Open the database during a block."""
-    store = await Store.open(config)
+async def opened(config: Config, *, prepares: bool = True) -> AsyncIterator[Database]:
+    """Open the database during a block. prepares: as in `Store.open`."""
+    store = await Store.open(config, prepares=prepares)
     try:
         yield store.db
     finally:

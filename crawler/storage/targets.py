@@ -397,7 +397,9 @@ async def due(
 ) -> list[Target]:
     """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`."""
     query = {"spider": spider} | _due(until, excluded_hosts)
-    cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
+    # In one batch; by default, the first has 101 documents.
+    cursor = db.targets.find(query, NOT_FOR_A_VISIT, batch_size=limit)
+    cursor = cursor.sort("next_visit").limit(limit)
     return await _logged(db, [from_document(row) async for row in cursor], until)
 
 

@@ -24,7 +24,6 @@ from crawler.storage.client import Database, Document
 from crawler.storage.health import TEST, index_definitions
 from crawler.storage.outages import in_batches_by_size, in_short
 from crawler.storage.schema import (
-    META,
     RESTORED,
     RESTORING,
     collection_options,
@@ -32,6 +31,7 @@ from crawler.storage.schema import (
     prepare,
 )
 from crawler.storage.validators import VALIDATORS
+from crawler.storage.version import META
 
 Say = Callable[[str], None]
 RAW = CodecOptions(document_class=RawBSONDocument)

@@ -185,6 +185,11 @@ RUN_VALIDATORS: dict[str, Document] = {
             "requests_per_hour": shown("number or null", "maximum planned requests per hour"),
             "at": time("time of the last run; before the first run, time when the site was added"),
             "digest": shown("string", "digest of the definition; a change makes targets due"),
+            "inputs": shown(
+                "string or null",
+                "digest of code, settings and definition of the last run; while it stays the same, "
+                "runs with nothing due end at once",
+            ),
             "patterns": shown("object", "number of targets by digest of the URL pattern"),
             "paused_at": time(
                 "time since which the service starts no runs of the site; absent: not paused"

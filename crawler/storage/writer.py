@@ -1,10 +1,11 @@
 """Group commit: each visit waits until its batch is in the journal.
 
 A write per item keeps the reactor waiting (about 1,500 items/s), a bulk write per batch and
-collection does not. The order within a batch is: links of pages, versions and near-duplicate
-claims, posts, targets (each of these writes acknowledges its visit), and the change log. Every
-write can be repeated, so after a lost connection the batch is sent again. Writes are fenced: they
-do not overwrite what other processes stored or took over meanwhile.
+collection does not. A batch waits while further visits can come, because each batch takes several
+commands. The order within a batch is: links of pages, versions and near-duplicate claims,
+posts, targets (each of these writes acknowledges its visit), and the change log. Every write can be
+repeated, so after a lost connection the batch is sent again. Writes are fenced: they do not
+overwrite what other processes stored or took over meanwhile.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class Writer:
 
     leases:      of this process
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
+    in_flight:   returns the number of targets that this process works on, which a batch cannot
+                 exceed; None: unknown
     on_stored:   called with each stored batch, and the seconds that it took
     """
 
@@ -122,6 +125,7 @@ class Writer:
         self._task = asyncio.ensure_future(self._work())
         self.discovered = 0
         self.is_in_doubt = False
+        self.in_flight: Callable[[], int] | None = None
         self.on_stored: Callable[[list[Visit], float], None] | None = None
 
     async def commit(self, visit: Visit) -> None:
@@ -136,9 +140,18 @@ class Writer:
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((visit, stored))
         self._arrived.set()
-        if len(self._waiting) >= self._config.commit_size:
-            self._full.set()
+        self.check()
         await stored
+
+    def check(self) -> None:
+        """End the wait for further visits if the batch is full, or if none can come."""
+        size = self._config.commit_size
+        if self.in_flight is not None:
+            # With half of them, the other half is there to go on with while the batch is stored.
+            half = -(-self._config.in_flight // 2)
+            size = max(1, min(size, half, self.in_flight()))
+        if len(self._waiting) >= size:
+            self._full.set()
 
     async def close(self) -> None:
         """Write the waiting visits, and stop."""
@@ -164,7 +177,7 @@ class Writer:
     async def _batch_is_ready(self) -> bool:
         if not self._waiting and not self._closing:
             await self._arrived.wait()
-        if not self._closing and len(self._waiting) < self._config.commit_size:
+        if not self._closing and not self._full.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._full.wait(), self._config.commit_ms / 1000)
         return bool(self._waiting) or not self._closing

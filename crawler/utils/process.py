@@ -42,11 +42,15 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 DEFAULTS = gc.get_threshold()
 # Thresholds while libraries are loaded. Collection is rarer, but not disabled, because not every
 # Scrapy command calls `collect_again`.
-LOADING = (50_000, 2, 2)
+LOADING = (250_000, 5, 5)
 
 
 def spare_loading() -> None:
-    """Run garbage collection rarely until `collect_again` is called, to load libraries faster."""
+    """Run garbage collection rarely until `collect_again` is called, to load libraries faster.
+
+    All objects loaded so far are exempt: Scrapy alone has a hundred thousand.
+    """
+    gc.freeze()
     gc.set_threshold(*LOADING)
 
 
@@ -55,3 +59,8 @@ def collect_again() -> None:
     # Without gc.collect() first: it would traverse all loaded objects once more.
     gc.freeze()
     gc.set_threshold(*DEFAULTS)
+
+
+def spare_ending() -> None:
+    """Exempt all objects from the collections at the end of the process, which is about to end."""
+    gc.freeze()

@@ -29,6 +29,7 @@ from tests.bench import (
     hundredcells,
     planning,
     recall,
+    revisits,
     silence,
     sizing,
     startup,
@@ -89,6 +90,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--metrics", action="store_true", help="crawls with and without metrics")
     parser.add_argument(
         "--archive", action="store_true", help="crawls with and without an archive, and a reread"
+    )
+    parser.add_argument(
+        "--revisits", action="store_true", help="crawls of a site with 95 %% unchanged pages"
     )
     parser.add_argument("--startup", action="store_true", help="commands with almost nothing to do")
     parser.add_argument(
@@ -157,6 +161,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "web": lambda: web.run(options),
         "export": lambda: exports.run(options),
         "silence": lambda: silence.run(options.silence),
+        "revisits": lambda: revisits.bench(options.items, options.rounds or 5),
         "startup": lambda: startup.run(options.rounds or 7),
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),

@@ -66,16 +66,24 @@ def plain(start: str, *settings: str) -> Crawl:
 
 
 def freshet(
-    start: str, name: str, folder: Path, *, fields: bool = True, archive: bool = False, **env: str
+    start: str,
+    name: str,
+    folder: Path,
+    *,
+    fields: bool = True,
+    archive: bool = False,
+    full: bool = False,
+    **env: str,
 ) -> Crawl:
-    """Make a first run of Freshet from `start`, with its own embedded server in `folder`.
+    """Make a run of Freshet from `start`, with its own embedded server in `folder`.
 
-    env: variables such as FRESHET_DUPLICATES
+    full: visit all targets, due or not
+    env:  variables such as FRESHET_DUPLICATES
     """
     path = folder / f"{name}.toml"
     tables = ("archive = true\n" if archive else "") + (FIELDS if fields else "")
     path.write_text(WRAPPER.format(name=name, start=start, fields=tables))
-    arguments = ["crawl", "site", "-a", f"wrapper={path}"]
+    arguments = ["crawl", "site", "-a", f"wrapper={path}", *(["-a", "full=1"] if full else [])]
     return run(arguments, {"FRESHET_DATA_DIR": str(folder / "data")} | env, cwd=str(ROOT))
 
 

@@ -12,6 +12,7 @@ from scrapy.spiderloader import get_spider_loader
 from crawler.cli.base import refuse_left_over, with_database
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError
+from crawler.utils.process import spare_ending
 from crawler.utils.terminal import complain, print_line
 
 DEFAULT_LOG_LEVEL = "INFO"
@@ -43,16 +44,21 @@ class Command(crawl.Command):
         Expected errors are one line and exit code 1. If the site is already being crawled, the exit
         code is 0.
         """
-        # Importing this module makes Twisted inspect all loaded modules three times. Imported
-        # later, by Scrapy's engine, that takes 0.1 s; here few modules are loaded.
-        import scrapy.core.downloader.contextfactory  # noqa: F401
-
         super().process_options(args, opts)
         refuse_left_over(args, ("SPIDER",))
         assert self.settings is not None
         if sys.stderr.isatty() and self.settings["LOG_LEVEL"] == DEFAULT_LOG_LEVEL:
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
+        from crawler.ops.quiet import end_quietly
+
         try:
+            if end_quietly(self.settings, args[0], opts.spargs):
+                spare_ending()
+                sys.exit(0)
+            # Importing this module makes Twisted inspect all loaded modules three times. Imported
+            # later, by Scrapy's engine, that takes 0.1 s; here few modules are loaded.
+            import scrapy.core.downloader.contextfactory  # noqa: F401
+
             self._check(self._spider(args[0]), opts)
         except Busy as running:
             print_line(f"scrapy {self.name}: {running}", error=True)

@@ -128,7 +128,7 @@ def test_no_thread_outlives_a_command_on_the_embedded_server(
 
 
 @pytest.mark.soak
-def test_a_crawl_of_what_is_not_due_needs_no_redis_and_no_extension_that_is_off(
+def test_a_crawl_of_what_is_not_due_needs_the_driver_alone(
     run: Run, freshet: Freshet, pages: Pages, database: Db
 ) -> None:
     pages.list("list.html", ["/item-a.html"])
@@ -139,8 +139,10 @@ def test_a_crawl_of_what_is_not_due_needs_no_redis_and_no_extension_that_is_off(
         done = run(*words, **freshet.env)
         assert done.code == 0, done.err
     assert outcomes(database) == {"new": 2}
-    assert done.heavy == OF_STORAGE | OF_CRAWLS
+    assert done.heavy == OF_STORAGE
     assert sum(done.collections) < MAX_COLLECTIONS
+    done = run(*words, "-a", "limit=1", **freshet.env)
+    assert (done.code, done.heavy) == (0, OF_STORAGE | OF_CRAWLS), done.err
     assert done.thresholds == list(DEFAULTS)
 
 

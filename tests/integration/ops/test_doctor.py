@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler.storage.schema import INDEXES, VERSION, prepare
+from crawler.storage.schema import INDEXES, prepare
+from crawler.storage.version import VERSION
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import run
 from tests.integration.known_pages import on

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -97,3 +99,23 @@ def test_a_date_off_the_calendar_is_none(value: str) -> None:
 def test_a_field_of_a_date_reads_it_in_the_zone_it_is_given() -> None:
     response = page("<time>2024-07-15 12:00</time>")
     assert date("time").read(response, ZoneInfo("Asia/Seoul")) == at(2024, 7, 15, 3)
+
+
+@pytest.mark.parametrize(
+    "value", ["24/10/8", "2024-10-08", "20241008", "10/08/2024", "２０２４年１０月８日"]
+)
+def test_numbers_may_be_in_any_order(value: str) -> None:
+    assert read_date(value, ZoneInfo("UTC")) == at(2024, 10, 8)
+
+
+@pytest.mark.parametrize(
+    ("value", "languages"), [("15 July 2024", {"en"}), ("15 июля 2024", {"ru"}), ("soon", set())]
+)
+def test_a_date_loads_only_the_languages_that_it_needs(value: str, languages: set[str]) -> None:
+    code = (
+        "import sys; from zoneinfo import ZoneInfo; from crawler.extract.fields import read_date\n"
+        f"read_date({value!r}, ZoneInfo('UTC'))\n"
+        "print(*(name for name in sys.modules if '.date_translation_data.' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name.rpartition(".")[2] for name in done.stdout.split()} == languages

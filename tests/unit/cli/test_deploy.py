@@ -208,10 +208,9 @@ def test_names_of_folders_stand_for_their_wrappers(tmp_path: Path) -> None:
 
 
 def test_periodic_jobs_are_left_to_others() -> None:
-    config = Config.load()
-    assert [job.name for job in periodic_jobs(config, 60, 0, 0)] == ["replan", "prune"]
-    assert [job.name for job in periodic_jobs(config, 60, 0, 0, prunes=False)] == ["replan"]
-    assert periodic_jobs(config, 0, 0, 0, prunes=False) == []
+    assert [job.name for job in periodic_jobs(60, 0, 0)] == ["replan", "prune"]
+    assert [job.name for job in periodic_jobs(60, 0, 0, prunes=False)] == ["replan"]
+    assert periodic_jobs(0, 0, 0, prunes=False) == []
 
 
 @pytest.mark.parametrize("template", [SERVICE, WORKER])

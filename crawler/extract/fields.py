@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -15,6 +16,7 @@ import jmespath
 from cssselect import SelectorError
 from lxml import etree
 from parsel import Selector, SelectorList
+from parsel.csstranslator import GenericTranslator, HTMLTranslator
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic import Field as Key
 from scrapy.http import TextResponse
@@ -117,14 +119,13 @@ class Field(BaseModel):
         """
         if self.jmespath is not None:
             return self._read_json(response.jmespath(self.jmespath), zone)
-        nodes = selected(response, self.css, self.xpath)
-        if self.type is FieldType.LIST:
-            return [text for node in nodes if (text := node_text(node))]
-        if not nodes:
-            return None
         if self.type is FieldType.HTML:
-            return Markup(squeeze(nodes[0].get() or "")) or None
-        return typed(node_text(nodes[0]), self.type, zone)
+            nodes = selected(response, self.css, self.xpath)
+            return (Markup(squeeze(nodes[0].get() or "")) or None) if nodes else None
+        values = matched_values(response, self.css, self.xpath)
+        if self.type is FieldType.LIST:
+            return [text for value in values if (text := value_text(value))]
+        return typed(value_text(values[0]), self.type, zone) if values else None
 
     def _read_json(self, matches: SelectorList[Any], zone: ZoneInfo) -> Any:
         values = [value for value in matches.getall() if value is not None]
@@ -189,6 +190,31 @@ def selected(response: TextResponse, css: str | None, xpath: str | None) -> Sele
     return response.xpath(xpath or "", namespaces=XPATH_NAMESPACES)
 
 
+def matched_values(response: TextResponse, css: str | None, xpath: str | None) -> list[Any]:
+    """Return the roots of what `selected` returns, without the cost of a Selector for each.
+
+    A value is an element, or a text, an attribute, or the result of an XPath function.
+    """
+    page = response.selector
+    if isinstance(page.root, etree._Element):
+        # For an invalid expression, `selected` raises the same error as for other selectors.
+        with suppress(etree.XPathError):
+            found = _evaluator(css, xpath, page.type)(page.root)
+            return found if isinstance(found, list) else [found]
+    return [node.root for node in selected(response, css, xpath)]
+
+
+@lru_cache(maxsize=2048)
+def _evaluator(css: str | None, xpath: str | None, page_type: str) -> etree.XPath:
+    """Compile a selector for all pages of a type (`html` or `xml`)."""
+    if css is not None:
+        translator = HTMLTranslator() if page_type == "html" else GenericTranslator()
+        xpath = translator.css_to_xpath(css)
+    # With the prefixes of parsel, as in `selected`.
+    namespaces = Selector._default_namespaces | (XPATH_NAMESPACES if css is None else {})
+    return etree.XPath(xpath or "", namespaces=namespaces, smart_strings=False)
+
+
 def squeeze(value: str) -> str:
     """Replace every run of white space with one space, and strip both ends."""
     return " ".join(value.split())
@@ -196,14 +222,18 @@ def squeeze(value: str) -> str:
 
 def node_text(node: Selector) -> str:
     """Return the text inside an element (see `text_below`), or the value of a text or attribute."""
-    root = node.root
-    if isinstance(root, str):
-        return squeeze(root)
-    if isinstance(root, etree._Element):
-        if not isinstance(root.tag, str):
-            return squeeze(root.text or "")  # a comment or processing instruction
-        return text_below(root)
-    return squeeze(str(root))
+    return value_text(node.root)
+
+
+def value_text(value: Any) -> str:
+    """Return the text inside an element (see `text_below`), or another value as one line."""
+    if isinstance(value, str):
+        return squeeze(value)
+    if isinstance(value, etree._Element):
+        if not isinstance(value.tag, str):
+            return squeeze(value.text or "")  # a comment or processing instruction
+        return text_below(value)
+    return squeeze(str(value))
 
 
 def typed(value: str, kind: FieldType, zone: ZoneInfo) -> Any:

@@ -25,6 +25,8 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.fetch.robots.RobotsMiddleware": 100,
         "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware": None,
         "crawler.fetch.body_limits.UnpackingMiddleware": 590,
+        "scrapy.downloadermiddlewares.redirect.MetaRefreshMiddleware": None,
+        "crawler.fetch.lean.MetaRefreshMiddleware": 580,
         "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
         "crawler.fetch.credentials.FewCookiesMiddleware": 700,
         # Closer to the network than Scrapy's retries (550) and redirects (600), so that retried
@@ -37,6 +39,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
     "EXTENSIONS": {
         "scrapy.extensions.throttle.AutoThrottle": None,
         "crawler.ops.extensions.AutoThrottle": 0,
+        "crawler.fetch.lean.Scraping": 5,
         "crawler.ops.extensions.Garbage": 10,
         "crawler.ops.summary.Summary": 20,
         "crawler.ops.extensions.Progress": 30,
@@ -45,7 +48,11 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.ops.extensions.Room": 60,
     },
 }
-DOWNLOADER = "crawler.fetch.downloader.Downloader"
+CLASSES = {
+    "DOWNLOADER": "crawler.fetch.downloader.Downloader",
+    "LOG_FORMATTER": "crawler.fetch.lean.LogFormatter",
+    "STATS_CLASS": "crawler.fetch.lean.Stats",
+}
 # Scrapy imports an extension before it checks whether the extension is enabled, even one that is
 # None in EXTENSIONS. Importing these two takes 0.2 s (aiohttp, Twisted's terminal support).
 SLOW_EXTENSIONS = {
@@ -76,7 +83,8 @@ class FreshetAddon:
         base = settings.getdict("EXTENSIONS_BASE")
         enabled = {path: order for path, order in base.items() if path not in disabled}
         settings.set("EXTENSIONS_BASE", enabled, priority="addon")
-        settings.set("DOWNLOADER", DOWNLOADER, priority="addon")
+        for name, path in CLASSES.items():
+            settings.set(name, path, priority="addon")
         for name, value in politeness_settings(Config.of(settings)).items():
             settings.set(name, value, priority="addon")
 

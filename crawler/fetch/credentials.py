@@ -18,6 +18,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 
 from crawler.extract.site_definition import Wrapper
@@ -178,6 +179,18 @@ class FewCookiesMiddleware(CookiesMiddleware):
         strict = DefaultCookiePolicy.DomainStrictNonDomain
         policy = DefaultCookiePolicy(strict_ns_domain=strict)
         self.jars = defaultdict(partial(CookieJar, policy))
+
+    def process_request(self, request: Request) -> None:  # type: ignore[override] # Scrapy passes no spider
+        """Add the cookies of the request's jar, unless there are none."""
+        jar = self.jars[request.meta.get("cookiejar")]
+        if request.cookies or jar._cookies or b"Cookie" in request.headers:
+            super().process_request(request)
+
+    def process_response(self, request: Request, response: Response) -> Request | Response:  # type: ignore[override] # Scrapy passes no spider
+        """Keep the cookies of a response; most responses have none."""
+        if b"Set-Cookie" not in response.headers and b"Set-Cookie2" not in response.headers:
+            return response
+        return super().process_response(request, response)
 
     def _process_cookies(
         self, cookies: Iterable[Cookie], *, jar: CookieJar, request: Request

@@ -10,17 +10,21 @@ import logging
 from collections import deque
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.core import downloader
 from scrapy.core.downloader import Slot
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http import Response
+from scrapy.utils.defer import deferred_from_coro
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from crawler.extract.site_definition import Wrapper
+from crawler.fetch.lean import Middlewares, Signals
 from crawler.frontier.session import Session
 from crawler.items import Target
 from crawler.utils.urls import host_of
@@ -76,7 +80,42 @@ class Downloader(downloader.Downloader):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
+        # The same signals, as receivers are kept by sender. The scraper is created later.
+        crawler.signals = self.signals = Signals(crawler.signals.sender)
+        # Scrapy has no setting for this class.
+        self.middleware.__class__ = Middlewares
         self._sending: set[asyncio.Task[Any]] = set()
+
+    def fetch(self, request: Request) -> Deferred[Response | Request]:  # type: ignore[override] # Scrapy passes no spider
+        """Send a request through the middlewares; return what they make of its response."""
+        self.active.add(request)
+        return deferred_from_coro(self._fetch(request))
+
+    async def _fetch(self, request: Request) -> Response | Request:
+        try:
+            return await self.middleware.download_async(self._enqueue_request, request)
+        finally:
+            self.active.remove(request)
+
+    async def _enqueue_request(self, request: Request) -> Response:
+        """Download a request: directly if its slot is free, else in its turn.
+
+        Scrapy starts another task for each request, and waits for it.
+        """
+        key, slot = self._get_slot(request)
+        is_free = slot.free_transfer_slots() > 0 and not slot.queue
+        if not is_free or slot.delay or slot.latercall or self.is_closing:
+            return await super()._enqueue_request(request)
+        slot.lastseen = monotonic()
+        request.meta[self.DOWNLOAD_SLOT] = key
+        slot.active.add(request)
+        self.signals.send_catch_log(
+            signal=signals.request_reached_downloader, request=request, spider=self.crawler.spider
+        )
+        try:
+            return await self._download(slot, request)
+        finally:
+            slot.active.remove(request)
 
     def give_up(self) -> None:
         """Cancel all requests in progress; they fail with Ended."""

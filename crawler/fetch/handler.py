@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from scrapy.exceptions import (
     NotSupported,
     ResponseDataLossError,
 )
-from scrapy.http import Response, TextResponse
+from scrapy.http import Headers, Response, TextResponse
 from scrapy.utils._download_handlers import normalize_bind_address, wrap_twisted_exceptions
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler
@@ -45,12 +46,14 @@ from service_identity.exceptions import CertificateError
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
 from service_identity.pyopenssl import extract_patterns
 from twisted.internet._sslverify import ClientTLSOptions
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.ssl import platformTrust
 from twisted.python.failure import Failure
 from twisted.web._newclient import ParseError
-from twisted.web.client import Agent
+from twisted.web.client import URI, Agent
 from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
+from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.config import Config
 from crawler.errors import Misbehaves, OffLimits, QueryFailed
@@ -296,6 +299,15 @@ class BoundedAgent(_ScrapyAgent):
             reader._bodybuf = SpooledBody(reader._bodybuf.getvalue())  # type: ignore[assignment]
         return result
 
+    @staticmethod
+    def _headers_from_twisted_response(response: Any) -> Headers:
+        """Return the headers; Scrapy converts them twice, first for the signal headers_received."""
+        headers: Headers | None = getattr(response, "scrapy_headers", None)
+        if headers is None:
+            headers = _ScrapyAgent._headers_from_twisted_response(response)
+            response.scrapy_headers = headers
+        return headers
+
     def _cb_bodydone(self, result: _ResultT, url: str) -> Any:
         """Return the raw result; Scrapy would create the response here, within the time limit."""
         return result, url
@@ -319,7 +331,7 @@ class BoundedAgent(_ScrapyAgent):
 
         return GuardedAgent(
             policy=self._policy,
-            reactor=GuardedReactor(reactor, self._policy),
+            reactor=reactor,
             contextFactory=self._contextFactory,
             connectTimeout=timeout,
             bindAddress=normalize_bind_address(
@@ -330,14 +342,30 @@ class BoundedAgent(_ScrapyAgent):
 
 
 class GuardedAgent(_BindAddressAgent):
-    """Reuses an open connection only for requests with the same connection policy."""
+    """Connects under a policy, and reuses a connection only for requests with the same policy."""
 
-    def __init__(self, *, policy: ConnectionPolicy, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, *, policy: ConnectionPolicy, reactor: Any, **given: Any) -> None:
+        guarded: Any = GuardedReactor(reactor, policy)
+        super().__init__(reactor=guarded, **given)
         self._rights = (policy.private, policy.anywhere)
+
+    def _getEndpoint(self, uri: URI) -> Any:  # noqa: N802
+        return LazyEndpoint(partial(super()._getEndpoint, uri))
 
     def _requestWithEndpoint(self, key: Any, *request: Any) -> Deferred[Any]:  # noqa: N802
         return super()._requestWithEndpoint((*key, *self._rights), *request)
+
+
+@implementer(IStreamClientEndpoint)
+class LazyEndpoint:
+    """Endpoint that is created for a new connection: it takes longer than to reuse an open one."""
+
+    def __init__(self, create: Callable[[], Any]) -> None:
+        self._create = create
+
+    def connect(self, factory: Any) -> Any:
+        """Create the endpoint and connect; a host name that is not valid fails the connection."""
+        return maybeDeferred(lambda: self._create().connect(factory))
 
 
 @contextmanager

@@ -118,7 +118,6 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         self._cache: OrderedDict[tuple[str, bool], Rules] = OrderedDict()
         self._characters = 0
         self._pending: dict[tuple[str, bool], asyncio.Future[Rules]] = {}
-        crawler.signals.connect(self._stop_at_limit, signals.bytes_received)
 
     async def process_request(self, request: Request) -> None:  # type: ignore[override]
         """Raise IgnoreRequest if the rules forbid a request, OffLimits if the host is refused."""
@@ -147,11 +146,15 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         return await asyncio.shield(self._pending[key])
 
     async def _fetched(self, request: Request, key: tuple[str, bool]) -> Rules:
+        # Only meanwhile: the signal is sent for each piece of every response.
+        self.crawler.signals.connect(self._stop_at_limit, signals.bytes_received)
         try:
             response = await self._response(request)
             rules = await self._read(request, response) if response is not None else Rules()
         finally:
             del self._pending[key]
+            if not self._pending:
+                self.crawler.signals.disconnect(self._stop_at_limit, signals.bytes_received)
         self._keep(key, rules)
         return rules
 

@@ -177,10 +177,10 @@ class LocalFrontier(Frontier):
         while session.error is None:
             findings, in_flight = session.findings, frozenset(session.in_flight)
             max_targets, closed = size + len(in_flight), session.closed_hosts()
-            due = await read(partial(targets.due, db, session.spider, started, max_targets, closed))
-            # Compare with the targets in flight before the query: a target that was visited during
-            # the query would look due and not in flight.
-            batch = [target for target in due if target.key not in in_flight]
+            query = partial(targets.due, db, session.spider, started, max_targets, closed)
+            # Without the targets in flight before the query: a target that was visited during the
+            # query would look due and not in flight.
+            batch = await read(partial(query, without=in_flight))
             if not batch and not in_flight:
                 return
             if not batch:

@@ -141,8 +141,8 @@ async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
     if not items:
         return
     query = {"_id": {"$in": [item.fetched.target.key for item in items]}}
-    cursor = db.targets.find(query, {"categories": 1})
-    categories = {target["_id"]: target["categories"] async for target in cursor}
+    found = await db.targets.find(query, {"categories": 1}).to_list()
+    categories = {target["_id"]: target["categories"] for target in found}
     # The feeds' texts of posts whose pages were fetched: search words include them.
     of_feeds = [item.fetched.target.post for item in items if item.fetched.target.post]
     stored: dict[str, Document] = {}

@@ -112,10 +112,14 @@ async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Vis
     # Targets of redirects, now or at the last visit, by the keys of the redirecting URLs.
     moved: dict[str, str | None] = {}
     for visit in pages:
-        fetched, link = visit.fetched, item_key(visit.fetched.target.url)
-        if link is not None and visit.alias_of is not None:
+        fetched = visit.fetched
+        if not (visit.alias_of or fetched.final_url or fetched.target.final_url):
+            continue
+        if (link := item_key(fetched.target.url)) is None:
+            continue
+        if visit.alias_of is not None:
             moved[link] = item_key(fetched.final_url or visit.alias_of)
-        elif link is not None and (fetched.final_url or fetched.target.final_url):
+        else:
             moved[link] = _item_of_page(visit)
     renamed = {
         visit.fetched.target.key: _item_of_page(visit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -394,13 +394,18 @@ async def due(
     until: datetime,
     limit: int,
     excluded_hosts: Sequence[str] = (),
+    without: Collection[str] = (),
 ) -> list[Target]:
-    """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`."""
+    """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`.
+
+    without: keys of targets to leave out of these
+    """
     query = {"spider": spider} | _due(until, excluded_hosts)
     # In one batch; by default, the first has 101 documents.
     cursor = db.targets.find(query, NOT_FOR_A_VISIT, batch_size=limit)
-    cursor = cursor.sort("next_visit").limit(limit)
-    return await _logged(db, [from_document(row) async for row in cursor], until)
+    rows = await cursor.sort("next_visit").limit(limit).to_list()
+    found = [from_document(row) for row in rows if row["_id"] not in without]
+    return await _logged(db, found, until)
 
 
 async def due_keys(

@@ -141,6 +141,9 @@ class Writer:
         self._waiting.append((visit, stored))
         self._arrived.set()
         self.check()
+        if visit.fetched.target.kind is Kind.LIST and visit.has_new_links:
+            # The crawl may wait for these links.
+            self._full.set()
         await stored
 
     def check(self) -> None:

@@ -51,6 +51,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
 CLASSES = {
     "DOWNLOADER": "crawler.fetch.downloader.Downloader",
     "LOG_FORMATTER": "crawler.fetch.lean.LogFormatter",
+    "SCHEDULER_PRIORITY_QUEUE": "crawler.fetch.lean.Queues",
     "STATS_CLASS": "crawler.fetch.lean.Stats",
 }
 # Scrapy imports an extension before it checks whether the extension is enabled, even one that is

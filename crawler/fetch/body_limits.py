@@ -188,8 +188,10 @@ class UnpackingMiddleware(HttpCompressionMiddleware):
     async def process_response(self, request: Request, response: Response) -> Request | Response:  # type: ignore[override] # Scrapy awaits what a middleware returns
         """Decompress the body; wait for room first if the result is large."""
         encodings = response.headers.getlist("Content-Encoding")
+        if not encodings:
+            return response
         limit = request.meta.get(LIMIT) or self._max_size
-        if encodings and limit > LARGE_BYTES and not is_admitted(response):
+        if limit > LARGE_BYTES and not is_admitted(response):
             # Try with the small limit first: most bodies are small, and the decompressed size is
             # not known in advance.
             given = {key: request.meta[key] for key in [LIMIT] if key in request.meta}

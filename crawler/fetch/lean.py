@@ -13,13 +13,21 @@ from pydispatch import dispatcher  # type: ignore[import-untyped]
 from scrapy import Request, logformatter, signals
 from scrapy.core import scraper
 from scrapy.core.downloader.middleware import DownloaderMiddlewareManager
+from scrapy.core.spidermw import SpiderMiddlewareManager
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares import redirect
 from scrapy.exceptions import _InvalidOutput
 from scrapy.http import Response, TextResponse
+from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.signalmanager import SignalManager
 from scrapy.statscollectors import MemoryStatsCollector
-from scrapy.utils.defer import aiter_errback, ensure_awaitable, iter_errback
+from scrapy.utils.asyncgen import as_async_generator
+from scrapy.utils.defer import (
+    _process_pending_io,
+    aiter_errback,
+    ensure_awaitable,
+    iter_errback,
+)
 from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
@@ -147,8 +155,46 @@ class Scraper(scraper.Scraper):
                 await self._process_spidermw_output_async(output, response)
 
 
+class SpiderMiddlewares(SpiderMiddlewareManager):
+    """Passes on a list of items as it is: the middlewares of Scrapy only change requests.
+
+    Scrapy passes each item through eight asynchronous generators.
+    """
+
+    async def scrape_response_async(  # type: ignore[override] # a list is iterable, too
+        self, scrape_func: Callable[..., Any], response: Response, request: Request
+    ) -> Iterable[Any] | AsyncIterator[Any]:
+        """Call the callback of a response, and return its items and requests."""
+        try:
+            result = await self._process_spider_input(scrape_func, response, request)
+        except Exception as error:  # noqa: BLE001 - as in Scrapy
+            await _process_pending_io()
+            chain: AsyncIterator[Any] = self._process_spider_exception(response, error)
+            return chain
+        if isinstance(result, list) and not any(isinstance(item, Request) for item in result):
+            return result
+        if not isinstance(result, AsyncIterator):
+            result = as_async_generator(result)
+        return await self._process_callback_output(response, result)
+
+
+class Queues(DownloaderAwarePriorityQueue):
+    """Queues of waiting requests by host.
+
+    Scrapy computes the name of a folder for each new queue, even for one in memory; a queue is new
+    for most requests, because it is deleted when it is empty.
+    """
+
+    def pqfactory(self, slot: str, startprios: Iterable[int] = ()) -> ScrapyPriorityQueue:
+        """Create the queue of a host."""
+        if self.key:
+            return super().pqfactory(slot, startprios)
+        queue, start_queue = self.downstream_queue_cls, self._start_queue_cls
+        return ScrapyPriorityQueue(self.crawler, queue, "", startprios, start_queue_cls=start_queue)
+
+
 class Scraping:
-    """Extension that makes a crawl use Scraper; Scrapy has no setting for it."""
+    """Extension that makes a crawl use the Scraper and SpiderMiddlewares above."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -161,5 +207,10 @@ class Scraping:
 
     def _begin(self) -> None:
         engine = self._crawler.engine
-        if engine is not None and type(engine.scraper) is scraper.Scraper:
-            engine.scraper.__class__ = Scraper
+        if engine is None or type(engine.scraper) is not scraper.Scraper:
+            return
+        engine.scraper.__class__ = Scraper
+        middlewares = engine.scraper.spidermw
+        parts = {type(middleware).__module__ for middleware in middlewares.middlewares}
+        if all(part.startswith("scrapy.spidermiddlewares.") for part in parts):
+            middlewares.__class__ = SpiderMiddlewares

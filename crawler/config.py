@@ -241,6 +241,13 @@ class Config(BaseSettings):
     read_seconds: Seconds = Field(
         20.0, gt=0, description="maximum CPU time in seconds for parsing one page"
     )
+    read_processes: int = Field(
+        2,
+        ge=0,
+        le=64,
+        description="processes that extract the main text of long pages (30 kB or more) while the "
+        "crawl goes on; at most one for each processor; 0 or 1: the crawl itself extracts it",
+    )
     read_mb: float = Field(
         1024.0, ge=64, le=1_000_000, description="maximum memory in MB for parsing one large page"
     )

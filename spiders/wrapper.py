@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import time
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
@@ -38,9 +39,13 @@ from crawler.extract.list_wrappers import address, slot
 from crawler.extract.main_text import load, main_text
 from crawler.extract.response import (
     HANDLED,
+    PageParts,
     asks_password,
     decoded,
+    is_long,
+    page_of,
     page_problem,
+    parts_of,
     raw_hash,
     status_outcome,
     unfollowed,
@@ -54,6 +59,7 @@ from crawler.frontier.quiet import digest_of_inputs
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
+from crawler.utils.process_pool import ProcessPool
 from crawler.utils.sandbox import (
     LimitExceeded,
     Sandbox,
@@ -106,6 +112,8 @@ class WrapperSpider(Spider):
     is_example: ClassVar[bool] = False
     wrapper: Wrapper
     session: Session
+    # Processes that read long pages; None if this process reads them.
+    page_readers: ProcessPool | None = None
 
     def __init__(self, **given: Any) -> None:
         self.arguments = self.read_arguments(given)
@@ -162,6 +170,13 @@ class WrapperSpider(Spider):
             keys, file = (definition.keys, definition.file) if definition else (None, None)
             modules = crawler.settings.getlist("SPIDER_MODULES")
             self.session.inputs = digest_of_inputs(self.config, modules, keys, file, self.read_at)
+        processes = min(self.config.read_processes, len(os.sched_getaffinity(0)))
+        # A method of a subclass may need more than the page.
+        is_ours = type(self).read_item is WrapperSpider.read_item
+        if self.wrapper.wants_main_text and is_ours and processes > 1:
+            limits = self.config.read_seconds, self.config.read_mb
+            self.page_readers = ProcessPool(self._read_long, processes, *limits)
+            crawler.signals.connect(self.page_readers.close, signals.spider_closed)
 
     @classmethod
     def read_arguments(cls, given: dict[str, Any]) -> Arguments:
@@ -286,6 +301,8 @@ class WrapperSpider(Spider):
             response = decoded(response)
         if is_heavy(response):
             return self._parse_heavy(response, fetched)
+        if self.page_readers is not None and is_long(response):
+            return self._parse_long(self.page_readers, response, fetched)
         return [self.read_safely(fetched, lambda: self._read(response, fetched))]
 
     async def _parse_heavy(self, response: Response, fetched: Fetched) -> AsyncIterator[Fetched]:
@@ -293,6 +310,21 @@ class WrapperSpider(Spider):
             # Load the library before the fork, so that not each subprocess has to.
             load()
         yield await self.read_apart(fetched, lambda: self._read(response, fetched))
+
+    async def _parse_long(
+        self, readers: ProcessPool, response: TextResponse, fetched: Fetched
+    ) -> AsyncIterator[Fetched]:
+        """Read a page in a process that stays, while this process works on other pages."""
+        load()
+        try:
+            yield await readers.run((parts_of(response), fetched))
+        except LimitExceeded as problem:
+            fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
+            yield fetched
+
+    def _read_long(self, argument: tuple[PageParts, Fetched]) -> Fetched:
+        parts, fetched = argument
+        return self.read_safely(fetched, lambda: self._read(page_of(parts), fetched))
 
     async def read_apart(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
         """Run `read_safely` in a subprocess; return its copy of the Fetched."""

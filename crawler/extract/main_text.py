@@ -69,12 +69,13 @@ def main_text(response: TextResponse) -> dict[str, Any]:
     """
     # Use a marker only if a single element has it and that element contains text.
     marked: SelectorList[Any] = SelectorList()
+    characters = 0
     for query in POSTS:
         elements = response.css(query)
-        if len(elements) == 1 and node_text(elements[0]):
+        if len(elements) == 1 and (characters := len(node_text(elements[0]))):
             marked = elements
             break
-    if marked and len(node_text(marked[0])) < SHORT_CHARACTERS:
+    if marked and characters < SHORT_CHARACTERS:
         text = _extracted(marked.get() or "") or _text_of(marked)
         if text:
             return {"title": page_title(response), "main_text": text[:MAX_CHARACTERS]}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import hashlib
 import re
+from typing import NamedTuple, TypeGuard
 
-from scrapy.http import Response, TextResponse
+from scrapy.http import Headers, Response, TextResponse
 
 from crawler.items import Outcome, Validators
 from crawler.utils.sandbox import MAX_DEPTH, is_truncated
@@ -15,6 +16,7 @@ GONE = frozenset({404, 410})
 REFUSED = frozenset({401, 403, 407, 429, 451})
 SNIFFED_BYTES = 2048
 GUESSED_BYTES = 65_536
+LONG_BYTES = 30_000
 # Legacy encodings that pages without a declaration may have. For any other text, Scrapy's guess
 # is used, which follows the rules of browsers.
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
@@ -55,6 +57,33 @@ def page_problem(response: Response) -> str | None:
     if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "not a text page: binary content"
     return f"nested more than {MAX_DEPTH:,} deep" if is_truncated(response) else None
+
+
+class PageParts(NamedTuple):
+    """What it takes to parse a page in another process."""
+
+    kind: type[TextResponse]
+    url: str
+    status: int
+    headers: Headers
+    body: bytes
+    encoding: str
+
+
+def is_long(response: Response) -> TypeGuard[TextResponse]:
+    """Return whether to parse a page takes longer than to send it to another process and back."""
+    return isinstance(response, TextResponse) and len(response.body) >= LONG_BYTES
+
+
+def parts_of(page: TextResponse) -> PageParts:
+    """Return the parts of a page, which can be pickled."""
+    kind, encoding = type(page), page.encoding
+    return PageParts(kind, page.url, page.status, page.headers, page.body, encoding)
+
+
+def page_of(parts: PageParts) -> TextResponse:
+    """Return the page with these parts, without its request."""
+    return parts.kind(parts.url, parts.status, parts.headers, parts.body, encoding=parts.encoding)
 
 
 def asks_password(response: Response) -> bool:

@@ -4,6 +4,7 @@ A hostile page can keep C libraries busy for hours or make them allocate all mem
 same process can stop such a library, but the kernel can terminate a forked copy of the process.
 
 `Sandbox` runs work in a subprocess with limits. `is_heavy` finds the pages that need a sandbox.
+`crawler.utils.process_pool` keeps its subprocesses.
 `time_limit` interrupts Python code in this process.
 """
 
@@ -39,6 +40,7 @@ MAX_RESULT_MB = 64
 PATIENCE = 10
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 OUT_OF_MEMORY = 3
+LOST = "the result could not be sent back from the subprocess"
 
 
 class LimitExceeded(Exception):
@@ -99,17 +101,10 @@ class Sandbox:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            _lower(resource.RLIMIT_CPU, math.ceil(self._seconds))
-            _lower(resource.RLIMIT_CORE, 0)
-            if (own_bytes := _own_bytes()) is not None:
-                _lower(resource.RLIMIT_AS, own_bytes + int(self._megabytes * MEGABYTE))
-            outcome: tuple[Any, Exception | None]
-            try:
-                outcome = work(), None
-            except MemoryError:
-                raise
-            except Exception as error:  # noqa: BLE001 - raised again in the parent process
-                outcome = None, error
+            lower(resource.RLIMIT_CPU, math.ceil(self._seconds))
+            lower(resource.RLIMIT_CORE, 0)
+            limit_memory(self._megabytes)
+            outcome = outcome_of(work)
             with os.fdopen(pipe, "wb") as out:
                 out.write(pickle.dumps(outcome))
             code = 0
@@ -121,16 +116,37 @@ class Sandbox:
     def _problem(self, data: bytes, code: int) -> str | None:
         if len(data) > MAX_RESULT_MB * MEGABYTE:
             return f"the result is larger than {MAX_RESULT_MB} MB"
-        if code in OUT_OF_TIME:
-            return f"takes longer than {self._seconds:g} s of processor time"
-        if code == OUT_OF_MEMORY:
-            return f"takes more than {self._megabytes:g} MB of memory"
-        if code < 0:
-            return f"subprocess terminated by {signal.Signals(-code).name}"
-        return "the result could not be sent back from the subprocess" if code else None
+        return problem_of(code, self._seconds, self._megabytes)
 
 
-def _lower(limit: int, value: int) -> None:
+def outcome_of(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+    """Return the result of the work in a subprocess, or the exception to raise in its parent."""
+    try:
+        return work(), None
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - raised again in the parent process
+        return None, error
+
+
+def problem_of(code: int, seconds: float, megabytes: float) -> str | None:
+    """Return the limit that a subprocess with this exit code exceeded; None for 0."""
+    if code in OUT_OF_TIME:
+        return f"takes longer than {seconds:g} s of processor time"
+    if code == OUT_OF_MEMORY:
+        return f"takes more than {megabytes:g} MB of memory"
+    if code < 0:
+        return f"subprocess terminated by {signal.Signals(-code).name}"
+    return LOST if code else None
+
+
+def limit_memory(megabytes: float) -> None:
+    """Limit the memory that this process may allocate in addition to what it has."""
+    if (own_bytes := _own_bytes()) is not None:
+        lower(resource.RLIMIT_AS, own_bytes + int(megabytes * MEGABYTE))
+
+
+def lower(limit: int, value: int) -> None:
     """Set a soft resource limit, up to the hard limit (negative if there is none)."""
     _, hard = resource.getrlimit(limit)
     resource.setrlimit(limit, (value if hard < 0 else min(value, hard), hard))

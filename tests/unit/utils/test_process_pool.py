@@ -1,0 +1,146 @@
+"""Tests that a pool of processes returns what its function returns, within its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from crawler.utils import process_pool
+from crawler.utils.process_pool import ProcessPool
+from crawler.utils.sandbox import LimitExceeded
+
+MEGABYTE = 1024 * 1024
+
+
+@asynccontextmanager
+async def pool(work: Any, processes: int = 2, seconds: float = 5) -> AsyncIterator[ProcessPool]:
+    """Open a pool, and close it."""
+    processes_of_pool = ProcessPool(work, processes, seconds, 256)
+    try:
+        yield processes_of_pool
+    finally:
+        processes_of_pool.close()
+
+
+def whose(argument: Any) -> tuple[int, Any]:
+    """Return the process and the argument."""
+    return os.getpid(), argument
+
+
+def test_answers_belong_to_their_questions() -> None:
+    async def run() -> list[tuple[int, Any]]:
+        async with pool(whose) as processes:
+            questions = ["x" * (n * 50_000) for n in range(20)]
+            answers = await asyncio.gather(*map(processes.run, questions))
+            assert [answer for _, answer in answers] == questions
+            return answers
+
+    pids = {pid for pid, _ in asyncio.run(run())}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_exceptions_are_raised_and_the_process_stays() -> None:
+    def work(argument: int) -> tuple[int, int]:
+        if argument:
+            raise ValueError("odd")
+        return whose(argument)
+
+    async def run() -> None:
+        async with pool(work, processes=1) as processes:
+            before = await processes.run(0)
+            with pytest.raises(ValueError, match="odd"):
+                await processes.run(1)
+            assert await processes.run(0) == before
+
+    asyncio.run(run())
+
+
+def spin(_: Any) -> None:
+    while True:
+        pass
+
+
+def allocate(_: Any) -> None:
+    bytearray(512 * MEGABYTE)
+
+
+def crash(_: Any) -> None:
+    os.abort()
+
+
+def enlarge(_: Any) -> bytes:
+    return bytes(65 * MEGABYTE)
+
+
+@pytest.mark.parametrize(
+    ("work", "problem"),
+    [
+        (spin, "longer than 1 s of processor time"),
+        (allocate, "more than 256 MB"),
+        (crash, "SIGABRT"),
+        (enlarge, "larger than 64 MB"),
+    ],
+)
+def test_a_call_beyond_a_limit_fails_alone(work: Any, problem: str) -> None:
+    def either(argument: bool) -> Any:
+        return work(argument) if argument else "fine"
+
+    async def run() -> None:
+        async with pool(either, processes=1, seconds=1) as processes:
+            assert await processes.run(False) == "fine"
+            with pytest.raises(LimitExceeded, match=problem):
+                await processes.run(True)
+            assert await processes.run(False) == "fine"
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_call_does_not_answer_the_next_one() -> None:
+    def slow(argument: float) -> float:
+        time.sleep(argument)
+        return argument
+
+    async def run() -> None:
+        async with pool(slow, processes=1) as processes:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(processes.run(0.5), 0.1)
+            assert await processes.run(0.01) == 0.01
+
+    asyncio.run(run())
+
+
+def test_a_process_is_replaced_after_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "MAX_CALLS", 3)
+
+    async def run() -> list[int]:
+        async with pool(whose, processes=1) as processes:
+            return [(await processes.run(n))[0] for n in range(6)]
+
+    pids = asyncio.run(run())
+    assert len(set(pids[:3])) == len(set(pids[3:])) == 1
+    assert pids[2] != pids[3]
+
+
+def test_processes_do_not_keep_connections_open() -> None:
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.settimeout(5)
+        async with pool(whose) as processes:
+            await processes.run(None)
+            ours.close()
+            # The end of the connection arrives although a process was forked while it was open.
+            assert theirs.recv(1) == b""
+        theirs.close()
+
+    asyncio.run(run())

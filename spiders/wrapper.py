@@ -170,7 +170,7 @@ class WrapperSpider(Spider):
             keys, file = (definition.keys, definition.file) if definition else (None, None)
             modules = crawler.settings.getlist("SPIDER_MODULES")
             self.session.inputs = digest_of_inputs(self.config, modules, keys, file, self.read_at)
-        processes = min(self.config.read_processes, len(os.sched_getaffinity(0)))
+        processes = min(self.config.read_processes, os.cpu_count() or 1)
         # A method of a subclass may need more than the page.
         is_ours = type(self).read_item is WrapperSpider.read_item
         if self.wrapper.wants_main_text and is_ours and processes > 1:

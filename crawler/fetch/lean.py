@@ -158,7 +158,7 @@ class Scraper(scraper.Scraper):
 class SpiderMiddlewares(SpiderMiddlewareManager):
     """Passes on a list of items as it is: the middlewares of Scrapy only change requests.
 
-    Scrapy passes each item through eight asynchronous generators.
+    Scrapy passes each item through an asynchronous generator for each of them, and some more.
     """
 
     async def scrape_response_async(  # type: ignore[override] # a list is iterable, too

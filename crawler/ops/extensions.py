@@ -7,6 +7,7 @@ garbage collection, AutoThrottle. The summary printed at the end of a crawl is i
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import time
@@ -45,6 +46,9 @@ GRACE_CHECK_SECONDS = 0.5
 CLOSING_SHARE, MAX_CLOSING_SECONDS = 0.2, 5.0
 # Items after which to freeze objects again: some libraries are imported with the first pages.
 WARM_UP_ITEMS = 50
+# New objects that trigger a collection in a crawl (Python's default is 700). Most objects of a page
+# are freed with it, without any collection.
+YOUNG_OBJECTS = 5_000
 
 
 class Metrics:
@@ -254,6 +258,7 @@ class Garbage:
         if self._items == WARM_UP_ITEMS:
             self._signals.disconnect(self.count, signals.item_scraped)
             collect_again()
+            gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 class AutoThrottle(throttle.AutoThrottle):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from http.cookiejar import Cookie, DefaultCookiePolicy
 from itertools import islice
 from typing import Any, Self
@@ -155,6 +155,7 @@ def _pairs(cookies: Any) -> list[Any]:
     return list(cookies)
 
 
+@lru_cache(maxsize=1024)
 def _place(url: str) -> tuple[str, str, int] | None:
     """Return scheme, host without `www.` and port of a web URL; None for other URLs."""
     try:

@@ -268,7 +268,8 @@ class ConditionalGetMiddleware:
         if not isinstance(target, Target):
             return
         is_same = not request.meta.get("redirect_urls") or target.final_url == request.url
-        if not is_same or not self._can_share([target, *request.meta.get("shared_fetch", ())]):
+        targets = [target, *request.meta.get("shared_fetch", ())]
+        if not (is_same and target.content_hash and self._can_share(targets)):
             request.headers.pop("If-None-Match", None)
             request.headers.pop("If-Modified-Since", None)
             return

@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -80,6 +81,7 @@ def _unwrapped(address: Address) -> Address:
     return address.ipv4_mapped or address.sixtofour or address
 
 
+@lru_cache(maxsize=1024)
 def literal(host: str) -> Address | None:
     """Return the address if a host is an IP address or `localhost`; None for other names.
 
@@ -133,6 +135,7 @@ def host_and_port(url: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+@lru_cache(maxsize=1024)
 def _place(url: str) -> tuple[str, int]:
     """Return host and port of a URL, with 80 for port 443; ("", 0) for an invalid URL."""
     try:

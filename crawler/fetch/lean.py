@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from inspect import iscoroutinefunction
 from typing import Any, Self
 
 from pydispatch import dispatcher  # type: ignore[import-untyped]
@@ -81,6 +82,21 @@ class Signals(SignalManager):
             if connected and (signal in connected or dispatcher.Any in connected):
                 return super().send_catch_log(signal, **kwargs)
         return []
+
+    async def send_catch_log_async(self, signal: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Send a signal, and wait for its receivers; a task for each only if one may take time."""
+        sender = kwargs.get("sender", self.sender)
+        receivers = dispatcher.liveReceivers(dispatcher.getAllReceivers(sender, signal))
+        if not all(map(_is_immediate, receivers)):
+            return await super().send_catch_log_async(signal, **kwargs)
+        results = self.send_catch_log(signal, **kwargs)
+        return [(x, y.value if isinstance(y, Failure) else y) for x, y in results]
+
+
+def _is_immediate(receiver: Any) -> bool:
+    """Return whether a receiver is known to return nothing that has to be awaited."""
+    is_known = getattr(receiver, "__module__", "").startswith(("scrapy.", "crawler."))
+    return is_known and not iscoroutinefunction(receiver)
 
 
 class Middlewares(DownloaderMiddlewareManager):

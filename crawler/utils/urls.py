@@ -26,6 +26,15 @@ INDEXES = ("index.html", "index.htm", "index.php", "default.html", "default.aspx
 SUFFIXES = ("html", "htm", "php")
 _INDEX = re.compile("|".join(map(re.escape, INDEXES)))
 USUAL_PORTS = {"http": ":80", "https": ":443"}
+# URLs that are their own canonical form, as most links are: a name in lower case or an IPv4
+# address, a port that is not the usual one, and a path of plain segments.
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_PLAIN = re.compile(
+    r"https?://(?=[^/]{1,63}/)"
+    rf"(?:(?:[a-z0-9]++(?:-[a-z0-9]++)*+\.)++[a-z]{{2,}}+|{_OCTET}(?:\.{_OCTET}){{3}})"
+    r"(?::(?!80/|443/)[1-9][0-9]{0,3})?"
+    r"(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*+)*+/?+"
+)
 
 
 @lru_cache(maxsize=16_384)
@@ -37,6 +46,9 @@ def canonical(url: str, strip: tuple[str, ...] = TRACKING_PARAMETERS) -> str:
     Removes the fragment and the default port, sorts the query, and normalizes the host and
     percent-escapes (w3lib). Raises ValueError if the URL is invalid.
     """
+    # Parsing takes about 20 times as long as this.
+    if _PLAIN.fullmatch(url):
+        return url
     parts = urlsplit(url.strip(BLANKS).partition("#")[0])
     netloc = parts.netloc.removesuffix(USUAL_PORTS.get(parts.scheme, "")) or parts.netloc
     segments = []
@@ -79,6 +91,8 @@ def item_key(url: str | None, *, is_canonical: bool = False) -> str | None:
     return key if host and path else None
 
 
+# Many parts of a crawl ask for the host of the same URL.
+@lru_cache(maxsize=2048)
 def host_of(url: str) -> str:
     """Return the host name of a URL in lower case, without port; empty if there is none."""
     try:

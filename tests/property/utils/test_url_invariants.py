@@ -41,6 +41,30 @@ def test_the_canonical_form_of_a_canonical_url_is_itself(url: str) -> None:
     assert canonical(once) == once
 
 
+LABELS = st.text("ab19-", min_size=1, max_size=4) | st.sampled_from(["xn--a", "0x1", "256", "07"])
+HOSTS = st.lists(LABELS, min_size=1, max_size=5).map(".".join)
+PORTS = st.sampled_from(["", ":8080", ":80", ":443", ":080", ":0", ":65536"])
+SEGMENTS = st.text("aZ9_~-.%+;@", max_size=3)
+
+
+@given(st.sampled_from(["http", "https"]), HOSTS, PORTS, st.lists(SEGMENTS, max_size=4))
+@example("http", "1.2.3.4", "", ["a"])
+@example("http", "a" * 64 + ".org", "", ["a"])
+@example("https", "www.example.org", ":8080", ["a-b", "c_d.html"])
+def test_plain_urls_have_the_canonical_form_that_parsing_gives(
+    scheme: str, host: str, port: str, segments: list[str]
+) -> None:
+    def result(url: str) -> str | None:
+        try:
+            return canonical(url)
+        except ValueError:
+            return None
+
+    url = "/".join([f"{scheme}://{host}{port}", *segments])
+    # A URL with a fragment is always parsed.
+    assert result(url) == result(f"{url}#")
+
+
 @given(st.text(st.characters(), max_size=60))
 @example("http://x\ud800.example/")
 @example("http://[::1")

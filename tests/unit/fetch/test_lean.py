@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -72,6 +73,18 @@ class Receiver:
         return "taken"
 
 
+class Broken:
+    """Fails as it receives a signal."""
+
+    __module__ = "scrapy.test"
+
+    def take(self) -> None:
+        """Fail."""
+        raise ValueError("no")
+
+    take.__module__ = "scrapy.test"
+
+
 @pytest.mark.parametrize("sender", ["own", "any"])
 @pytest.mark.parametrize("signal", [signals.bytes_received, dispatcher.Any])
 def test_signals_reach_the_receivers_of_scrapys_signals(sender: str, signal: object) -> None:
@@ -85,6 +98,37 @@ def test_signals_reach_the_receivers_of_scrapys_signals(sender: str, signal: obj
     before.disconnect(receiver.take, signal, **senders)
     lean_signals.send_catch_log(signals.bytes_received, request="late", spider=None)
     assert receiver.received == ["sent"]
+
+
+def test_asynchronous_signals_wait_for_their_receivers() -> None:
+    me, order = object(), []
+    lean_signals = lean.Signals(me)
+
+    class Late:
+        async def take(self, request: str) -> str:
+            await asyncio.sleep(0)
+            order.append(f"late {request}")
+            return "late"
+
+    async def send(request: str) -> set[object]:
+        results = await lean_signals.send_catch_log_async(
+            signals.item_scraped, request=request, spider=None
+        )
+        return {str(result) for _, result in results}
+
+    async def run() -> None:
+        assert await send("to nobody") == set()
+        receiver, late, broken = Receiver(), Late(), Broken()
+        lean_signals.connect(receiver.take, signals.item_scraped)
+        assert await send("one") == {"taken"}
+        lean_signals.connect(broken.take, signals.item_scraped)
+        assert await send("two") == {"taken", "no"}
+        lean_signals.connect(late.take, signals.item_scraped)
+        assert await send("three") == {"taken", "no", "late"}
+        assert receiver.received == ["one", "two", "three"]
+        assert order == ["late three"]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench import steady
+
 ROOT = Path(__file__).resolve().parents[2]
 # The same for both sides: as fast as the machine allows.
 FAST = {
@@ -42,13 +44,20 @@ description = "div.description"
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
-    """The results of a crawl. readers_mb: peak memory of the largest child process."""
+    """The results of a crawl.
+
+    readers_mb:    peak memory of the largest child process
+    steady_cpu_ms: processor time per page after the first pages; 0 for a crawl without more
+    steady_pages:  pages a second then
+    """
 
     pages: int
     seconds: float
     cpu_seconds: float
     peak_mb: float
     readers_mb: float = 0.0
+    steady_cpu_ms: float = 0.0
+    steady_pages: float = 0.0
 
     @property
     def pages_per_second(self) -> float:
@@ -91,22 +100,30 @@ def run(
     arguments: list[str], env: dict[str, str], cwd: str, fast: Mapping[str, str] = FAST
 ) -> Crawl:
     """Run `scrapy` with these arguments and settings to its end; raise RuntimeError if it fails."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as usage:
-        settings = [part for item in fast.items() for part in ("-s", "=".join(item))]
+    with (
+        tempfile.NamedTemporaryFile(suffix=".json") as usage,
+        tempfile.NamedTemporaryFile(suffix=".json") as figures,
+    ):
+        added = {"EXTENSIONS": '{"tests.bench.steady.Steady": 1}'}
+        settings = [part for item in (fast | added).items() for part in ("-s", "=".join(item))]
         command = [sys.executable, "-m", "tests.bench.measured", usage.name, *arguments, *settings]
+        own = {"PYTHONPATH": str(ROOT), steady.FILE: figures.name}
         done = subprocess.run(
-            command, cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+            command, cwd=cwd, env=os.environ | own | env,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(done.stderr[-3000:])
         used = json.loads(Path(usage.name).read_text())
+        then = json.loads(Path(figures.name).read_text() or "{}")
     return Crawl(
         pages=int(_stat("response_received_count", done.stderr)),
         seconds=_stat("elapsed_time_seconds", done.stderr),
         cpu_seconds=used["cpu_seconds"],
         peak_mb=used["peak_mb"],
         readers_mb=used["readers_mb"],
+        steady_cpu_ms=then.get("cpu_ms", 0.0),
+        steady_pages=then.get("pages_per_second", 0.0),
     )
 
 

@@ -84,20 +84,24 @@ class Process:
 
 @asynccontextmanager
 async def process(
-    uri: str, started: datetime, redis: str | None = None, lease_seconds: float = 0.0
+    uri: str,
+    started: datetime,
+    redis: str | None = None,
+    lease_seconds: float = 0.0,
+    commit_ms: float = 1,
 ) -> AsyncIterator[Process]:
     """Run a process with its own connections.
 
     lease_seconds: duration of its run lease, which only storing renews; 0: no lease
+    commit_ms:     maximum time to wait for more visits
     """
     config = Config.load(
         mongo_uri=uri,
         redis_url=redis,
         mongo_timeout_seconds=1,
-        commit_ms=1,
         commit_size=100,
         commit_retry_seconds=1,
-    )
+    ).model_copy(update={"commit_ms": commit_ms})
     stack = AsyncExitStack()
     crawl: Process | None = None
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import time
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path

@@ -20,7 +20,7 @@ def test_the_last_visits_in_flight_and_new_links_are_stored_immediately(database
             await crawl.begin()
             page, item = await crawl.due("list", "item-1")
             assert refused(await crawl.store([visit(page, "item-1", AT)])) == [False]
-            crawl.writer.is_last = lambda n_visits: n_visits == 1
+            crawl.writer.in_flight = lambda: 1
             assert refused(await crawl.store([visit(item, text(1), AT)])) == [False]
 
     with databases() as (db, uri):

@@ -25,7 +25,7 @@ from crawler.storage.health import IndexProblem
 from crawler.storage.health import Server as Mongo
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer as Redis
-from crawler.storage.schema import VERSION
+from crawler.storage.version import VERSION
 from spiders.probe import Answer
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

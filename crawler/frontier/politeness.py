@@ -7,7 +7,7 @@ instead of querying Redis for each request.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count
@@ -19,9 +19,8 @@ from crawler.storage.redis import RedisRetry, user_errors
 from crawler.utils.process import end_tasks
 
 SCRIPT = Path(__file__).parent / "lua" / "permit.lua"
-# A permit is reused until it is REUSE_SECONDS old or unused for IDLE_SECONDS. Workers that wait for
-# one retry every RETRY_SECONDS.
-REUSE_SECONDS, IDLE_SECONDS, RETRY_SECONDS = 1.0, 0.1, 0.03
+# A permit is reused until it is REUSE_SECONDS old or unused for IDLE_SECONDS.
+REUSE_SECONDS, IDLE_SECONDS = 1.0, 0.1
 MAX_SLEEP_SECONDS = 1.0
 # Without a heartbeat for this time, a worker loses its permits. Usually it has crashed; if it was
 # only suspended, the host briefly gets a few more concurrent requests than allowed.
@@ -63,6 +62,7 @@ class Permits:
         self._script = steady.client.register_script(SCRIPT.read_text())
         self._numbers = count()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._waiting: Counter[str] = Counter()
         self._used: dict[str, Permit] = {}
         self._free: defaultdict[str, list[Permit]] = defaultdict(list)
         self._given = asyncio.Event()
@@ -81,14 +81,18 @@ class Permits:
 
         Raises HostHeld if the host is paused for longer than `patience_seconds`.
         """
-        async with self._locks[host]:
-            while True:
-                permit = None if delay_seconds else self._reused(host)
-                permit = permit or await self._ask(
-                    host, concurrency, delay_seconds, patience_seconds
-                )
-                if permit is not None:
-                    return permit
+        self._waiting[host] += 1
+        try:
+            async with self._locks[host]:
+                while True:
+                    permit = None if delay_seconds else self._reused(host)
+                    permit = permit or await self._ask(
+                        host, concurrency, delay_seconds, patience_seconds
+                    )
+                    if permit is not None:
+                        return permit
+        finally:
+            self._waiting[host] -= 1
 
     def give(self, permit: Permit) -> None:
         """Return a permit after the response."""
@@ -110,9 +114,10 @@ class Permits:
         if self._keeping is not None:
             await end_tasks(self._keeping)
         await self._remove(self._all())
-        # The "users" keys have worker names in place of tokens.
+        # These keys have worker names in place of tokens.
         users = [Permit(host, self._worker, True, 0.0) for host in self._locks]
-        await self._change(users, lambda pipe, key, name: pipe.zrem(key, name), "users")
+        for of in ("users", "ranks"):
+            await self._change(users, lambda pipe, key, name: pipe.zrem(key, name), of)
 
     def _all(self) -> list[Permit]:
         return [*self._used.values(), *chain.from_iterable(self._free.values())]
@@ -129,18 +134,26 @@ class Permits:
     async def _ask(
         self, host: str, concurrency: int, delay_seconds: float, patience_seconds: float
     ) -> Permit | None:
-        token = f"{self._worker} {next(self._numbers)}"
-        keys = [self._key(host, name) for name in ("running", "next", "hold", "users")]
-        expiry_ms = round(self._expiry_seconds * 1000)
-        args: list[str | int] = [token, concurrency, round(delay_seconds * 1000), expiry_ms]
+        """Request permits for all requests that wait for the host; return one of them."""
+        want = 1 if delay_seconds else min(self._waiting[host], concurrency)
+        tokens = [f"{self._worker} {next(self._numbers)}" for _ in range(want)]
+        keys = [self._key(host, name) for name in ("running", "next", "hold", "users", "ranks")]
+        times_ms = [round(seconds * 1000) for seconds in (delay_seconds, self._expiry_seconds)]
+        args: list[str | int] = [self._worker, concurrency, *times_ms, *tokens]
         with user_errors(self._steady.client):
-            reply, ms = await self._steady.ask(lambda: self._script(keys=keys, args=args))
+            reply, ms, *granted = await self._steady.ask(lambda: self._script(keys=keys, args=args))
         if reply == b"go":
-            permit = Permit(host, token, bool(delay_seconds), self._now())
-            return await self._started(permit, ms / 1000)
+            taken = self._now()
+            first, *others = (
+                Permit(host, token, bool(delay_seconds), taken) for token in tokens[: granted[0]]
+            )
+            first = await self._started(first, ms / 1000)
+            for permit in others:
+                self.give(permit)
+            return first
         if reply == b"hold" and ms / 1000 > patience_seconds:
             raise HostHeld(ms / 1000)
-        await self._pause(ms / 1000 if reply == b"hold" else RETRY_SECONDS)
+        await self._pause(ms / 1000)
         return None
 
     async def _started(self, permit: Permit, seconds: float) -> Permit:
@@ -167,7 +180,7 @@ class Permits:
         """Return expired permits to Redis, and renew all others."""
         renewed = self._now()
         while not self._is_closed and (self._used or any(self._free.values())):
-            await self._pause(IDLE_SECONDS)
+            await asyncio.sleep(IDLE_SECONDS)
             now = self._now()
             free = chain.from_iterable(self._free.values())
             expired = [permit for permit in free if permit.is_expired(now)]

@@ -22,7 +22,7 @@ from crawler.frontier.base import Counts
 from crawler.utils.process import end_tasks
 
 if TYPE_CHECKING:
-    from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, QueueStatus
+    from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, Pushed, QueueStatus
     from crawler.storage.redis import RedisRetry
 
 
@@ -34,8 +34,8 @@ JOIN_SECONDS = 0.2
 TICK_SECONDS = 1.0
 OVER = "ending"
 Feed = Callable[[], Awaitable[None]]
-# Entry, fingerprint, priority and text of a request.
-Pushed = tuple[str, str, int, str]
+# Maximum number of requests per message; each can have 256 kB.
+MAX_PUSHED = 50
 
 
 def own_name() -> str:
@@ -263,7 +263,7 @@ class Worker:
     async def poll(self) -> None:
         """Update the status of the queue; this also keeps the role of feeder."""
         async with self._lock:
-            status, _ = await self.queue.work([], 0, 0)
+            status, _ = await self.queue.work([], 0)
         self._note(status)
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
@@ -301,15 +301,16 @@ class Worker:
         # Push requests before completing the entries that they come from: otherwise the run could
         # end in between.
         while self._pushed:
-            await self.queue.push(*self._pushed[0])
-            del self._pushed[0]
+            pushed = self._pushed[:MAX_PUSHED]
+            await self.queue.push(pushed)
+            del self._pushed[: len(pushed)]
         if hosts := set(self._unreported_hosts):
             await self.queue.close_hosts(hosts)
             # Others may have been closed meanwhile.
             self._unreported_hosts -= hosts
         async with self._lock:
             done = list(self._book.done)
-            status, leases = await self.queue.work(done, want, self.tries)
+            status, leases = await self.queue.work(done, want)
             del self._book.done[: len(done)]
             self._book.take(leases)
             self._leases += leases

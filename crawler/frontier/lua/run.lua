@@ -13,7 +13,8 @@
 -- pending   zset   queued entries, in order
 -- suspects  zset   entries whose lease has expired twice; each worker leases one at a time
 -- leased    zset   entry -> expiry of its lease
--- holders   hash   entry -> worker
+-- holders   hash   entry -> worker that has leased it
+-- holders:W set    entries leased to worker W
 -- trying    hash   worker -> suspect that it has leased
 -- bodies    hash   entry -> request as JSON, or key of the target if it is not the entry's name
 -- workers   zset   worker -> time when it counts as crashed
@@ -55,6 +56,21 @@ local function is_alive(name)
   return expires and tonumber(expires) > now
 end
 
+-- Lua can pass about 8,000 arguments to a command; even, for pairs.
+local MAX_ARGS = 4000
+-- Call a command with all of these arguments. Returns its replies, if they are lists, as one list.
+local function call_with(command, key, values)
+  local replies = {}
+  for first = 1, #values, MAX_ARGS do
+    local last = math.min(first + MAX_ARGS - 1, #values)
+    local reply = call(command, key, unpack(values, first, last))
+    for _, value in ipairs(type(reply) == "table" and reply or {}) do
+      replies[#replies + 1] = value
+    end
+  end
+  return replies
+end
+
 -- If no worker has sent a heartbeat for long, the server was suspended, not the workers. No lease
 -- expires or is granted in the following grace period, so that all workers can renew theirs.
 local GRACE_MS = 3000
@@ -71,6 +87,7 @@ end
 local function keep()
   call("PEXPIRE", run, expiry_ms)
   call("PEXPIRE", tries, expiry_ms)
+  call("PEXPIRE", of.holders .. ":" .. worker, expiry_ms)
   for _, key in pairs(of) do
     call("PEXPIRE", key, expiry_ms)
   end
@@ -103,38 +120,57 @@ local function is_settled()
   return now >= tonumber(call("HGET", run, "settled") or "0")
 end
 
--- Return 1 if the entry was leased.
-local function release(entry)
-  local holder = call("HGET", of.holders, entry)
-  if holder and call("HGET", of.trying, holder) == entry then
-    call("HDEL", of.trying, holder)
+-- End the leases of entries. Returns the worker that had leased each entry, or false.
+local function release(entries)
+  local holders, of_holder = call_with("HMGET", of.holders, entries), {}
+  for i, holder in ipairs(holders) do
+    if holder then
+      of_holder[holder] = of_holder[holder] or {}
+      table.insert(of_holder[holder], entries[i])
+    end
   end
-  call("HDEL", of.holders, entry)
-  return call("ZREM", of.leased, entry)
+  for holder, leased in pairs(of_holder) do
+    local suspect = call("HGET", of.trying, holder)
+    for _, entry in ipairs(suspect and leased or {}) do
+      if entry == suspect then
+        call("HDEL", of.trying, holder)
+      end
+    end
+    call_with("SREM", of.holders .. ":" .. holder, leased)
+  end
+  call_with("HDEL", of.holders, entries)
+  call_with("ZREM", of.leased, entries)
+  return holders
 end
 
-local function take(entry)
-  call("ZADD", of.leased, now + lease_ms, entry)
-  call("HSET", of.holders, entry, worker)
+-- Lease entries to this worker, or renew its leases on them.
+local function take(entries)
+  local expiries, holders = {}, {}
+  for _, entry in ipairs(entries) do
+    table.insert(expiries, now + lease_ms)
+    table.insert(expiries, entry)
+    table.insert(holders, entry)
+    table.insert(holders, worker)
+  end
+  call_with("ZADD", of.leased, expiries)
+  call_with("HSET", of.holders, holders)
+  call_with("SADD", of.holders .. ":" .. worker, entries)
 end
 
 -- Return the entries leased to this worker.
 local function held()
-  local entries = {}
-  for _, entry in ipairs(call("ZRANGE", of.leased, 0, -1)) do
-    if call("HGET", of.holders, entry) == worker then
-      entries[#entries + 1] = entry
-    end
-  end
-  return entries
+  return call("SMEMBERS", of.holders .. ":" .. worker)
 end
 
--- Queue a leased entry again; this lease does not count as a try.
-local function give_back(entry)
-  if release(entry) == 1 then
-    call("ZADD", of.pending, 0, entry)
-    if call("HINCRBY", tries, entry, -1) <= 0 then
-      call("HDEL", tries, entry)
+-- Queue leased entries again; these leases do not count as tries.
+local function give_back(entries)
+  for i, holder in ipairs(release(entries)) do
+    local entry = entries[i]
+    if holder then
+      call("ZADD", of.pending, 0, entry)
+      if call("HINCRBY", tries, entry, -1) <= 0 then
+        call("HDEL", tries, entry)
+      end
     end
   end
 end

@@ -19,7 +19,8 @@ from crawler.storage.redis import RedisRetry, user_errors
 from crawler.utils.process import end_tasks
 
 SCRIPT = Path(__file__).parent / "lua" / "permit.lua"
-# A permit is reused until it is REUSE_SECONDS old or unused for IDLE_SECONDS.
+# A permit is reused until it is REUSE_SECONDS old, or unused for IDLE_SECONDS while other workers
+# use the host.
 REUSE_SECONDS, IDLE_SECONDS = 1.0, 0.1
 MAX_SLEEP_SECONDS = 1.0
 # Without a heartbeat for this time, a worker loses its permits. Usually it has crashed; if it was
@@ -40,6 +41,7 @@ class Permit:
     """Permission to send requests to a host; times are of the event loop's clock, in seconds.
 
     once: the permit is for a single request
+    idle: time in seconds for which it may be unused
     """
 
     host: str
@@ -47,10 +49,11 @@ class Permit:
     once: bool
     taken: float
     given: float = 0.0
+    idle: float = IDLE_SECONDS
 
     def is_expired(self, now: float) -> bool:
         """Return whether this worker should leave the permit to others."""
-        return self.once or now > self.taken + REUSE_SECONDS or now > self.given + IDLE_SECONDS
+        return self.once or now > self.taken + REUSE_SECONDS or now > self.given + self.idle
 
 
 class Permits:
@@ -141,11 +144,13 @@ class Permits:
         times_ms = [round(seconds * 1000) for seconds in (delay_seconds, self._expiry_seconds)]
         args: list[str | int] = [self._worker, concurrency, *times_ms, *tokens]
         with user_errors(self._steady.client):
-            reply, ms, *granted = await self._steady.ask(lambda: self._script(keys=keys, args=args))
+            reply, ms, *more = await self._steady.ask(lambda: self._script(keys=keys, args=args))
         if reply == b"go":
-            taken = self._now()
+            (granted, workers), taken = more, self._now()
+            idle = REUSE_SECONDS if workers == 1 else IDLE_SECONDS
             first, *others = (
-                Permit(host, token, bool(delay_seconds), taken) for token in tokens[: granted[0]]
+                Permit(host, token, bool(delay_seconds), taken, idle=idle)
+                for token in tokens[:granted]
             )
             first = await self._started(first, ms / 1000)
             for permit in others:

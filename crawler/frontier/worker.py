@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 # second value.
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 JOIN_SECONDS = 0.2
+# Minimum interval between messages of a worker with at least half of its leases.
+BATCH_SECONDS = 0.1
 TICK_SECONDS = 1.0
 OVER = "ending"
 Feed = Callable[[], Awaitable[None]]
@@ -290,7 +292,10 @@ class Worker:
             pause_seconds = MIN_PAUSE_SECONDS if has_leased else pause_seconds * 2
             if has_leased:
                 self._arrived.set()
-            elif want:
+            if len(self._book.held) > self._max_leases // 2:
+                # There is enough to do: report and lease more entries with one message.
+                await asyncio.sleep(BATCH_SECONDS)
+            elif want and not has_leased:
                 pause_seconds = min(pause_seconds, MAX_PAUSE_SECONDS)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause_seconds)

@@ -4,8 +4,8 @@
 --       (zset, all scores are 0)
 -- ARGV: worker, maximum concurrency, delay between requests in ms, time until a token expires in ms,
 --       tokens of the requested permits (worker and number); one if there is a delay
--- Returns {"go", ms to wait, number of permits}, {"full", ms until the next attempt} or
--- {"hold", remaining ms of the pause}.
+-- Returns {"go", ms to wait, number of permits, number of workers that use the host},
+-- {"full", ms until the next attempt} or {"hold", remaining ms of the pause}.
 local call = redis.call
 local running, next_at, hold, users, ranks = unpack(KEYS)
 local worker, concurrency = ARGV[1], tonumber(ARGV[2])
@@ -54,4 +54,4 @@ for i = FIRST, FIRST + free - 1 do
   call("ZADD", running, at + forget_ms, ARGV[i])
 end
 call("PEXPIRE", running, at - now + forget_ms)
-return {"go", at - now, free}
+return {"go", at - now, free, workers}

@@ -47,8 +47,17 @@ end
 
 local of = keys_of(ARGV[1])
 
+-- State of the run, read once per script; scripts that change it update this table.
+local now_of_run = {}
+do
+  local names = {"id", "state", "feeder", "feeder_until", "beat", "settled"}
+  for i, value in ipairs(call("HMGET", run, unpack(names))) do
+    now_of_run[names[i]] = value
+  end
+end
+
 local function is_over()
-  return call("HGET", run, "id") ~= ARGV[1]
+  return now_of_run.id ~= ARGV[1]
 end
 
 local function is_alive(name)
@@ -75,9 +84,10 @@ end
 -- expires or is granted in the following grace period, so that all workers can renew theirs.
 local GRACE_MS = 3000
 local function beat()
-  local last = tonumber(call("HGET", run, "beat") or now)
+  local last = tonumber(now_of_run.beat or now)
   if now - last > lease_ms / 2 then
-    call("HSET", run, "settled", now + GRACE_MS)
+    now_of_run.settled = now + GRACE_MS
+    call("HSET", run, "settled", now_of_run.settled)
   end
   call("HSET", run, "beat", now)
   call("ZADD", of.workers, now + lease_ms, worker)
@@ -97,10 +107,9 @@ end
 -- feeder calls this every second.
 local FEEDER_MS = 5000
 local function feeds()
-  local feeder = call("HGET", run, "feeder")
-  if feeder ~= worker then
-    local ends = feeder and tonumber(call("HGET", run, "feeder_until"))
-    if call("HGET", run, "state") ~= "open" or (ends and ends > now) then
+  if now_of_run.feeder ~= worker then
+    local ends = now_of_run.feeder and tonumber(now_of_run.feeder_until)
+    if now_of_run.state ~= "open" or (ends and ends > now) then
       return 0
     end
   end
@@ -117,7 +126,7 @@ local function is_stale()
 end
 
 local function is_settled()
-  return now >= tonumber(call("HGET", run, "settled") or "0")
+  return now >= tonumber(now_of_run.settled or "0")
 end
 
 -- End the leases of entries. Returns the worker that had leased each entry, or false.
@@ -186,6 +195,6 @@ end
 
 local function status(more)
   return {
-    call("HGET", run, "state"), feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
+    now_of_run.state, feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
   }
 end

@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option(
         "--pages",
         type=int,
-        help="item pages (default: 20000, with --faults 4000, --hour 10000, --queue 30000)",
+        help="item pages (default: 20000, with --faults 4000, --hour 10000, --queue 20000)",
     )
     option("--kills", type=int, default=20, help="with --faults: worker kills (default: 20)")
     option("--redis-kills", type=int, default=5, help="with --faults: Redis kills (default: 5)")

@@ -68,7 +68,7 @@ class Permits:
         self._waiting: Counter[str] = Counter()
         self._used: dict[str, Permit] = {}
         self._free: defaultdict[str, list[Permit]] = defaultdict(list)
-        self._given = asyncio.Event()
+        self._given: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._keeping: asyncio.Task[None] | None = None
         self._is_closed = False
         self._now = asyncio.get_running_loop().time
@@ -102,7 +102,7 @@ class Permits:
         self._used.pop(permit.token, None)
         permit.given = self._now()
         self._free[permit.host].append(permit)
-        self._given.set()
+        self._given[permit.host].set()
 
     async def hold(self, host: str, seconds: float) -> None:
         """Pause requests of all workers to a host for `seconds`."""
@@ -113,7 +113,8 @@ class Permits:
     async def close(self) -> None:
         """Return all permits to Redis, and remove this worker from the users of all hosts."""
         self._is_closed = True
-        self._given.set()
+        for given in self._given.values():
+            given.set()
         if self._keeping is not None:
             await end_tasks(self._keeping)
         await self._remove(self._all())
@@ -158,7 +159,7 @@ class Permits:
             return first
         if reply == b"hold" and ms / 1000 > patience_seconds:
             raise HostHeld(ms / 1000)
-        await self._pause(ms / 1000)
+        await self._pause(host, ms / 1000)
         return None
 
     async def _started(self, permit: Permit, seconds: float) -> Permit:
@@ -173,11 +174,12 @@ class Permits:
             raise
         return permit
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait for `seconds`, or until a permit of this worker is returned."""
-        self._given.clear()
+    async def _pause(self, host: str, seconds: float) -> None:
+        """Wait for `seconds`, or until a permit of this worker for the host is returned."""
+        given = self._given[host]
+        given.clear()
         try:
-            await asyncio.wait_for(self._given.wait(), min(seconds, MAX_SLEEP_SECONDS))
+            await asyncio.wait_for(given.wait(), min(seconds, MAX_SLEEP_SECONDS))
         except TimeoutError:
             return
 

@@ -48,16 +48,16 @@ end
 local of = keys_of(ARGV[1])
 
 -- State of the run, read once per script; scripts that change it update this table.
-local now_of_run = {}
+local run_fields = {}
 do
   local names = {"id", "state", "feeder", "feeder_until", "beat", "settled"}
   for i, value in ipairs(call("HMGET", run, unpack(names))) do
-    now_of_run[names[i]] = value
+    run_fields[names[i]] = value
   end
 end
 
 local function is_over()
-  return now_of_run.id ~= ARGV[1]
+  return run_fields.id ~= ARGV[1]
 end
 
 local function is_alive(name)
@@ -84,10 +84,10 @@ end
 -- expires or is granted in the following grace period, so that all workers can renew theirs.
 local GRACE_MS = 3000
 local function beat()
-  local last = tonumber(now_of_run.beat or now)
+  local last = tonumber(run_fields.beat or now)
   if now - last > lease_ms / 2 then
-    now_of_run.settled = now + GRACE_MS
-    call("HSET", run, "settled", now_of_run.settled)
+    run_fields.settled = now + GRACE_MS
+    call("HSET", run, "settled", run_fields.settled)
   end
   call("HSET", run, "beat", now)
   call("ZADD", of.workers, now + lease_ms, worker)
@@ -107,9 +107,9 @@ end
 -- feeder calls this every second.
 local FEEDER_MS = 5000
 local function feeds()
-  if now_of_run.feeder ~= worker then
-    local ends = now_of_run.feeder and tonumber(now_of_run.feeder_until)
-    if now_of_run.state ~= "open" or (ends and ends > now) then
+  if run_fields.feeder ~= worker then
+    local ends = run_fields.feeder and tonumber(run_fields.feeder_until)
+    if run_fields.state ~= "open" or (ends and ends > now) then
       return 0
     end
   end
@@ -126,7 +126,7 @@ local function is_stale()
 end
 
 local function is_settled()
-  return now >= tonumber(now_of_run.settled or "0")
+  return now >= tonumber(run_fields.settled or "0")
 end
 
 -- End the leases of entries. Returns the worker that had leased each entry, or false.
@@ -195,6 +195,6 @@ end
 
 local function status(more)
   return {
-    now_of_run.state, feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
+    run_fields.state, feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
   }
 end

@@ -42,7 +42,7 @@ for name, sum in pairs(sums) do
   end
 end
 
-if want == 0 or not is_settled() or now_of_run.state ~= "open" then
+if want == 0 or not is_settled() or run_fields.state ~= "open" then
   return status({})
 end
 

@@ -7,7 +7,7 @@ instead of querying Redis for each request.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count
@@ -19,9 +19,9 @@ from crawler.storage.redis import RedisRetry, user_errors
 from crawler.utils.process import end_tasks
 
 SCRIPT = Path(__file__).parent / "lua" / "permit.lua"
-# A permit is reused until it is REUSE_SECONDS old or unused for IDLE_SECONDS. Workers that wait for
-# one retry every RETRY_SECONDS.
-REUSE_SECONDS, IDLE_SECONDS, RETRY_SECONDS = 1.0, 0.1, 0.03
+# A permit is reused until it is REUSE_SECONDS old, or unused for IDLE_SECONDS while other workers
+# use the host.
+REUSE_SECONDS, IDLE_SECONDS = 1.0, 0.1
 MAX_SLEEP_SECONDS = 1.0
 # Without a heartbeat for this time, a worker loses its permits. Usually it has crashed; if it was
 # only suspended, the host briefly gets a few more concurrent requests than allowed.
@@ -41,6 +41,7 @@ class Permit:
     """Permission to send requests to a host; times are of the event loop's clock, in seconds.
 
     once: the permit is for a single request
+    idle: time in seconds for which it may be unused
     """
 
     host: str
@@ -48,10 +49,11 @@ class Permit:
     once: bool
     taken: float
     given: float = 0.0
+    idle: float = IDLE_SECONDS
 
     def is_expired(self, now: float) -> bool:
         """Return whether this worker should leave the permit to others."""
-        return self.once or now > self.taken + REUSE_SECONDS or now > self.given + IDLE_SECONDS
+        return self.once or now > self.taken + REUSE_SECONDS or now > self.given + self.idle
 
 
 class Permits:
@@ -63,9 +65,10 @@ class Permits:
         self._script = steady.client.register_script(SCRIPT.read_text())
         self._numbers = count()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._waiting: Counter[str] = Counter()
         self._used: dict[str, Permit] = {}
         self._free: defaultdict[str, list[Permit]] = defaultdict(list)
-        self._given = asyncio.Event()
+        self._given: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._keeping: asyncio.Task[None] | None = None
         self._is_closed = False
         self._now = asyncio.get_running_loop().time
@@ -81,21 +84,25 @@ class Permits:
 
         Raises HostHeld if the host is paused for longer than `patience_seconds`.
         """
-        async with self._locks[host]:
-            while True:
-                permit = None if delay_seconds else self._reused(host)
-                permit = permit or await self._ask(
-                    host, concurrency, delay_seconds, patience_seconds
-                )
-                if permit is not None:
-                    return permit
+        self._waiting[host] += 1
+        try:
+            async with self._locks[host]:
+                while True:
+                    permit = None if delay_seconds else self._reused(host)
+                    permit = permit or await self._ask(
+                        host, concurrency, delay_seconds, patience_seconds
+                    )
+                    if permit is not None:
+                        return permit
+        finally:
+            self._waiting[host] -= 1
 
     def give(self, permit: Permit) -> None:
         """Return a permit after the response."""
         self._used.pop(permit.token, None)
         permit.given = self._now()
         self._free[permit.host].append(permit)
-        self._given.set()
+        self._given[permit.host].set()
 
     async def hold(self, host: str, seconds: float) -> None:
         """Pause requests of all workers to a host for `seconds`."""
@@ -106,13 +113,15 @@ class Permits:
     async def close(self) -> None:
         """Return all permits to Redis, and remove this worker from the users of all hosts."""
         self._is_closed = True
-        self._given.set()
+        for given in self._given.values():
+            given.set()
         if self._keeping is not None:
             await end_tasks(self._keeping)
         await self._remove(self._all())
-        # The "users" keys have worker names in place of tokens.
+        # These keys have worker names in place of tokens.
         users = [Permit(host, self._worker, True, 0.0) for host in self._locks]
-        await self._change(users, lambda pipe, key, name: pipe.zrem(key, name), "users")
+        for of in ("users", "ranks"):
+            await self._change(users, lambda pipe, key, name: pipe.zrem(key, name), of)
 
     def _all(self) -> list[Permit]:
         return [*self._used.values(), *chain.from_iterable(self._free.values())]
@@ -129,18 +138,28 @@ class Permits:
     async def _ask(
         self, host: str, concurrency: int, delay_seconds: float, patience_seconds: float
     ) -> Permit | None:
-        token = f"{self._worker} {next(self._numbers)}"
-        keys = [self._key(host, name) for name in ("running", "next", "hold", "users")]
-        expiry_ms = round(self._expiry_seconds * 1000)
-        args: list[str | int] = [token, concurrency, round(delay_seconds * 1000), expiry_ms]
+        """Request permits for all requests that wait for the host; return one of them."""
+        want = 1 if delay_seconds else min(self._waiting[host], concurrency)
+        tokens = [f"{self._worker} {next(self._numbers)}" for _ in range(want)]
+        keys = [self._key(host, name) for name in ("running", "next", "hold", "users", "ranks")]
+        times_ms = [round(seconds * 1000) for seconds in (delay_seconds, self._expiry_seconds)]
+        args: list[str | int] = [self._worker, concurrency, *times_ms, *tokens]
         with user_errors(self._steady.client):
-            reply, ms = await self._steady.ask(lambda: self._script(keys=keys, args=args))
+            reply, ms, *more = await self._steady.ask(lambda: self._script(keys=keys, args=args))
         if reply == b"go":
-            permit = Permit(host, token, bool(delay_seconds), self._now())
-            return await self._started(permit, ms / 1000)
+            (granted, workers), taken = more, self._now()
+            idle = REUSE_SECONDS if workers == 1 else IDLE_SECONDS
+            first, *others = (
+                Permit(host, token, bool(delay_seconds), taken, idle=idle)
+                for token in tokens[:granted]
+            )
+            first = await self._started(first, ms / 1000)
+            for permit in others:
+                self.give(permit)
+            return first
         if reply == b"hold" and ms / 1000 > patience_seconds:
             raise HostHeld(ms / 1000)
-        await self._pause(ms / 1000 if reply == b"hold" else RETRY_SECONDS)
+        await self._pause(host, ms / 1000)
         return None
 
     async def _started(self, permit: Permit, seconds: float) -> Permit:
@@ -155,11 +174,12 @@ class Permits:
             raise
         return permit
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait for `seconds`, or until a permit of this worker is returned."""
-        self._given.clear()
+    async def _pause(self, host: str, seconds: float) -> None:
+        """Wait for `seconds`, or until a permit of this worker for the host is returned."""
+        given = self._given[host]
+        given.clear()
         try:
-            await asyncio.wait_for(self._given.wait(), min(seconds, MAX_SLEEP_SECONDS))
+            await asyncio.wait_for(given.wait(), min(seconds, MAX_SLEEP_SECONDS))
         except TimeoutError:
             return
 
@@ -167,7 +187,7 @@ class Permits:
         """Return expired permits to Redis, and renew all others."""
         renewed = self._now()
         while not self._is_closed and (self._used or any(self._free.values())):
-            await self._pause(IDLE_SECONDS)
+            await asyncio.sleep(IDLE_SECONDS)
             now = self._now()
             free = chain.from_iterable(self._free.values())
             expired = [permit for permit in free if permit.is_expired(now)]

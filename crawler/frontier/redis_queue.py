@@ -49,6 +49,8 @@ EXPIRY_MS = 24 * 3600 * 1000
 LEASE = "lease"
 TARGET = "target"
 Args = list[Any] | Callable[[], list[Any]]
+# Entry, fingerprint, priority and text of a request.
+Pushed = tuple[str, str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +146,22 @@ class LeasedQueue(Base):  # type: ignore[misc]
         reply = await self._ask("feed", [max_new, *(part for entry in entries for part in entry)])
         return _status(reply), *reply[5]
 
-    async def push(self, entry: str, fingerprint: str, priority: int, body: str) -> bool:
-        """Add a request to the queue; return False if its fingerprint was added before."""
-        return bool(await self._ask("push", [entry, fingerprint, priority, body]) == 1)
+    async def push(self, requests: Iterable[Pushed]) -> None:
+        """Add requests to the queue, except for those whose fingerprint was added before."""
+        await self._ask("push", [part for request in requests for part in request])
 
     async def work(
-        self, done: Sequence[tuple[str, Counts]], want: int, max_tries: int
+        self, done: Sequence[tuple[str, Counts]], want: int
     ) -> tuple[QueueStatus, list[Lease]]:
         """Report completed entries with their counts, and lease up to `want` entries."""
-        args: list[str | int] = []
+        names = list(dict.fromkeys(name for _, counts in done for name in counts))
+        args: list[str | float] = [len(names), *names]
         for entry, counts in done:
-            args += [entry, len(counts), *_flat(counts)]
+            args += [entry, *(counts.get(name, 0) for name in names)]
 
-        def current_args() -> list[str | int]:
+        def current_args() -> list[str | float]:
             # Lease nothing directly after an outage, until all workers have renewed their leases.
-            return [want if self._steady.is_settled else 0, max_tries, *args]
+            return [want if self._steady.is_settled else 0, *args]
 
         reply = await self._ask("work", current_args)
         parts = iter(reply[5])

@@ -21,7 +21,9 @@ from crawler.frontier.run_limits import Admission, chosen
 from crawler.frontier.worker import Worker, own_name
 from crawler.items import CELL, Target
 from crawler.storage import recovery, runs, targets
+from crawler.storage.outages import in_batches
 from crawler.storage.runs import DeadLetter
+from crawler.storage.targets import DuePosition
 from crawler.utils.time import from_milliseconds, milliseconds
 
 if TYPE_CHECKING:
@@ -33,9 +35,15 @@ PREPARE = "prepare"
 # Redis counts as unavailable after this time without an answer.
 ANSWER_SECONDS = 5.0
 # Leases per concurrent request: some wait to be sent, some to be stored.
-LEASES_PER_REQUEST = 4
+LEASES_PER_REQUEST = 8
 # Interval between checks of the queue, and of the requests that Scrapy has finished.
 POLL_SECONDS = 0.1
+# Time between two queries for all due targets, as a multiple of the time that the query takes.
+PAUSE_SHARE = 2.0
+# Maximum size of a query for more due targets, in units of FRESHET_IN_FLIGHT.
+MAX_BATCHES = 10
+# Maximum number of entries per message, so that the server is not blocked for long.
+MAX_FED = 1000
 # Maximum number of logged invalid entries per run, and of characters per reason.
 MAX_LOGGED, MAX_REASON = 20, 300
 # Unmatched links that a worker passes to the one that sums up the run.
@@ -338,17 +346,22 @@ class Feeder:
         """
         session = self._session
         db, spider, started = session.db, session.spider, session.started
+        now = asyncio.get_running_loop().time
+        position: DuePosition | None = None
         while True:
-            status = await self._room()
-            # Queued and leased targets are still due, so the query returns them, too.
-            max_targets = self._size + status.waiting + status.leased
+            status, is_first, began = await self._room(), position is None, now()
+            # From the first due target on, the query also returns those queued and leased.
+            batch = self._size * min(MAX_BATCHES, max(1, status.workers))
+            max_targets = batch + (status.waiting + status.leased if is_first else 0)
             closed = sorted({*session.closed_hosts(), *await self._queue.closed_hosts()})
-            due = partial(targets.due_keys, db, spider, started, max_targets, closed)
-            new = await self._enqueue(status, await session.patience.read(due))
-            if new is None or (not new and status.is_empty):
+            due = partial(targets.due_keys, db, spider, started, max_targets, closed, position)
+            keys, position = await session.patience.read(due)
+            new = await self._enqueue(status, keys)
+            if new is None or (is_first and not new and status.is_empty):
                 return
-            if not new:
-                await asyncio.sleep(POLL_SECONDS)
+            if position is None:
+                # The next query starts again from the first due target.
+                await asyncio.sleep(max(POLL_SECONDS, PAUSE_SHARE * (now() - began)))
 
     async def _room(self) -> QueueStatus:
         """Return the status of the queue when it has room for more entries."""
@@ -360,8 +373,8 @@ class Feeder:
 
     async def _enqueue(self, status: QueueStatus, keys: list[str]) -> int | None:
         """Queue new targets, and return their number; None if the run may fetch no more."""
-        max_targets, under_way = self._size if keys else 0, status.waiting + status.leased
-        allowed = await self._admission.admit(max_targets, under_way)
+        under_way = status.waiting + status.leased
+        allowed = await self._admission.admit(len(keys), under_way)
         if allowed is None:
             return None
         # All cells of a page are one entry, because one worker reads them from a single fetch.
@@ -373,7 +386,10 @@ class Feeder:
                 entries[key] = ""
             else:
                 entries.setdefault(f"{spider} page {cell.url}", key)
-        _, new, self._admission.handed_out = await self._queue.feed(allowed, entries.items())
+        new = 0
+        for part in in_batches(list(entries.items()), MAX_FED):
+            _, added, self._admission.handed_out = await self._queue.feed(allowed - new, part)
+            new += added
         self._session.allowance.give_back(allowed - new)
         return new
 

@@ -22,7 +22,7 @@ from crawler.frontier.base import Counts
 from crawler.utils.process import end_tasks
 
 if TYPE_CHECKING:
-    from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, QueueStatus
+    from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, Pushed, QueueStatus
     from crawler.storage.redis import RedisRetry
 
 
@@ -31,11 +31,13 @@ logger = logging.getLogger(__name__)
 # second value.
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 JOIN_SECONDS = 0.2
+# Minimum interval between messages of a worker with at least half of its leases.
+BATCH_SECONDS = 0.1
 TICK_SECONDS = 1.0
 OVER = "ending"
 Feed = Callable[[], Awaitable[None]]
-# Entry, fingerprint, priority and text of a request.
-Pushed = tuple[str, str, int, str]
+# Maximum number of requests per message; each can have 256 kB.
+MAX_PUSHED = 50
 
 
 def own_name() -> str:
@@ -263,7 +265,7 @@ class Worker:
     async def poll(self) -> None:
         """Update the status of the queue; this also keeps the role of feeder."""
         async with self._lock:
-            status, _ = await self.queue.work([], 0, 0)
+            status, _ = await self.queue.work([], 0)
         self._note(status)
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
@@ -290,7 +292,10 @@ class Worker:
             pause_seconds = MIN_PAUSE_SECONDS if has_leased else pause_seconds * 2
             if has_leased:
                 self._arrived.set()
-            elif want:
+            if len(self._book.held) > self._max_leases // 2:
+                # There is enough to do: report and lease more entries with one message.
+                await asyncio.sleep(BATCH_SECONDS)
+            elif want and not has_leased:
                 pause_seconds = min(pause_seconds, MAX_PAUSE_SECONDS)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause_seconds)
@@ -301,15 +306,16 @@ class Worker:
         # Push requests before completing the entries that they come from: otherwise the run could
         # end in between.
         while self._pushed:
-            await self.queue.push(*self._pushed[0])
-            del self._pushed[0]
+            pushed = self._pushed[:MAX_PUSHED]
+            await self.queue.push(pushed)
+            del self._pushed[: len(pushed)]
         if hosts := set(self._unreported_hosts):
             await self.queue.close_hosts(hosts)
             # Others may have been closed meanwhile.
             self._unreported_hosts -= hosts
         async with self._lock:
             done = list(self._book.done)
-            status, leases = await self.queue.work(done, want, self.tries)
+            status, leases = await self.queue.work(done, want)
             del self._book.done[: len(done)]
             self._book.take(leases)
             self._leases += leases

@@ -18,7 +18,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.plans import IN_EFFECT
 from crawler.storage.runs import held_hosts
-from crawler.storage.targets import watched
+from crawler.storage.targets import BY_TIME, watched
 from schedules.dispatch import Waiting
 from schedules.schedule import WEEK_HOURS
 
@@ -29,7 +29,6 @@ MAX_COUNTED = 100_000
 # Runs to search for one that fetched anything: a week with a run every ten minutes.
 MAX_RUNS = 1000
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
-BY_TIME = [("spider", ASCENDING), ("next_visit", ASCENDING), ("url", ASCENDING)]
 ROW: Document = {
     "worth": "$plan.last_value",
     "per_week": "$plan.visits_per_week",

@@ -154,8 +154,11 @@ class Lease:
         if self._error is not None:
             raise self._error
         began = steady_seconds()
-        other_holders = {"$filter": {"input": "$holders", "cond": {"$ne": ["$$this.id", self._id]}}}
-        renewed = {"$concatArrays": [other_holders, [self._as_holder(self._since)]]}
+        us, is_us = self._as_holder(self._since), {"$eq": ["$$this.id", self._id]}
+        # In place: the oplog then has the changed time only, not the holders of a large run.
+        replaced = {"$map": {"input": "$holders", "in": {"$cond": [is_us, us, "$$this"]}}}
+        added = {"$concatArrays": ["$holders", [us]]}
+        renewed = {"$cond": [{"$in": [self._id, "$holders.id"]}, replaced, added]}
         query: Document = {"_id": self.name, "number": self.number}
         done = await self._leases.update_one(query, [{"$set": {"holders": renewed}}])
         if done.matched_count:

@@ -14,10 +14,11 @@ from pymongo.asynchronous.collection import AsyncCollection
 from crawler.items import Kind
 from crawler.storage import runs, sites, targets
 from crawler.storage.client import Database, Document
-from crawler.storage.due import BY_TIME, MAX_COUNTED
+from crawler.storage.due import MAX_COUNTED
 from crawler.storage.outages import all_of
 from crawler.storage.site_targets import OVERDUE
 from crawler.storage.sites import Marks
+from crawler.storage.targets import BY_TIME
 from crawler.utils.time import NEVER
 
 NO_MARKS = Marks()

@@ -18,9 +18,8 @@ from pymongo import ASCENDING
 
 from crawler.storage import plans, runs, targets
 from crawler.storage.client import Database, Document
-from crawler.storage.due import BY_TIME
 from crawler.storage.scans import aggregated_targets, resting
-from crawler.storage.targets import watched
+from crawler.storage.targets import BY_TIME, watched
 from crawler.storage.validators import VALIDATORS
 from schedules.history import Floats, Ints
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pymongo import UpdateMany, UpdateOne
+from pymongo import ASCENDING, UpdateMany, UpdateOne
 
 from crawler.items import (
     CELL,
@@ -49,6 +49,8 @@ ONCE: Document = {"post": {"$exists": True}}
 # (crawler/storage/target_settings.py).
 MUTED: Document = {"muted_at": {"$exists": True}}
 ALIVE: Document = {"dead_lettered_at": {"$exists": False}, "muted_at": {"$exists": False}}
+# An index, see schema.py.
+BY_TIME = [("spider", ASCENDING), ("next_visit", ASCENDING), ("url", ASCENDING)]
 HOUR_MILLISECONDS = 3_600_000
 # Number of URLs to test a pattern with.
 SAMPLE = 1000
@@ -114,6 +116,13 @@ def planned_of(plan: Document | None) -> Planned | None:
         plan.get("min_hours") or 0.0,
         plan.get("max_hours") or 0.0,
     )
+
+
+class DuePosition(NamedTuple):
+    """A place in the order of the due targets of a spider."""
+
+    next_visit: datetime
+    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,12 +418,29 @@ async def due(
 
 
 async def due_keys(
-    db: Database, spider: str, until: datetime, limit: int, excluded_hosts: Sequence[str] = ()
-) -> list[str]:
-    """Return the keys of the targets that `due` returns."""
+    db: Database,
+    spider: str,
+    until: datetime,
+    limit: int,
+    excluded_hosts: Sequence[str] = (),
+    first: DuePosition | None = None,
+) -> tuple[list[str], DuePosition | None]:
+    """Return the keys of the targets that `due` returns, and the position of the last one.
+
+    first: position of the first target to return; None: the most overdue one. If fewer than `limit`
+           keys are returned, no target is due after them, and their position is None
+    """
     query = {"spider": spider} | _due(until, excluded_hosts)
-    cursor = db.targets.find(query, {"_id": 1}).sort("next_visit").limit(limit)
-    return [row["_id"] async for row in cursor]
+    cursor = db.targets.find(query, {"next_visit": 1, "url": 1})
+    cursor = cursor.sort(BY_TIME).limit(limit)
+    if first is not None:
+        bound = [("spider", spider), ("next_visit", first.next_visit), ("url", first.url)]
+        # The driver's types allow no dates.
+        cursor = cursor.min(bound).hint(BY_TIME)  # type: ignore[arg-type]
+    rows = [row async for row in cursor]
+    is_end = len(rows) < limit
+    last = None if is_end else DuePosition(rows[-1]["next_visit"], rows[-1]["url"])
+    return [row["_id"] for row in rows], last
 
 
 async def due_of(

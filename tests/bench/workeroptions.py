@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import faults, hour, random_faults, workers
+from tests.bench import faults, hour, queue, random_faults, workers
 from tests.bench.faulty_runs import Options
 
 
@@ -30,16 +30,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the service for an hour: memory, descriptors, counts",
     )
+    option("--queue", action="store_true", help="the queue of a run with 1,000 workers")
     option(
         "--workers", nargs="?", const="", metavar="N,N",
         help="alone: compare N workers with scrapy-redis (default: 1,2,4); number of workers with "
-        "--faults and --hour (default: 2)",
+        "--faults and --hour (default: 2) and --queue (default: 1000)",
     )  # fmt: skip
     option("--no-redis", action="store_true", help="run one worker of Freshet, without Redis")
     option(
         "--pages",
         type=int,
-        help="item pages (default: 20000, with --faults 4000, with --hour 10000)",
+        help="item pages (default: 20000, with --faults 4000, --hour 10000, --queue 20000)",
     )
     option("--kills", type=int, default=20, help="with --faults: worker kills (default: 20)")
     option("--redis-kills", type=int, default=5, help="with --faults: Redis kills (default: 5)")
@@ -70,6 +71,7 @@ def benches(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "faults": lambda: _faults(options),
         "random_faults": lambda: random_faults.run(options.random_faults, _seed(options)),
         "hour": lambda: _hour(options),
+        "queue": lambda: _queue(options),
         "workers": lambda: _workers(options),
     }
 
@@ -106,6 +108,10 @@ def _hour(options: argparse.Namespace) -> int:
             picture=options.picture or hour.PICTURE,
         )
     )
+
+
+def _queue(options: argparse.Namespace) -> int:
+    return queue.run(int(options.workers or queue.WORKERS), options.pages or queue.ENTRIES)
 
 
 def _workers(options: argparse.Namespace) -> int:

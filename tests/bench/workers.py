@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pymongo
 from rich.console import Console
@@ -35,8 +37,11 @@ FRESHET, ALONE = "Freshet", "Freshet without Redis"
 IN_REDIS, IN_MONGO = "scrapy-redis, items in Redis", "scrapy-redis, items in MongoDB"
 LIKE = "the same, CONCURRENT_ITEMS=1"
 LONGEST_SECONDS = 3600.0
+SAMPLE_SECONDS = 0.2
 # As shares of the pages: all workers have started, and none is idle yet.
 FROM_SHARE, TO_SHARE = 0.1, 0.9
+# Time of a sample, and the CPU seconds so far.
+Used = tuple[float, dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Done:
 
     rate:    pages per second while all workers were running
     seconds: from the first request to the last answer
-    cpu:     milliseconds per page, of all workers together and of each server
+    cpu:     milliseconds per page meanwhile, of all workers together and of each server
     """
 
     rate: float
@@ -85,22 +90,28 @@ class Runs:
         self._site.clear_log()
         with Redis(folder) as redis, self._database(name) as uri:
             side = self._side(case.name, folder, uri, redis)
-            used = self._used(redis)
+            used: list[Used] = []
             with WorkerPool(side, case.workers) as pool:
-                if not pool.finish(LONGEST_SECONDS) or pool.failed:
+                deadline = time.time() + LONGEST_SECONDS
+                while not pool.finish(SAMPLE_SECONDS) and time.time() < deadline:
+                    used.append((time.time(), self._used(pool, redis)))
+                if pool.alive or pool.failed:
                     log = pool.workers[0].log.read_text(encoding="utf-8")[-3000:]
                     raise RuntimeError(f"{case.name}: a worker failed or stalled:\n{log}")
-            cpu = {server: now - used[server] for server, now in self._used(redis).items()}
-            return self._summed(side, pool, {"workers": pool.cpu_seconds} | cpu)
+            return self._summed(side, pool, used)
 
-    def _summed(self, side: Side, pool: WorkerPool, cpu: dict[str, float]) -> Done:
+    def _summed(self, side: Side, pool: WorkerPool, used: Sequence[Used]) -> Done:
         rows, stored = self._site.requests(), set(side.stored())
         results = fetches(rows, [])
+        answered = sorted(row["answered"] for row in rows)
+        first, last = (int(share * len(answered)) for share in (FROM_SHARE, TO_SHARE))
+        began, ended, pages = answered[first], answered[last], last - first
+        before, after = _used_until(used, began), _used_until(used, ended)
         urls = (f"{self._site.url}{path}" for path in Pages(self._site.items).paths())
         return Done(
-            _rate(rows),
+            pages / (ended - began),
             rows[-1]["answered"] - rows[0]["at"],
-            {who: seconds / results.answered * 1000 for who, seconds in cpu.items()},
+            {who: (after[who] - before[who]) / pages * 1000 for who in after},
             results.answered,
             results.again,
             len(stored),
@@ -108,9 +119,10 @@ class Runs:
             pool.peak_mb,
         )
 
-    def _used(self, redis: Redis) -> dict[str, float]:
+    def _used(self, pool: WorkerPool, redis: Redis) -> dict[str, float]:
         servers = {server.name: server.cpu_seconds for server in (self._mongo, redis)}
-        return servers | {"site": cpu_seconds(psutil.Process(self._site.pid))}
+        site = cpu_seconds(psutil.Process(self._site.pid))
+        return {"workers": pool.cpu_seconds, **servers, "site": site}
 
     def _side(self, name: str, folder: Path, uri: str, redis: Redis) -> Side:
         url = self._site.url
@@ -129,10 +141,13 @@ class Runs:
             client.drop_database(name)
 
 
-def _rate(rows: list[dict[str, Any]]) -> float:
-    answered: list[float] = sorted(row["answered"] for row in rows)
-    first, last = (int(share * len(answered)) for share in (FROM_SHARE, TO_SHARE))
-    return (last - first) / (answered[last] - answered[first])
+def _used_until(used: Sequence[Used], at: float) -> dict[str, float]:
+    """Return the CPU seconds used until `at`, interpolated between two samples."""
+    times = [sampled for sampled, _ in used]
+    names = used[0][1]
+    return {
+        who: float(np.interp(at, times, [seconds[who] for _, seconds in used])) for who in names
+    }
 
 
 def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:

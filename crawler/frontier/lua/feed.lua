@@ -7,19 +7,35 @@ if is_over() then
 end
 local new = 0
 if feeds() == 1 then
+  local entries, bodies, places = {}, {}, {[of.pending] = {}, [of.suspects] = {}}
   for i = FIRST + 1, #ARGV, 2 do
-    local entry = ARGV[i]
-    local exists = call("ZSCORE", of.leased, entry) or call("ZSCORE", of.pending, entry)
-      or call("ZSCORE", of.suspects, entry)
+    table.insert(entries, ARGV[i])
+  end
+  local holders = call_with("HMGET", of.holders, entries)
+  local lost = call_with("HMGET", tries, entries)
+  local has_suspects = call("EXISTS", of.suspects) == 1
+  local fed = tonumber(call("HGET", run, "fed"))
+  for i, entry in ipairs(entries) do
+    local exists = holders[i] or call("ZSCORE", of.pending, entry)
+      or (has_suspects and call("ZSCORE", of.suspects, entry))
     if not exists and new < tonumber(ARGV[FIRST]) then
       new = new + 1
-      local order = call("HINCRBY", run, "fed", 1)
-      local lost = tonumber(call("HGET", tries, entry) or "0")
-      call("ZADD", lost > 1 and of.suspects or of.pending, order, entry)
-      if ARGV[i + 1] ~= "" then
-        call("HSET", of.bodies, entry, ARGV[i + 1])
+      local place = places[tonumber(lost[i] or "0") > 1 and of.suspects or of.pending]
+      table.insert(place, fed + new)
+      table.insert(place, entry)
+      local body = ARGV[FIRST + i * 2]
+      if body ~= "" then
+        table.insert(bodies, entry)
+        table.insert(bodies, body)
       end
     end
+  end
+  for key, scores in pairs(places) do
+    call_with("ZADD", key, scores)
+  end
+  call_with("HSET", of.bodies, bodies)
+  if new > 0 then
+    call("HINCRBY", run, "fed", new)
   end
 end
 return status({new, tonumber(call("HGET", run, "fed"))})

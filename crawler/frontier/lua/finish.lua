@@ -2,6 +2,9 @@
 if is_over() then
   return 0
 end
+for _, name in ipairs(call("SMEMBERS", of.members)) do
+  call("DEL", of.holders .. ":" .. name)
+end
 call("DEL", run)
 for _, key in pairs(of) do
   call("DEL", key)

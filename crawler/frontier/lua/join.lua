@@ -1,7 +1,7 @@
 -- Join a spider's run, or begin one. ARGV[1]: id for a new run.
 -- Returns the next step ("prepare", "join" or "wait"), the id of the run, its _id in MongoDB and its
 -- start.
-local id = call("HGET", run, "id")
+local id = run_fields.id
 if not id then
   call("HSET", run, "id", ARGV[1], "state", "preparing", "preparer", worker, "fed", 0, "expired", 0)
   beat()

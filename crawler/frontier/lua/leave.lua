@@ -9,9 +9,7 @@ end
 for i = FIRST, #ARGV, 2 do
   call("HSET", of.shares, worker .. " " .. ARGV[i], ARGV[i + 1])
 end
-for _, entry in ipairs(held()) do
-  give_back(entry)
-end
+give_back(held())
 if call("HGET", run, "feeder") == worker then
   call("HDEL", run, "feeder")
 end

@@ -3,6 +3,7 @@ if is_over() or call("HGET", run, "preparer") ~= worker then
   return 0
 end
 call("HSET", run, "state", "open", "run", ARGV[FIRST], "started", ARGV[FIRST + 1])
+run_fields.state = "open"
 feeds()
 beat()
 keep()

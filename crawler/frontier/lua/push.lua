@@ -1,12 +1,15 @@
--- Add a spider's request to the queue. From ARGV[6] on: its entry, fingerprint (empty: duplicates
--- are allowed), priority and body. Returns 1, or 0 for a duplicate.
+-- Add a spider's requests to the queue. From ARGV[6] on: entry, fingerprint (empty: duplicates are
+-- allowed), priority and body of each. Returns the number of new requests.
 if is_over() then
   return -1
 end
-local entry, fingerprint, priority, body = unpack(ARGV, FIRST)
-if fingerprint ~= "" and call("SADD", of.seen, fingerprint) == 0 then
-  return 0
+local new = 0
+for i = FIRST, #ARGV, 4 do
+  local entry, fingerprint, priority, body = unpack(ARGV, i, i + 3)
+  if fingerprint == "" or call("SADD", of.seen, fingerprint) == 1 then
+    call("HSET", of.bodies, entry, body)
+    call("ZADD", of.pending, -tonumber(priority), entry)
+    new = new + 1
+  end
 end
-call("HSET", of.bodies, entry, body)
-call("ZADD", of.pending, -tonumber(priority), entry)
-return 1
+return new

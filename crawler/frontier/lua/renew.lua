@@ -14,26 +14,34 @@ local first = FIRST + 3 + tonumber(ARGV[FIRST + 2]) * 2
 for i = FIRST + 3, first - 1, 2 do
   call("HSET", of.shares, worker .. " " .. ARGV[i], ARGV[i + 1])
 end
-local lost, is_renewed = {}, {}
+local entries = {}
 for i = first, #ARGV do
-  local entry = ARGV[i]
-  local holder = call("HGET", of.holders, entry)
+  table.insert(entries, ARGV[i])
+end
+local lost, renewed, is_renewed = {}, {}, {}
+for i, holder in ipairs(call_with("HMGET", of.holders, entries)) do
+  local entry = entries[i]
   if holder == worker or (sure and not holder) then
     -- A server that was killed may have lost its last writes, so the entry may be queued again.
-    call("ZREM", of.pending, entry)
-    call("ZREM", of.suspects, entry)
-    take(entry)
+    if not holder then
+      call("ZREM", of.pending, entry)
+      call("ZREM", of.suspects, entry)
+    end
+    table.insert(renewed, entry)
     is_renewed[entry] = true
   else
-    lost[#lost + 1] = entry
+    table.insert(lost, entry)
   end
 end
+take(renewed)
 -- Return leases whose replies the worker never received.
 if back then
+  local unknown = {}
   for _, entry in ipairs(held()) do
     if not is_renewed[entry] then
-      give_back(entry)
+      table.insert(unknown, entry)
     end
   end
+  give_back(unknown)
 end
 return status(lost)

@@ -13,7 +13,8 @@
 -- pending   zset   queued entries, in order
 -- suspects  zset   entries whose lease has expired twice; each worker leases one at a time
 -- leased    zset   entry -> expiry of its lease
--- holders   hash   entry -> worker
+-- holders   hash   entry -> worker that has leased it
+-- holders:W set    entries leased to worker W
 -- trying    hash   worker -> suspect that it has leased
 -- bodies    hash   entry -> request as JSON, or key of the target if it is not the entry's name
 -- workers   zset   worker -> time when it counts as crashed
@@ -46,8 +47,17 @@ end
 
 local of = keys_of(ARGV[1])
 
+-- State of the run, read once per script; scripts that change it update this table.
+local run_fields = {}
+do
+  local names = {"id", "state", "feeder", "feeder_until", "beat", "settled"}
+  for i, value in ipairs(call("HMGET", run, unpack(names))) do
+    run_fields[names[i]] = value
+  end
+end
+
 local function is_over()
-  return call("HGET", run, "id") ~= ARGV[1]
+  return run_fields.id ~= ARGV[1]
 end
 
 local function is_alive(name)
@@ -55,13 +65,29 @@ local function is_alive(name)
   return expires and tonumber(expires) > now
 end
 
+-- Lua can pass about 8,000 arguments to a command; even, for pairs.
+local MAX_ARGS = 4000
+-- Call a command with all of these arguments. Returns its replies, if they are lists, as one list.
+local function call_with(command, key, values)
+  local replies = {}
+  for first = 1, #values, MAX_ARGS do
+    local last = math.min(first + MAX_ARGS - 1, #values)
+    local reply = call(command, key, unpack(values, first, last))
+    for _, value in ipairs(type(reply) == "table" and reply or {}) do
+      replies[#replies + 1] = value
+    end
+  end
+  return replies
+end
+
 -- If no worker has sent a heartbeat for long, the server was suspended, not the workers. No lease
 -- expires or is granted in the following grace period, so that all workers can renew theirs.
 local GRACE_MS = 3000
 local function beat()
-  local last = tonumber(call("HGET", run, "beat") or now)
+  local last = tonumber(run_fields.beat or now)
   if now - last > lease_ms / 2 then
-    call("HSET", run, "settled", now + GRACE_MS)
+    run_fields.settled = now + GRACE_MS
+    call("HSET", run, "settled", run_fields.settled)
   end
   call("HSET", run, "beat", now)
   call("ZADD", of.workers, now + lease_ms, worker)
@@ -71,6 +97,7 @@ end
 local function keep()
   call("PEXPIRE", run, expiry_ms)
   call("PEXPIRE", tries, expiry_ms)
+  call("PEXPIRE", of.holders .. ":" .. worker, expiry_ms)
   for _, key in pairs(of) do
     call("PEXPIRE", key, expiry_ms)
   end
@@ -80,10 +107,9 @@ end
 -- feeder calls this every second.
 local FEEDER_MS = 5000
 local function feeds()
-  local feeder = call("HGET", run, "feeder")
-  if feeder ~= worker then
-    local ends = feeder and tonumber(call("HGET", run, "feeder_until"))
-    if call("HGET", run, "state") ~= "open" or (ends and ends > now) then
+  if run_fields.feeder ~= worker then
+    local ends = run_fields.feeder and tonumber(run_fields.feeder_until)
+    if run_fields.state ~= "open" or (ends and ends > now) then
       return 0
     end
   end
@@ -100,41 +126,60 @@ local function is_stale()
 end
 
 local function is_settled()
-  return now >= tonumber(call("HGET", run, "settled") or "0")
+  return now >= tonumber(run_fields.settled or "0")
 end
 
--- Return 1 if the entry was leased.
-local function release(entry)
-  local holder = call("HGET", of.holders, entry)
-  if holder and call("HGET", of.trying, holder) == entry then
-    call("HDEL", of.trying, holder)
+-- End the leases of entries. Returns the worker that had leased each entry, or false.
+local function release(entries)
+  local holders, of_holder = call_with("HMGET", of.holders, entries), {}
+  for i, holder in ipairs(holders) do
+    if holder then
+      of_holder[holder] = of_holder[holder] or {}
+      table.insert(of_holder[holder], entries[i])
+    end
   end
-  call("HDEL", of.holders, entry)
-  return call("ZREM", of.leased, entry)
+  for holder, leased in pairs(of_holder) do
+    local suspect = call("HGET", of.trying, holder)
+    for _, entry in ipairs(suspect and leased or {}) do
+      if entry == suspect then
+        call("HDEL", of.trying, holder)
+      end
+    end
+    call_with("SREM", of.holders .. ":" .. holder, leased)
+  end
+  call_with("HDEL", of.holders, entries)
+  call_with("ZREM", of.leased, entries)
+  return holders
 end
 
-local function take(entry)
-  call("ZADD", of.leased, now + lease_ms, entry)
-  call("HSET", of.holders, entry, worker)
+-- Lease entries to this worker, or renew its leases on them.
+local function take(entries)
+  local expiries, holders = {}, {}
+  for _, entry in ipairs(entries) do
+    table.insert(expiries, now + lease_ms)
+    table.insert(expiries, entry)
+    table.insert(holders, entry)
+    table.insert(holders, worker)
+  end
+  call_with("ZADD", of.leased, expiries)
+  call_with("HSET", of.holders, holders)
+  call_with("SADD", of.holders .. ":" .. worker, entries)
 end
 
 -- Return the entries leased to this worker.
 local function held()
-  local entries = {}
-  for _, entry in ipairs(call("ZRANGE", of.leased, 0, -1)) do
-    if call("HGET", of.holders, entry) == worker then
-      entries[#entries + 1] = entry
-    end
-  end
-  return entries
+  return call("SMEMBERS", of.holders .. ":" .. worker)
 end
 
--- Queue a leased entry again; this lease does not count as a try.
-local function give_back(entry)
-  if release(entry) == 1 then
-    call("ZADD", of.pending, 0, entry)
-    if call("HINCRBY", tries, entry, -1) <= 0 then
-      call("HDEL", tries, entry)
+-- Queue leased entries again; these leases do not count as tries.
+local function give_back(entries)
+  for i, holder in ipairs(release(entries)) do
+    local entry = entries[i]
+    if holder then
+      call("ZADD", of.pending, 0, entry)
+      if call("HINCRBY", tries, entry, -1) <= 0 then
+        call("HDEL", tries, entry)
+      end
     end
   end
 end
@@ -150,6 +195,6 @@ end
 
 local function status(more)
   return {
-    call("HGET", run, "state"), feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
+    run_fields.state, feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
   }
 end

@@ -18,7 +18,7 @@ from crawler.frontier.base import LocalFrontier
 from crawler.frontier.run_limits import HostLimits
 from crawler.frontier.session import Session
 from crawler.items import Kind, Target
-from crawler.storage.targets import new_document
+from crawler.storage.targets import DuePosition, due_keys, new_document
 from tests.integration.harness import Db, Row
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
@@ -110,3 +110,25 @@ async def _hand_out(uri: str, chance: random.Random) -> Counter[str]:
         except TimeoutError:
             pytest.fail(f"the stream has stalled, {len(session.in_flight)} in flight")
         return session.handed_out
+
+
+def test_due_keys_are_read_in_parts_and_in_order(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    times = [NOW - timedelta(days=n % 3) for n in range(10)]
+    documents = [
+        new_document("x", f"http://a.test/{n}", Kind.ITEM, at, NOW) for n, at in enumerate(times)
+    ]
+    db.targets.insert_many([*documents, new_document("y", "http://a.test/", Kind.ITEM, NOW, NOW)])
+    expected = sorted(documents, key=lambda row: (row["next_visit"], row["url"]))
+    assert asyncio.run(_read_in_parts(uri, 4)) == [row["_id"] for row in expected]
+
+
+async def _read_in_parts(uri: str, size: int) -> list[str]:
+    async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
+        db, keys = client.get_default_database(), dict[str, None]()
+        position: DuePosition | None = None
+        while True:
+            part, position = await due_keys(db, "x", NOW, size, [], position)
+            keys |= dict.fromkeys(part)
+            if position is None:
+                return list(keys)

@@ -31,7 +31,6 @@ WORKERS = ("ann", "ben", "cem")
 SOME = st.sampled_from(WORKERS)
 # Longer than any test: leases expire when the test expires them.
 LEASE_MS = 3_600_000
-MANY_LEASES = 1_000
 VISIT = {"visits": 1.0}
 Result = TypeVar("Result")
 
@@ -130,14 +129,14 @@ class Workers(RuleBasedStateMachine):
         if (queue := self.shared.queues.get(worker)) is not None:
             done, self.held[worker] = self.held[worker][:finished], self.held[worker][finished:]
             completed = [(entry, VISIT) for entry in done]
-            _, leases = self.shared.ask(queue.work(completed, want, MANY_LEASES))
+            _, leases = self.shared.ask(queue.work(completed, want))
             self.done |= set(done)
             self.held[worker] += [lease.entry for lease in leases]
 
     @rule(worker=SOME)
     def work_without_an_answer(self, worker: str) -> None:
         if (queue := self.shared.queues.get(worker)) is not None:
-            self.shared.ask(queue.work([], 3, MANY_LEASES))
+            self.shared.ask(queue.work([], 3))
 
     @rule(worker=SOME)
     def oversleep(self, worker: str) -> None:
@@ -175,7 +174,7 @@ class Workers(RuleBasedStateMachine):
         queue, done = self.shared.enter("zoe"), list[str]()
         while True:
             completed = [(entry, VISIT) for entry in done]
-            status, leases = self.shared.ask(queue.work(completed, 100, MANY_LEASES))
+            status, leases = self.shared.ask(queue.work(completed, 100))
             done = [lease.entry for lease in leases]
             self.done |= set(done)
             if status.is_empty:
@@ -202,9 +201,9 @@ def test_a_worker_that_leaves_gives_back_what_it_never_heard_of(redis: str) -> N
     with opened_run(redis) as shared:
         ann, ben = shared.enter("ann"), shared.enter("ben")
         shared.ask(ann.feed(9, [(f"shop {n}", "") for n in range(3)]))
-        shared.ask(ann.work([], 9, MANY_LEASES))
+        shared.ask(ann.work([], 9))
         shared.ask(ann.leave({}))
-        _, leases = shared.ask(ben.work([], 9, MANY_LEASES))
+        _, leases = shared.ask(ben.work([], 9))
         assert sorted(lease.entry for lease in leases) == ["shop 0", "shop 1", "shop 2"]
         assert {lease.count for lease in leases} == {1}
 
@@ -213,9 +212,9 @@ def test_a_message_that_arrives_late_leases_nothing_that_is_done(redis: str) -> 
     with opened_run(redis) as shared:
         ann = shared.enter("ann")
         shared.ask(ann.feed(9, [("shop 0", "")]))
-        shared.ask(ann.work([], 1, MANY_LEASES))
+        shared.ask(ann.work([], 1))
         late, ann._messages = ann._messages, count(100)
-        status, _ = shared.ask(ann.work([("shop 0", VISIT)], 0, MANY_LEASES))
+        status, _ = shared.ask(ann.work([("shop 0", VISIT)], 0))
         assert status.is_empty
         ann._messages = late
         status, lost = shared.ask(ann.renew(["shop 0"], {}, sure=lambda: True, back=False))

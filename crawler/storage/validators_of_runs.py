@@ -297,6 +297,17 @@ RUN_VALIDATORS: dict[str, Document] = {
             "reason": shown("string", "cause of the last failure, or why it was dropped"),
         },
     ),
+    "notification_rules": validator(
+        ["keys", "by", "at", "edits"],
+        "rules of notifications that users write in the web app",
+        {
+            "_id": text("name of the rule"),
+            "keys": shown("object", "keys of the rule, as in `notify.toml`"),
+            "by": text("name of the user who wrote it last"),
+            "at": time("time of the last edit"),
+            "edits": count("number of edits"),
+        },
+    ),
     "leases": validator(
         ["number", "shared", "holders"],
         "leases of work that only one process may do at a time",

@@ -128,6 +128,7 @@ def test_the_reason_is_the_start_of_the_answer(hooks: Hooks) -> None:
         (format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True), 500, 600),
         (format_datetime(NOON - timedelta(days=900), usegmt=True), 0, 0),
     ],
+    ids=["seconds", "too many seconds", "date", "past date"],
 )
 def test_retry_after_is_reported(hooks: Hooks, value: str, least: float, most: float) -> None:
     hooks.answers = [status(429, Retry_After=value)]

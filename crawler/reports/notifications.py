@@ -62,7 +62,7 @@ class NotificationsReport(TypedDict):
     oldest_event: datetime | None
     """Time of the oldest event to which the rules have not been applied; null: there is none."""
     problems: list[str]
-    """What is wrong with the file, and what rules name that does not exist; at most 50."""
+    """Why no rule is applied, and what rules name that does not exist; at most 50."""
 
 
 class ChannelAlert(TypedDict):
@@ -71,7 +71,7 @@ class ChannelAlert(TypedDict):
     channel: str
     """Name of the channel."""
     dead: int
-    """Number of dead letters, at most 10,000."""
+    """Number of dead letters, at most 1,000; there may be more."""
     broken: bool
     """Whether nothing can be delivered now."""
     reason: str
@@ -91,11 +91,11 @@ class Defined:
 
     @classmethod
     def read(cls, file: Path) -> Defined:
-        """Read the file."""
+        """Read the file. Problems have its name, not its path."""
         try:
-            return cls(*valid_channels(read_keys(file), str(file)))
+            return cls(*valid_channels(read_keys(file), file.name))
         except ConfigError as error:
-            return cls({}, {}, str(error))
+            return cls({}, {}, str(error).replace(str(file), file.name))
 
     def problem_of(self, name: str) -> str:
         """Return why nothing can be delivered to a channel; empty if it is valid."""
@@ -109,9 +109,11 @@ async def notifications(db: Database, file: Path) -> NotificationsReport:
     defined, problems = Defined.read(file), []
     try:
         rules = await RuleSet.read(db, file)
-        problems += rules.problems(await targets.spiders(db))
+        lines = rules.problems(await targets.spiders(db))
+        problems += [line for line in lines if line not in rules.broken.values()]
     except ConfigError as error:
-        problems.append(f"Nothing is delivered until this is corrected: {error}")
+        cause = str(error).replace(str(file), file.name)
+        problems.append(f"Nothing is delivered until this is corrected: {cause}")
         own = await notification_rules.read(db)
         rules = RuleSet(own, {}, stored=frozenset(rule.name for rule in own))
     names = {*defined.channels, *defined.broken, *await outbox.channel_names(db)}
@@ -132,7 +134,7 @@ async def channel_report(db: Database, defined: Defined, name: str) -> ChannelRe
         "receiver": "" if channel is None else _receiver(channel),
         "limits": [] if channel is None else _limits(channel),
         "problem": defined.problem_of(name),
-        "messages": await outbox.state_of(db, name),
+        "messages": await outbox.state_of(db, name, outbox.FEW_COUNTED),
     }
 
 
@@ -141,7 +143,8 @@ async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
     defined = Defined.read(file)
     found: list[ChannelAlert] = []
     for name in sorted({*defined.channels, *defined.broken, *await outbox.channel_names(db)}):
-        state, problem = await outbox.state_of(db, name), defined.problem_of(name)
+        state = await outbox.state_of(db, name, outbox.FEW_COUNTED)
+        problem = defined.problem_of(name)
         is_broken = state["broken"] or bool(
             problem and (name in defined.broken or state["waiting"] or state["unconfirmed"])
         )

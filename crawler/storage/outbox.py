@@ -48,10 +48,13 @@ BATCH = 200
 # Messages of a digest, messages of a page that are joined, and messages of a bundle that are read.
 MAX_DIGEST, MAX_JOINED, MAX_READ = 1000, 50, 50
 MAX_REASON_CHARACTERS = 300
-# Messages of a state that are counted, so that a state is read in bounded time.
-MAX_COUNTED = 10_000
+# Messages of a state that are counted: all that may wait, and few for pages, which read the states
+# of all channels.
+MAX_COUNTED, FEW_COUNTED = MAX_WAITING, 1000
 ORDER = [("at", ASCENDING), ("_id", ASCENDING)]
 NEWEST_FIRST = [("at", DESCENDING), ("_id", DESCENDING)]
+# Index of waiting messages.
+BY_ATTEMPTS = [("channel", ASCENDING), ("attempts", ASCENDING)]
 TOO_MANY = f"more than {MAX_WAITING} messages were waiting for the channel"
 
 
@@ -156,7 +159,10 @@ class DeadLetter(TypedDict):
 
 
 class ChannelState(TypedDict):
-    """The messages of a channel. Numbers are at most 10,000; there may be more."""
+    """The messages of a channel.
+
+    Numbers are at most 10,000 in commands and 1,000 in the web app; there may be more.
+    """
 
     channel: str
     """Name of the channel."""
@@ -553,35 +559,33 @@ async def channel_states(db: Database) -> list[ChannelState]:
     return [await state_of(db, name) for name in await channel_names(db)]
 
 
-async def state_of(db: Database, channel: str) -> ChannelState:
-    """Return the state of a channel, which may have no messages."""
+async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> ChannelState:
+    """Return the state of a channel, which may have no messages. most: limit of each number."""
 
     def of(state: State) -> Document:
         return {"channel": channel, "state": str(state)}
 
-    counts = {
-        state: await db.outbox.count_documents(of(state), limit=MAX_COUNTED) for state in State
-    }
+    counts = {state: await db.outbox.count_documents(of(state), limit=most) for state in State}
     result = empty_state(channel)
     result["waiting"], result["unconfirmed"] = counts[State.WAITING], counts[State.UNCONFIRMED]
     result["delivered"], result["dropped"] = counts[State.DELIVERED], counts[State.DROPPED]
     result["dead"] = counts[State.DEAD]
-    last = await db.outbox.find_one(
-        of(State.DELIVERED), {"delivered_at": 1}, sort=[("delivered_at", DESCENDING)]
-    )
-    result["last_delivered"] = None if last is None else last["delivered_at"]
-    if not counts[State.WAITING]:
-        return result
-    waiting = of(State.WAITING)
-    oldest = await db.outbox.find_one(waiting, {"at": 1}, sort=ORDER)
-    result["oldest"] = None if oldest is None else oldest["at"]
-    failed = waiting | {"attempts": {"$gt": 0}}
-    result["retrying"] = await db.outbox.count_documents(failed, limit=MAX_COUNTED)
-    most = await db.outbox.find_one(failed, sort=[("attempts", DESCENDING)])
-    if most is not None:
-        result["reason"] = most.get("reason", "")
-        first = most.get("first_at", most["at"])
-        result["broken"] = last is None or last["delivered_at"] < first
+    if counts[State.DELIVERED]:
+        newest = [("delivered_at", DESCENDING)]
+        last = await db.outbox.find_one(of(State.DELIVERED), {"delivered_at": 1}, sort=newest)
+        result["last_delivered"] = None if last is None else last["delivered_at"]
+    if counts[State.WAITING]:
+        waiting = of(State.WAITING)
+        oldest = await db.outbox.find_one(waiting, {"at": 1}, sort=ORDER)
+        result["oldest"] = None if oldest is None else oldest["at"]
+        failed = waiting | {"attempts": {"$gt": 0}}
+        result["retrying"] = await db.outbox.count_documents(failed, limit=most, hint=BY_ATTEMPTS)
+    if result["retrying"]:
+        fields, often = {"at": 1, "first_at": 1, "reason": 1}, [("attempts", DESCENDING)]
+        message = await db.outbox.find_one(failed, fields, sort=often, hint=BY_ATTEMPTS)
+        if message is not None:
+            first, at = message.get("first_at", message["at"]), result["last_delivered"]
+            result["broken"], result["reason"] = at is None or at < first, message.get("reason", "")
     return result
 
 

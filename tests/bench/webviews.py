@@ -267,7 +267,7 @@ class Views:
             for key in [(self._now - timedelta(days=days), "x")]
         ]
         self._both("notifications.channel", "notifications.api_messages", "deep", deep)
-        previews = [{"key": "cheap"}, {"key": "cheap", "last": 100}]
+        previews = [{"key": "cheap"}, {"key": "cheap", "last": 50}]
         self._both("notifications.preview", "notifications.api_preview", "", previews)
         for name in (
             "notifications.index", "notifications.api", "notifications.api_alerts",

@@ -42,7 +42,7 @@ from crawler.web.pages import (
 
 router = APIRouter(prefix="/notifications")
 api = APIRouter(prefix="/notifications", tags=["notifications"])
-MAX_LAST, USUAL_LAST = 100, 20
+MAX_LAST, USUAL_LAST = 50, 20
 # Messages of a preview that are shown.
 MAX_SHOWN = 50
 MAX_IDS = 1000

@@ -203,7 +203,7 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         ],
         "/notifications/rule": ["/notifications/rule", "/notifications/rule?key=attacks"],
         "/notifications/preview": [
-            f"/notifications/preview?{urlencode({'events': event, 'last': 100})}"
+            f"/notifications/preview?{urlencode({'events': event, 'last': 50})}"
             for event in ("new", "changed")
         ] + [f"/notifications/preview?{urlencode({'key': ATTACKS['attribute']})}"],
         "/dashboards": ["/dashboards"],

@@ -46,7 +46,6 @@ COLORS = 96
 NOTIFY = """
 [channels.team]
 apprise = "json://127.0.0.1:9"
-digest = "day"
 
 [[rules]]
 name = "sold-out"

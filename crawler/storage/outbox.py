@@ -572,8 +572,8 @@ async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> Chann
     result["dead"] = counts[State.DEAD]
     if counts[State.DELIVERED]:
         newest = [("delivered_at", DESCENDING)]
-        last = await db.outbox.find_one(of(State.DELIVERED), {"delivered_at": 1}, sort=newest)
-        result["last_delivered"] = None if last is None else last["delivered_at"]
+        found = await db.outbox.find_one(of(State.DELIVERED), {"delivered_at": 1}, sort=newest)
+        result["last_delivered"] = None if found is None else found["delivered_at"]
     if counts[State.WAITING]:
         waiting = of(State.WAITING)
         oldest = await db.outbox.find_one(waiting, {"at": 1}, sort=ORDER)
@@ -584,8 +584,10 @@ async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> Chann
         fields, often = {"at": 1, "first_at": 1, "reason": 1}, [("attempts", DESCENDING)]
         message = await db.outbox.find_one(failed, fields, sort=often, hint=BY_ATTEMPTS)
         if message is not None:
-            first, at = message.get("first_at", message["at"]), result["last_delivered"]
-            result["broken"], result["reason"] = at is None or at < first, message.get("reason", "")
+            first: datetime = message.get("first_at") or message["at"]
+            last = result["last_delivered"]
+            result["broken"] = last is None or last < first
+            result["reason"] = message.get("reason", "")
     return result
 
 

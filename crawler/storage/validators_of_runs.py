@@ -230,6 +230,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             ),
             "spider": text("name of the spider"),
             "target": text("URL of the target; empty for a whole site"),
+            "field": shown("string", "field that is silent; absent for a whole page"),
             "event": one_of(
                 ["silent", "broken"],
                 "`silent`: no change for too long; `broken`: a page broke rather than changed",

@@ -20,8 +20,7 @@ from pymongo.errors import PyMongoError
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.items import Fetched, Target, Visit
-from crawler.notify import channels
-from crawler.notify.dispatch import run_round
+from crawler.notify import channels, dispatch
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from pipelines.outcomes import decide
@@ -36,13 +35,14 @@ RETRY_SECONDS = 60.0
 
 async def deliver(uri: str) -> None:
     """Deliver until killed."""
-    # Days of retries in seconds.
+    # Days of retries in seconds; paused channels are tried again several times a second.
     channels.FIRST_WAIT, channels.LONGEST_WAIT = timedelta(seconds=0.05), timedelta(seconds=1)
+    dispatch.ROUND_SECONDS = 0.2
     config = Config.load(mongo_uri=uri, mongo_timeout_seconds=1)
     patience = MongoRetry(RETRY_SECONDS)
     store = await patience.ask(lambda: Store.open(config))
     while True:
-        await run_round(store.db, config, patience, lambda: datetime.now(UTC))
+        await dispatch.run_round(store.db, config, patience, lambda: datetime.now(UTC))
         await asyncio.sleep(0.05)
 
 

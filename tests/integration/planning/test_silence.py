@@ -11,6 +11,8 @@ from crawler.storage import alarms
 from crawler.storage.alarms import Silence
 from crawler.storage.client import Database
 from crawler.storage.schema import prepare
+from crawler.storage.targets import field_history_document, in_minutes
+from schedules.history import FieldHistory
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, on, page, put
@@ -29,6 +31,32 @@ def shop(stopped: int, pages: int = 60) -> list[Row]:
     """Return pages of which the first ones changed only in the first eight days."""
     return [
         page(f"{SHOP}/{i}", regular(8 if i < stopped else 21), visited_at=NOW - HOUR)
+        for i in range(pages)
+    ]
+
+
+FIELDS = ("price", "stock")
+
+
+def with_fields(
+    url: str, changes: dict[str, list[datetime]], digest: str = "d", **own: object
+) -> Row:
+    """Return a page whose fields changed at these times, as `page` does."""
+    times = sorted({at for of_field in changes.values() for at in of_field})
+    history = FieldHistory("d", in_minutes(BEGIN))
+    for at in times:
+        names = [name for name, of_field in changes.items() if at in of_field]
+        history = history.changed(in_minutes(at), names)
+    own |= {"field_history": field_history_document(history), "selector_digest": digest}
+    return page(url, times, visited_at=NOW - HOUR, **own)  # type: ignore[arg-type]
+
+
+def shop_of_fields(stopped: int, pages: int = 60, **own: object) -> list[Row]:
+    """Return pages whose price changes, and whose stock stopped on the first ones."""
+    return [
+        with_fields(
+            f"{SHOP}/{i}", {"price": regular(), "stock": regular(8 if i < stopped else 21)}, **own
+        )
         for i in range(pages)
     ]
 
@@ -71,6 +99,46 @@ def test_many_silent_pages_of_a_site_are_one_alarm(stored: Stored, freshet: Fres
         assert (alarm["spider"], alarm["target"]) == ("shop", "")
         assert alarm["text"].startswith("20 pages of 60 with known gaps stopped changing")
     assert stored[0].alarms.count_documents({}) == 1
+
+
+def test_a_field_that_stopped_has_an_alarm_until_it_changes_again(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    put(db, uri, shop_of_fields(stopped=1))
+    (alarm,) = check(freshet, "--check")
+    assert (alarm["target"], alarm["field"], alarm["event"]) == (f"{SHOP}/0", "stock", "silent")
+    assert alarm["since"] == (BEGIN + 6 * DAY + 10 * HOUR).isoformat()
+    assert alarm["text"].startswith("stock: no change since 2026-02-15 10:00 UTC, expected by")
+    assert f"stock of {SHOP}/0" in run(freshet, "silence", hours=clock(), COLUMNS=120).out
+    assert len(check(freshet, "--check")) == db.alarms.count_documents({}) == 1
+    explained = in_json(freshet, "explain", f"{SHOP}/0", hours=clock())
+    assert explained["reasons"][0].startswith("Open alarm: stock: no change since")
+    db.targets.replace_one({"url": f"{SHOP}/0"}, shop_of_fields(stopped=0)[0])
+    assert check(freshet, "--check") == []
+
+
+def test_a_field_that_stopped_on_many_pages_is_one_alarm(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, shop_of_fields(stopped=20))
+    for _ in range(2):
+        (alarm,) = check(freshet, "--check")
+        assert (alarm["spider"], alarm["target"], alarm["field"]) == ("shop", "", "stock")
+        assert alarm["text"].startswith("stock of 20 pages of 60 with known gaps stopped changing")
+    assert stored[0].alarms.count_documents({}) == 1
+
+
+def test_a_silent_page_has_one_alarm_for_all_of_its_fields(
+    stored: Stored, freshet: Freshet
+) -> None:
+    rows = shop_of_fields(stopped=0)
+    rows[0] = with_fields(f"{SHOP}/0", dict.fromkeys(FIELDS, regular(8)))
+    put(*stored, rows)
+    assert [alarm["field"] for alarm in check(freshet, "--check")] == [""]
+
+
+def test_fields_of_other_selectors_are_not_rated(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, shop_of_fields(stopped=1, digest="edited"))
+    assert check(freshet, "--check") == []
 
 
 def test_a_replan_checks_for_silence_and_a_dry_run_does_not(

@@ -71,6 +71,7 @@ class Delivered:
     """What a process did with the messages of a channel.
 
     delivered, failed, dead: numbers of messages; those that are dead have failed, too
+    reason:       why the last one of those is dead
     is_busy:      whether another process delivers the channel
     is_paused:    whether the channel is unavailable, so that it is tried again later
     closed_until: time until which due messages were postponed, because of quiet hours or the limit
@@ -81,6 +82,7 @@ class Delivered:
     delivered: int = 0
     failed: int = 0
     dead: int = 0
+    reason: str = ""
     is_busy: bool = False
     is_paused: bool = False
     closed_until: datetime | None = None
@@ -171,6 +173,10 @@ class Deliverer:
             await self._drain(outlet, lease, result)
         finally:
             await lease.release()
+        if result.dead:
+            # One line, however many there are.
+            message = "%s: messages not delivered and not tried again: %d, the last one: %s"
+            logger.warning(message, outlet.name, result.dead, result.reason)
         return result
 
     async def _drain(self, outlet: Outlet, lease: Lease, result: Delivered) -> None:
@@ -238,7 +244,7 @@ class Deliverer:
             again = outlet.next_attempt(bundle.attempts + 1, bundle.first_at(now), now)
             if again is None:
                 result.dead += bundle.size
-                logger.warning("%s: message not delivered: %s", outlet.name, failure.reason)
+                result.reason = failure.reason
             else:
                 again = outlet.open_from(max(again, now + (failure.retry_after or timedelta())))
             store = partial(outbox.record_failure, self._db, bundle, failure.reason, again, now)

@@ -18,6 +18,7 @@ from crawler.storage.client import Database
 from crawler.storage.targets import EPOCH
 from crawler.utils.text import count
 from schedules.estimation.estimate import site_mixtures
+from schedules.estimation.rates import Mixtures
 from schedules.estimation.silence import (
     MIN_BURSTS,
     Silences,
@@ -56,38 +57,58 @@ async def store_silences(db: Database, config: Config, gathered: Gathered, now: 
     """Store the alarms of all targets of a plan's input; return the number of new ones."""
     if not config.silence_false_alarms_per_week:
         return 0
-    found = list(silent_targets(gathered, config.silence_false_alarms_per_week))
-    found += silent_fields(gathered, config.silence_false_alarms_per_week, found)
+    found = silences_of(gathered, config.silence_false_alarms_per_week)
     return await alarms.record_silences(db, gathered.watched.spiders, found, now)
 
 
-def silent_targets(gathered: Gathered, false_alarms_per_week: float) -> Iterator[Silence]:
-    """Yield silent feeds, silent pages, and sites with many silent pages."""
+def silences_of(gathered: Gathered, false_alarms_per_week: float) -> list[Silence]:
+    """Return silent feeds, silent pages and fields, and sites with many of them."""
     feeds = are(gathered.watched, Kind.FEED)
+    found: list[Silence] = []
     for rows, combined in ((np.flatnonzero(feeds), False), (np.flatnonzero(~feeds), True)):
-        if not len(rows):
-            continue
-        population, past = gathered.population.of(rows), gathered.histories.of(rows)
-        mixtures = site_mixtures(population, past)
-        result = silences(population, past, mixtures, false_alarms_per_week, combined=combined)
-        for number in np.flatnonzero(result.shared).tolist():
-            own = np.flatnonzero(result.silent & (population.site == number))
-            rated = int(np.count_nonzero(result.ratings.rated & (population.site == number)))
-            yield _of_site(gathered.watched.spiders[number], result, own, rated)
-        single = np.flatnonzero(result.silent & ~result.shared[population.site])
-        for i in single[np.argsort(result.chance[single])][:MAX_ALARMS].tolist():
-            yield _of_target(gathered, result, int(rows[i]), i)
+        if len(rows):
+            mixtures = site_mixtures(gathered.population.of(rows), gathered.histories.of(rows))
+            found += silent_targets(
+                gathered, rows, mixtures, false_alarms_per_week, combined=combined
+            )
+            if combined:
+                found += silent_fields(gathered, mixtures, false_alarms_per_week, found)
+    return found
+
+
+def silent_targets(
+    gathered: Gathered,
+    rows: Ints,
+    mixtures: Mixtures,
+    false_alarms_per_week: float,
+    *,
+    combined: bool,
+) -> Iterator[Silence]:
+    """Yield the silent ones among some targets, and if combined, sites with many of them."""
+    population, past = gathered.population.of(rows), gathered.histories.of(rows)
+    result = silences(population, past, mixtures, false_alarms_per_week, combined=combined)
+    for number in np.flatnonzero(result.shared).tolist():
+        own = np.flatnonzero(result.silent & (population.site == number))
+        rated = int(np.count_nonzero(result.ratings.rated & (population.site == number)))
+        yield _of_site(gathered.watched.spiders[number], result, own, rated)
+    single = np.flatnonzero(result.silent & ~result.shared[population.site])
+    for i in single[np.argsort(result.chance[single])][:MAX_ALARMS].tolist():
+        yield _of_target(gathered, result, int(rows[i]), i)
 
 
 def silent_fields(
-    gathered: Gathered, false_alarms_per_week: float, others: Sequence[Silence]
+    gathered: Gathered,
+    mixtures: Mixtures,
+    false_alarms_per_week: float,
+    others: Sequence[Silence],
 ) -> list[Silence]:
     """Return the silent fields of pages that are not silent, and those of whole sites.
 
     Each field of a page is rated like a page, by its own changes. The prior and the threshold are
     estimated from a sample, and the fields are rated in parts, so that memory is bounded.
 
-    others: silences of pages and sites, which have all of their fields
+    mixtures: weekly profiles of the sites
+    others:   silences of pages and sites, which include those of their fields
     """
     stored = gathered.watched.fields
     step = 1 + len(stored) // MAX_SAMPLED_PAGES
@@ -95,7 +116,6 @@ def silent_fields(
     if not len(sample.row):
         return []
     population = gathered.population.of(sample.row)
-    mixtures = site_mixtures(gathered.population, gathered.histories)
     prior = fit_gaps(population, sample.histories, mixtures)
     allowed = allowed_per_target(false_alarms_per_week, len(sample.row) * step)
     tail = calibrated(population, sample.histories, mixtures, prior, allowed)

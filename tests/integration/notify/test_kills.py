@@ -83,7 +83,8 @@ class Workers:
     """One crawl and one deliverer, which are started again when they have ended."""
 
     def __init__(self, uri: str, file: Path) -> None:
-        self._arguments = [uri, str(file.parent)]
+        self._folder = file.parent
+        self._arguments = [uri, str(self._folder)]
         secret = "whsec_" + base64.b64encode(b"s" * 32).decode()
         self._env = os.environ | {
             "FRESHET_NOTIFY_FILE": str(file), "FRESHET_DUPLICATES": "off", "HOOK_SECRET": secret,
@@ -98,13 +99,21 @@ class Workers:
             if process is not None and process.poll() is None:
                 continue
             if process is not None:
-                _, err = process.communicate()
+                process.communicate()
+                err = self._errors(role).read_text()
                 assert "Traceback" not in err, err
             if role == "crawl" and process is not None and process.returncode == 0:
                 self.has_crawled = True
                 continue
             module = "tests.integration.notify.worker"
-            self.running[role] = python(module, [role, *self._arguments], self._env)
+            # A pipe that nobody reads would stop a deliverer with much to report.
+            with self._errors(role).open("w") as errors:
+                self.running[role] = python(
+                    module, [role, *self._arguments], self._env, stderr=errors
+                )
+
+    def _errors(self, role: str) -> Path:
+        return self._folder / f"{role}.log"
 
     def end(self) -> None:
         for process in self.running.values():

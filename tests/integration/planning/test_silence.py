@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from crawler.storage import alarms
 from crawler.storage.alarms import Silence
 from crawler.storage.client import Database
 from crawler.storage.schema import prepare
-from crawler.storage.targets import field_history_document, in_minutes
-from schedules.history import FieldHistory
-from tests.integration.harness import Db, Freshet, Row
+from crawler.storage.targets import field_history_document, field_history_of, in_minutes
+from schedules.history import CHANGE, FIELD_CHANGE, FieldHistory
+from tests.integration.harness import Db, Freshet, Pages, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, on, page, put
 
@@ -202,3 +203,20 @@ def test_alarms_are_bounded_and_deleted_a_year_after_their_end(
         at = NOW + timedelta(days=later)
         on(uri, lambda db, at=at: alarms.record_silences(db, ["shop"], [], at))
         assert db.alarms.count_documents({}) == left
+
+
+def test_a_crawl_stores_which_fields_changed(freshet: Freshet, pages: Pages, database: Db) -> None:
+    keys = {"item_pages": "/item-", "fields": {"title": "h1", "price": "b", "stock": "i"}}
+    shop = freshet.wrapper("shop", start_urls=[f"{pages.url}/item-a.html"], **keys)
+    for number, (price, stock) in enumerate(((1, 5), (2, 5), (3, 4))):
+        pages.file("item-a.html", f"<h1>A</h1><b>{price}</b><i>{stock}</i>")
+        freshet.crawl(shop, hours=200 * number)
+    row = database.targets.find_one({"spider": "shop"})
+    stored = field_history_of(row["field_history"])
+    assert stored is not None
+    assert stored.names == ("price", "stock")
+    changes = np.frombuffer(stored.changes, FIELD_CHANGE)
+    assert changes["fields"].tolist() == [0b01, 0b11]
+    found = np.frombuffer(row["history"]["changes"], CHANGE)
+    assert changes["by"].tolist() == found["by"].tolist()
+    assert row["field_history"]["digest"] == row["selector_digest"]

@@ -204,14 +204,14 @@ class FieldPasts(NamedTuple):
     """Hold the histories of k single fields.
 
     row:       (k,) index of the target of each field
-    bit:       (k,) index of the field among the names of its target
-    of:        (k,) index of its `FieldHistories`
+    name:      (k,) index of the names of its target in `FieldHistories.names`
+    bit:       (k,) index of the field among these names
     histories: of the fields
     """
 
     row: Ints
+    name: Ints
     bit: Ints
-    of: Ints
     histories: Histories
 
 
@@ -246,16 +246,15 @@ def fields_apart(
 ) -> FieldPasts:
     """Return the history of each field that changed at least a number of times.
 
-    found: of all targets, with the observations that found the changes
+    found: of the same m targets, with the observations that found the changes
     exact: the same changes at the times that pages state for them
 
     A change of a field that the history of its target does not have is left out.
     """
     # Changes are ordered by target, and by time within a target.
-    target = np.repeat(np.arange(len(found)), np.diff(found.first))
-    keys = _key(target, np.round(found.by * MINUTES).astype(np.int64))
+    keys = _keys(found.first, np.round(found.by * MINUTES).astype(np.int64))
+    wanted = _keys(fields.first, fields.by.astype(np.int64))
     own = np.repeat(np.arange(len(fields)), np.diff(fields.first))
-    wanted = _key(fields.row[own], fields.by.astype(np.int64))
     place = np.searchsorted(keys, wanted)
     is_found = place < len(keys)
     is_found[is_found] = keys[place[is_found]] == wanted[is_found]
@@ -267,13 +266,14 @@ def fields_apart(
         has = has[count[own[has]] >= least]
         parts.append((kept, np.full(len(kept), bit, np.int64), count[kept], place[has]))
     of, bits, counts, places = (np.concatenate(column) for column in zip(*parts, strict=True))
-    row = fields.row[of]
-    since = np.maximum(fields.since[of], found.since[row])
+    since = np.maximum(fields.since[of], found.since[of])
     histories = Histories(
-        since, found.until[row], offsets(counts), exact.after[places], exact.by[places]
+        since, found.until[of], offsets(counts), exact.after[places], exact.by[places]
     )
-    return FieldPasts(row, bits, of, histories)
+    return FieldPasts(fields.row[of], fields.name[of], bits, histories)
 
 
-def _key(target: Ints, minute: Ints) -> Ints:
-    return (target.astype(np.int64) << 32) | minute
+def _keys(first: Ints, minutes: Ints) -> Ints:
+    """Return a number for each time, ordered by row and time. first: (n + 1,) offsets of rows."""
+    row = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    return (row << 32) | minutes

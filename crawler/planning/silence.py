@@ -127,12 +127,12 @@ def silent_fields(
         population = gathered.population.of(some.row)
         ratings = rate_silences(population, some.histories, mixtures, prior)
         result = decided(population, ratings, tail, allowed)
-        for i in np.flatnonzero(ratings.rated).tolist():
-            name = stored.names[stored.name[some.of[i]]][some.bit[i]]
-            of_site = gathered.watched.spiders[gathered.watched.spider[some.row[i]]], name
-            rated[of_site] += 1
-            if result.silent[i]:
-                silent[of_site].append(_of_target(gathered, result, int(some.row[i]), i, name))
+        kinds, counts = _kinds_of(gathered, some, np.flatnonzero(ratings.rated))
+        for kind, n in zip(kinds, counts, strict=True):
+            rated[kind] += n
+        for i in np.flatnonzero(result.silent).tolist():
+            ((kind,), _) = _kinds_of(gathered, some, np.array([i]))
+            silent[kind].append(_of_target(gathered, result, int(some.row[i]), i, kind[1]))
     covered = {(each.spider, each.target) for each in others}
     return [
         each
@@ -143,7 +143,19 @@ def silent_fields(
 
 def _fields_of(gathered: Gathered, rows: Ints) -> FieldPasts:
     stored = gathered.watched.fields.of(rows)
-    return fields_apart(stored, gathered.watched.histories, gathered.histories, MIN_BURSTS)
+    found = gathered.watched.histories.of(stored.row)
+    return fields_apart(stored, found, gathered.histories.of(stored.row), MIN_BURSTS)
+
+
+def _kinds_of(
+    gathered: Gathered, past: FieldPasts, rows: Ints
+) -> tuple[list[tuple[str, str]], list[int]]:
+    """Return the sites and names of some fields, and the number of each; a pair may repeat."""
+    names, spiders = gathered.watched.fields.names, gathered.watched.spiders
+    columns = (gathered.watched.spider[past.row], past.name, past.bit)
+    found, counts = np.unique(np.stack([c[rows] for c in columns]), axis=1, return_counts=True)
+    kinds = [(spiders[spider], names[name][bit]) for spider, name, bit in found.T.tolist()]
+    return kinds, counts.tolist()
 
 
 def _combined(

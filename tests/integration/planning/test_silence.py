@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crawler.config import Config
+from crawler.planning import silence
 from crawler.storage import alarms
 from crawler.storage.alarms import Silence
 from crawler.storage.client import Database
@@ -117,6 +119,25 @@ def test_a_field_that_stopped_has_an_alarm_until_it_changes_again(
     assert explained["reasons"][0].startswith("Open alarm: stock: no change since")
     db.targets.replace_one({"url": f"{SHOP}/0"}, shop_of_fields(stopped=0)[0])
     assert check(freshet, "--check") == []
+
+
+def test_fields_are_rated_in_parts(
+    stored: Stored, freshet: Freshet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, uri = stored
+    rows = shop_of_fields(stopped=0)
+    late = {"stock": regular(8), "price": regular()}
+    rows[50] = with_fields(f"{SHOP}/50", late)
+    put(db, uri, rows)
+    monkeypatch.setattr(silence, "PAGES_AT_ONCE", 7)
+    monkeypatch.setattr(silence, "MAX_SAMPLED_PAGES", 30)
+
+    async def work(db: Database) -> int:
+        return await silence.check_silences(db, Config.load(mongo_uri=uri), NOW, ["shop"])
+
+    assert on(uri, work) == 1
+    (alarm,) = db.alarms.find()
+    assert (alarm["target"], alarm["field"]) == (f"{SHOP}/50", "stock")
 
 
 def test_a_field_that_stopped_on_many_pages_is_one_alarm(stored: Stored, freshet: Freshet) -> None:

@@ -75,7 +75,8 @@ def test_each_field_has_its_own_changes(
         offsets(np.array([len(records) for records in stored], np.int64)),
         every["by"], every["fields"],
     )  # fmt: skip
-    past = fields_apart(fields, all_pages, all_pages, least)
+    own = all_pages.of(fields.row)
+    past = fields_apart(fields, own, own, least)
     expected: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
     for i in rows:
         for at, names in known[i]:
@@ -83,7 +84,7 @@ def test_each_field_has_its_own_changes(
                 expected[i, name].append(at / MINUTES)
     found = {}
     for k in range(len(past.row)):
-        name = fields.names[fields.name[past.of[k]]][past.bit[k]]
+        name = fields.names[past.name[k]][past.bit[k]]
         span = slice(past.histories.first[k], past.histories.first[k + 1])
         found[int(past.row[k]), name] = past.histories.by[span].tolist()
     assert found == {key: times for key, times in expected.items() if len(times) >= least}

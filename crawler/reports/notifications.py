@@ -143,16 +143,15 @@ async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
     defined = Defined.read(file)
     found: list[ChannelAlert] = []
     for name in sorted({*defined.channels, *defined.broken, *await outbox.channel_names(db)}):
-        state = await outbox.state_of(db, name, outbox.FEW_COUNTED)
-        problem = defined.problem_of(name)
-        is_broken = state["broken"] or bool(
-            problem and (name in defined.broken or state["waiting"] or state["unconfirmed"])
-        )
-        if state["dead"] or is_broken:
-            reason = (problem or state["reason"]) if is_broken else ""
-            found.append(
-                {"channel": name, "dead": state["dead"], "broken": is_broken, "reason": reason}
-            )
+        dead, (is_broken, reason) = (
+            await outbox.count_dead(db, name), await outbox.failure_of(db, name),
+        )  # fmt: skip
+        if (problem := defined.problem_of(name)) and not is_broken:
+            # Messages to a channel that was removed from the file need attention only if they wait.
+            is_broken = name in defined.broken or await outbox.is_any_waiting(db, name)
+        if dead or is_broken:
+            cause = (problem or reason) if is_broken else ""
+            found.append({"channel": name, "dead": dead, "broken": is_broken, "reason": cause})
     return found
 
 

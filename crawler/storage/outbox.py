@@ -581,14 +581,34 @@ async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> Chann
         failed = waiting | {"attempts": {"$gt": 0}}
         result["retrying"] = await db.outbox.count_documents(failed, limit=most, hint=BY_ATTEMPTS)
     if result["retrying"]:
-        fields, often = {"at": 1, "first_at": 1, "reason": 1}, [("attempts", DESCENDING)]
-        message = await db.outbox.find_one(failed, fields, sort=often, hint=BY_ATTEMPTS)
-        if message is not None:
-            first: datetime = message.get("first_at") or message["at"]
-            last = result["last_delivered"]
-            result["broken"] = last is None or last < first
-            result["reason"] = message.get("reason", "")
+        result["broken"], result["reason"] = await failure_of(db, channel)
     return result
+
+
+async def failure_of(db: Database, channel: str) -> tuple[bool, str]:
+    """Return whether a channel is broken, and the cause of the last failure; see ChannelState."""
+    failed: Document = {
+        "channel": channel, "state": str(State.WAITING), "attempts": {"$gt": 0},
+    }  # fmt: skip
+    fields, often = {"at": 1, "first_at": 1, "reason": 1}, [("attempts", DESCENDING)]
+    message = await db.outbox.find_one(failed, fields, sort=often, hint=BY_ATTEMPTS)
+    if message is None:
+        return False, ""
+    first: datetime = message.get("first_at") or message["at"]
+    since: Document = {"channel": channel, "state": str(State.DELIVERED)}
+    works = await db.outbox.find_one(since | {"delivered_at": {"$gte": first}}, {"_id": 1})
+    return works is None, message.get("reason", "")
+
+
+async def is_any_waiting(db: Database, channel: str) -> bool:
+    """Return whether a message waits for a channel, or for the next visit of its page."""
+    query: Document = {"channel": channel, "state": {"$in": list(map(str, LIMITED))}}
+    return await db.outbox.find_one(query, {"_id": 1}) is not None
+
+
+async def count_dead(db: Database, channel: str) -> int:
+    """Return the number of dead letters of a channel, at most FEW_COUNTED."""
+    return await db.outbox.count_documents(_dead(None, channel), limit=FEW_COUNTED)
 
 
 async def messages(

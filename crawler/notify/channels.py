@@ -334,7 +334,10 @@ def without_secrets(channel: Channel, text: str) -> str:
     found = [each for each in secrets if each and len(each) >= MIN_SECRET_CHARACTERS]
     for secret in sorted(found, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    return text
+    # The text may have been cut within a secret.
+    begins = (secret[:n] for secret in found for n in range(MIN_SECRET_CHARACTERS, len(secret)))
+    longest = max((each for each in begins if text.endswith(each)), key=len, default="")
+    return text.removesuffix(longest) + HIDDEN if longest else text
 
 
 def next_attempt(

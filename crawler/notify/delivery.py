@@ -317,7 +317,8 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
 
     def keep(entry: Any, _service: Any) -> None:
         if len(reasons) < 10:
-            reasons.append(str(entry.message)[:MAX_REASON_CHARACTERS])
+            # Cut later, when secrets are replaced: not within one.
+            reasons.append(str(entry.message)[: 10 * MAX_REASON_CHARACTERS])
 
     result = services.notify(
         body=message.text, title=message.title, body_format="text", log_callback=keep,

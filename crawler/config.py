@@ -410,8 +410,8 @@ class Config(BaseSettings):
         1.0,
         ge=0,
         le=1000,
-        description="number of silence alarms per week that may be false, over all pages and over "
-        "all feeds; 0: no alarms",
+        description="number of silence alarms per week that may be false, over all pages, over all "
+        "feeds and over all fields; 0: no alarms",
     )
 
     @field_validator("strip_parameters", mode="before")

@@ -15,7 +15,7 @@ from schedules.intervals import DEFAULT_FEED_SIZE
 
 if TYPE_CHECKING:
     from crawler.dedup.model import Candidate, Verdict
-    from schedules.history import History
+    from schedules.history import FieldHistory, History
     from schedules.schedule import Schedule
 
 
@@ -301,6 +301,7 @@ class Target:
     again:        an interrupted fetch may have stored part of its results
     archived:     last response with a body in the archive
     broken:       how the page broke; None if it works
+    field_history: which fields changed, and when; None before the first change
     min_hours, max_hours: limits of the interval between two visits, set for this target; 0: none
     """
 
@@ -337,6 +338,7 @@ class Target:
     again: bool = False
     archived: Archived | None = None
     broken: Broken | None = None
+    field_history: FieldHistory | None = None
     min_hours: float = 0.0
     max_hours: float = 0.0
 
@@ -526,6 +528,7 @@ class Visit:
     links:         ids of the posts within their feed, by key
     version_bytes: size of the stored versions
     broken:        how the page broke, at this visit or before; None if it works
+    field_history: which fields changed, including this visit; None if it found no change of fields
     wanted:        events of the site that rules of notifications are about; None: there are none
     """
 
@@ -553,6 +556,7 @@ class Visit:
     links: dict[str, str] = field(default_factory=dict)
     version_bytes: int = 0
     broken: Broken | None = None
+    field_history: FieldHistory | None = None
     wanted: Wanted | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
@@ -563,6 +567,7 @@ class Visit:
         self.reason = f"{why} {of}"
         self.update_size = self.diff_size = 0
         self.history = self.every_hours = self.collected = self.broken = None
+        self.field_history = None
         self.candidates = self.emptied = ()
 
     @property

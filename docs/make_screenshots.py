@@ -42,6 +42,21 @@ DOCUMENTED = (
 )  # fmt: skip
 # The app has few colors, so a palette keeps them.
 COLORS = 96
+# One channel, and rules about some events of the demo.
+NOTIFY = """
+[channels.team]
+apprise = "json://127.0.0.1:9"
+
+[[rules]]
+name = "sold-out"
+events = "gone"
+channels = "team"
+
+[[rules]]
+name = "cheaper"
+when = "price falls by 5 %"
+channels = "team"
+"""
 END = NOON + WEEKS * WEEK
 JOB_MILLISECONDS = 120_000
 
@@ -65,7 +80,9 @@ def main() -> None:
             "FRESHET_DATA_DIR": folder,
             "FRESHET_DATABASE": DATABASE,
             "FRESHET_PRIVATE_HOSTS": ",".join(url.removeprefix("http://") for url in hosts),
+            "FRESHET_NOTIFY_FILE": f"{folder}/notify.toml",
         }
+        Path(folder, "notify.toml").write_text(NOTIFY)
         try:
             Demo(site, Path(folder)).run()
             move_clock(site, END + SOON)
@@ -74,6 +91,8 @@ def main() -> None:
             freshet("crawl", "feeds")
             # The demo visits the blog only once.
             freshet("crawl", BLOG, "-s", "AUTOTHROTTLE_ENABLED=0")
+            # Nobody listens, so that the channel is shown as failing.
+            freshet("notify", "deliver")
             with app() as url, sync_playwright() as playwright:
                 sandbox = os.geteuid() != 0
                 browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=sandbox)
@@ -251,6 +270,9 @@ VIEWS: dict[str, Callable[[Page, str], None]] = {
     "duplicates": path_view("/duplicates"),
     "duplicate": show_duplicate,
     "setup": show_setup,
+    "notifications": path_view("/notifications"),
+    "notification-channel": path_view("/notifications/channel?name=team&state=waiting"),
+    "notification-rule": path_view("/notifications/rule"),
 }
 
 

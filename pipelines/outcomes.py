@@ -35,7 +35,7 @@ from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import NEVER
 from pipelines.broken import BreakageDetector
 from schedules import calendar
-from schedules.history import History
+from schedules.history import FieldHistory, History
 from schedules.intervals import Intervals, next_interval
 from schedules.schedule import WEEK_HOURS
 
@@ -136,6 +136,8 @@ class ChangesPipeline(SessionPipeline):
                 visit.diff_size = await self._diff_size(item, old)
             visit.broken = await self.detector.state(visit, old)
             note_breakage(visit, self.rules)
+            if old is not None:
+                visit.field_history = field_history(visit, old)
         except StorageError as error:
             raise self.end_run(item.target, error) from None
         except Exception as error:
@@ -214,6 +216,29 @@ def continued(broken: Broken, before: Broken | None) -> Broken:
     """Return a breakage with the time when it began."""
     is_same = before is not None and before.how is broken.how
     return replace(broken, since=before.since) if before is not None and is_same else broken
+
+
+def field_history(visit: Visit, old: Document) -> FieldHistory | None:
+    """Return which fields of an item changed, including this visit; None if that is not known.
+
+    A page with a single field has no more to tell than its own history.
+
+    old: content at the last visit
+    """
+    fetched, history = visit.fetched, visit.history
+    target, at = fetched.target, (fetched.at - EPOCH) // MINUTE
+    before, new = target.history, posts.content_of(fetched)
+    is_counted = history is not None and history.last_change == at and before is not None
+    if before is None or not is_counted or target.kind is not Kind.ITEM or len(new) < 2:
+        return None
+    # Values that other selectors extracted are not comparable.
+    if target.selector_digest != fetched.selector_digest:
+        return None
+    known = target.field_history
+    if known is None or known.digest != fetched.selector_digest:
+        known = FieldHistory(fetched.selector_digest, before.until)
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return known.changed(at, names) if names else None
 
 
 def decide(fetched: Fetched, rules: Rules) -> Visit:

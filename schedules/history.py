@@ -8,7 +8,7 @@ the next visit that saw the page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,6 +24,11 @@ CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("stated", "<u4")])
 # When a history is full, its oldest changes are dropped and the observed period starts later. 512
 # records are five weeks of a page that changes between any two of 14 daily visits, and take 6 kB.
 MAX_CHANGES = 512
+# A change of fields: time in minutes since 1970 (UTC), and a bit for each field.
+FIELD_CHANGE = np.dtype([("by", "<u4"), ("fields", "<u4")])
+# Fields of a page whose changes are stored: one for each bit. 64 changes take 512 bytes.
+MAX_FIELDS, MAX_FIELD_CHANGES = 32, 64
+MAX_FIELD_NAME = 100
 MINUTES = 60
 DAY_HOURS = 24
 
@@ -86,7 +91,7 @@ class History:
         """
         if at > self.until:
             return self.extended(at, [(self.until, at, said)] if changed else [])
-        if at < self.until or not changed or self._last_change == at:
+        if at < self.until or not changed or self.last_change == at:
             return self
         return self.from_before(at).extended(at, [(at - 1, at, said)])
 
@@ -115,8 +120,8 @@ class History:
         return replace(self, since=min(self.since, at - 1))
 
     @property
-    def _last_change(self) -> int | None:
-        """Return the time of the observation that found the last change."""
+    def last_change(self) -> int | None:
+        """Return the time of the observation that found the last change; None without changes."""
         last = np.frombuffer(self.changes[-CHANGE.itemsize :], CHANGE)
         return int(last["by"][0]) if len(last) else None
 
@@ -131,6 +136,83 @@ class History:
             return History(self.since, until, changes)
         forgotten = np.frombuffer(changes[:surplus], CHANGE)
         return History(int(forgotten["by"][-1]), until, changes[surplus:])
+
+
+@dataclass(frozen=True, slots=True)
+class FieldHistory:
+    """Hold which fields of a page changed, and when.
+
+    digest:  of the selectors that extracted the fields: values of others cannot be compared
+    since:   time from which `changes` is complete, in minutes since 1970 (UTC)
+    names:   at most MAX_FIELDS fields that changed; bit i of a change stands for name i
+    changes: records of type FIELD_CHANGE as bytes, in chronological order
+    """
+
+    digest: str
+    since: int
+    names: tuple[str, ...] = ()
+    changes: bytes = b""
+
+    def changed(self, at: int, names: Iterable[str]) -> FieldHistory:
+        """Return the history with one more change of some fields, found at a time in minutes."""
+        stored, fields = list(self.names), 0
+        for name in names:
+            if name not in stored and len(stored) < MAX_FIELDS and len(name) <= MAX_FIELD_NAME:
+                stored.append(name)
+            if name in stored:
+                fields |= 1 << stored.index(name)
+        changes = self.changes + np.array([(at, fields)], FIELD_CHANGE).tobytes()
+        surplus = max(0, len(changes) - MAX_FIELD_CHANGES * FIELD_CHANGE.itemsize)
+        forgotten = np.frombuffer(changes[:surplus], FIELD_CHANGE)
+        since = int(forgotten["by"][-1]) if surplus else self.since
+        return FieldHistory(self.digest, since, tuple(stored), changes[surplus:])
+
+
+@dataclass(frozen=True, slots=True)
+class FieldHistories:
+    """Hold the field histories of m targets with c changes in total.
+
+    row:    (m,) index of each target among all targets, ascending
+    names:  tuples of field names that occur; name: (m,) index of each target's tuple
+    since:  (m,) hours since 1970 (UTC)
+    first:  (m + 1,) offsets; history i has the changes first[i] to first[i + 1]
+    by:     (c,) minutes since 1970 (UTC)
+    fields: (c,) a bit for each changed field
+    """
+
+    row: Ints
+    names: tuple[tuple[str, ...], ...]
+    name: Ints
+    since: Floats
+    first: Ints
+    by: NDArray[np.uint32]
+    fields: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def of(self, rows: Ints) -> FieldHistories:
+        """Return some of the histories."""
+        first, place = places_of(rows, self.first)
+        return FieldHistories(
+            self.row[rows], self.names, self.name[rows], self.since[rows], first,
+            self.by[place], self.fields[place],
+        )  # fmt: skip
+
+
+class FieldPasts(NamedTuple):
+    """Hold the histories of k single fields.
+
+    row:       (k,) index of the target of each field
+    name:      (k,) index of the names of its target in `FieldHistories.names`
+    bit:       (k,) index of the field among these names
+    histories: of the fields
+    """
+
+    row: Ints
+    name: Ints
+    bit: Ints
+    histories: Histories
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +239,41 @@ class Histories:
         return Histories(
             self.since[rows], self.until[rows], first, self.after[place], self.by[place]
         )
+
+
+def fields_apart(
+    fields: FieldHistories, found: Histories, exact: Histories, least: int
+) -> FieldPasts:
+    """Return the history of each field that changed at least a number of times.
+
+    found: of the same m targets, with the observations that found the changes
+    exact: the same changes at the times that pages state for them
+
+    A change of a field that the history of its target does not have is left out.
+    """
+    # Changes are ordered by target, and by time within a target.
+    keys = _keys(found.first, np.round(found.by * MINUTES).astype(np.int64))
+    wanted = _keys(fields.first, fields.by.astype(np.int64))
+    own = np.repeat(np.arange(len(fields)), np.diff(fields.first))
+    place = np.searchsorted(keys, wanted)
+    is_found = place < len(keys)
+    is_found[is_found] = keys[place[is_found]] == wanted[is_found]
+    parts: list[tuple[Ints, Ints, Ints, Ints]] = []
+    for bit in range(MAX_FIELDS):
+        has = np.flatnonzero(is_found & ((fields.fields >> np.uint32(bit)) & 1 == 1))
+        count = np.bincount(own[has], minlength=len(fields))
+        kept = np.flatnonzero(count >= least)
+        has = has[count[own[has]] >= least]
+        parts.append((kept, np.full(len(kept), bit, np.int64), count[kept], place[has]))
+    of, bits, counts, places = (np.concatenate(column) for column in zip(*parts, strict=True))
+    since = np.maximum(fields.since[of], found.since[of])
+    histories = Histories(
+        since, found.until[of], offsets(counts), exact.after[places], exact.by[places]
+    )
+    return FieldPasts(fields.row[of], fields.name[of], bits, histories)
+
+
+def _keys(first: Ints, minutes: Ints) -> Ints:
+    """Return a number for each time, ordered by row and time. first: (n + 1,) offsets of rows."""
+    row = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    return (row << 32) | minutes

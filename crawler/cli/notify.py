@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import secrets
 import signal
 from contextlib import suppress
 from datetime import datetime
@@ -18,13 +17,9 @@ from crawler.cli.base import print_json, with_database
 from crawler.cli.types import positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
-from crawler.extract.notification_rules import read_keys
-from crawler.notify import delivery, dispatch
-from crawler.notify.channels import Channel, channels_in
+from crawler.notify import dispatch
 from crawler.notify.dispatch import ChannelReport, DeliveryReport, PreviewedMessage
 from crawler.notify.expansion import RuleSet
-from crawler.notify.messages import EventView, message_of
-from crawler.notify.outlets import ATTEMPT_SECONDS
 from crawler.ops.progress import working
 from crawler.storage import outbox, targets
 from crawler.storage.client import Database
@@ -43,19 +38,6 @@ FOLLOW_SECONDS = 5.0
 CONFIRM_ROUNDS = 12
 # Time for retries while MongoDB is unavailable.
 PATIENCE_SECONDS = 30.0
-
-
-class SendReport(TypedDict):
-    """Result of a test message."""
-
-    channel: str
-    """Name of the channel."""
-    id: str
-    """Id of the message."""
-    delivered: bool
-    """Whether the channel accepted the message."""
-    reason: str
-    """Why it did not; else empty."""
 
 
 class RetryReport(TypedDict):
@@ -111,21 +93,20 @@ async def _follow(config: Config) -> DeliveryReport:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    sums: DeliveryReport = {
-        "events": 0, "messages": 0, "confirmed": 0, "dropped": 0, "channels": [],
-    }  # fmt: skip
+    sums = dispatch.no_deliveries()
     store = await Store.open(config)
-    now, logged = Clock(config.clock_offset_hours).now, ""
+    patience = MongoRetry(PATIENCE_SECONDS, store.revive)
+    rounds = dispatch.Rounds(store.db, config, patience, Clock(config.clock_offset_hours).now)
+    logged = ""
     try:
-        patience = MongoRetry(PATIENCE_SECONDS, store.revive)
         for turn in itertools.count():
             problems: list[str] = []
-            confirms = turn % CONFIRM_ROUNDS == 0
+            began = loop.time()
             try:
-                report, problems = await dispatch.run_round(
-                    store.db, config, patience, now, confirms=confirms
+                report, problems = await rounds.run(
+                    FOLLOW_SECONDS, confirms=turn % CONFIRM_ROUNDS == 0
                 )
-                _add(sums, report)
+                dispatch.add_to(sums, report)
                 # Another process delivers the others, and reports them.
                 own = [channel for channel in report["channels"] if not channel["busy"]]
                 if (line := _summary(report | {"channels": own})) != NOTHING:
@@ -138,27 +119,14 @@ async def _follow(config: Config) -> DeliveryReport:
                 for problem in problems:
                     complain(NAME, problem)
             with suppress(TimeoutError):
-                async with asyncio.timeout(FOLLOW_SECONDS):
+                async with asyncio.timeout(max(0.0, began + FOLLOW_SECONDS - loop.time())):
                     await stop.wait()
                     break
+        sums["channels"] = dispatch.merged(sums["channels"], await rounds.stop())
     finally:
+        await rounds.cancel()
         await store.close()
     return sums
-
-
-def _add(sums: DeliveryReport, report: DeliveryReport) -> None:
-    sums["events"] += report["events"]
-    sums["messages"] += report["messages"]
-    sums["confirmed"] += report["confirmed"]
-    sums["dropped"] += report["dropped"]
-    before = {channel["channel"]: channel for channel in sums["channels"]}
-    for channel in report["channels"]:
-        if (earlier := before.get(channel["channel"])) is not None:
-            channel["delivered"] += earlier["delivered"]
-            channel["failed"] += earlier["failed"]
-            channel["dead"] += earlier["dead"]
-        before[channel["channel"]] = channel
-    sums["channels"] = list(before.values())
 
 
 NOTHING = "nothing to deliver now. scrapy notify status shows messages that wait"
@@ -231,37 +199,16 @@ def test_options(parser: argparse.ArgumentParser) -> None:
 
 def run_test(config: Config, opts: argparse.Namespace) -> int:
     """Send a test message; return 1 if the channel did not accept it."""
-    channel = _channel(config, opts.channel)
-    event = EventView(
-        "changed", "test", "https://example.com/", "Test message of Freshet",
-        Clock(config.clock_offset_hours).now(), reason="This channel works.",
-    )  # fmt: skip
-    key = f"test_{secrets.token_hex(16)}"
-    message = message_of(key, [event], templates=channel.templates, zone=channel.zone)
-    reason = ""
+    now = Clock(config.clock_offset_hours).now()
     with working(config, f"sending to {opts.channel}"):
-        try:
-            asyncio.run(delivery.send(channel, message, ATTEMPT_SECONDS))
-        except delivery.DeliveryFailed as error:
-            reason = error.reason
+        report = asyncio.run(dispatch.send_test(config, opts.channel, now))
     if opts.json:
-        report: SendReport = {
-            "channel": opts.channel, "id": key, "delivered": not reason, "reason": reason,
-        }  # fmt: skip
         print_json(report)
-    elif reason:
-        complain(NAME, f"{opts.channel}: not delivered: {reason}")
+    elif not report["delivered"]:
+        complain(NAME, f"{opts.channel}: not delivered: {report['reason']}")
     else:
-        print_line(f"{opts.channel} accepted the message {key}")
-    return 1 if reason else 0
-
-
-def _channel(config: Config, name: str) -> Channel:
-    channels = channels_in(read_keys(config.notify_file), str(config.notify_file))
-    if name not in channels:
-        available = ", ".join(channels) or f"none. Write [channels.NAME] into {config.notify_file}"
-        raise ConfigError(f"channel not found: {name!r}. Available: {available}")
-    return channels[name]
+        print_line(f"{opts.channel} accepted the message {report['id']}")
+    return 0 if report["delivered"] else 1
 
 
 def preview_options(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,8 @@
 """Rules of notifications: which events of which pages are sent to which channels.
 
-Rules are tables of `notify.toml` or of a site definition (`notify`). A crawl needs only the events
-that they name (`Wanted`); `Rule.matches` decides later, from the stored contents of the page.
+Rules are tables of `notify.toml` or of a site definition (`notify`), or are written in the web app.
+A crawl needs only the events that they name (`Wanted`); `Rule.is_about` and `Rule.holds` decide
+later, from the stored contents of the page.
 
 A condition is `FIELD TEST`, for example `price < 10`, `price falls by 5 %`, `stock becomes 0`,
 `title contains "sale"`. Its parser reads words from left to right, so it takes linear time.
@@ -9,7 +10,6 @@ A condition is `FIELD TEST`, for example `price < 10`, `price falls by 5 %`, `st
 
 from __future__ import annotations
 
-import logging
 import math
 import operator
 import re
@@ -26,6 +26,7 @@ from pydantic import (
     ConfigDict,
     TypeAdapter,
     ValidationError,
+    field_validator,
 )
 from pydantic import Field as Key
 
@@ -35,11 +36,12 @@ from crawler.extract.keys import Names, Patterns
 from crawler.items import Event, Wanted
 from crawler.utils.regex import compiled
 
-logger = logging.getLogger(__name__)
 # Stands for all values of an item together.
 ALL_FIELDS = "content"
 MAX_RULES = 200
 MAX_CONDITION_CHARACTERS = 300
+# Sites, categories or URL patterns of a rule, and the length of each.
+MAX_NAMES, MAX_NAME_CHARACTERS = 100, 1000
 # Characters of a value that a condition searches.
 MAX_SEARCHED = 1_000_000
 DEFAULT_FAILURES = 3
@@ -48,8 +50,6 @@ Content = Mapping[str, Any]
 
 
 OF_PAGES = (Event.NEW, Event.CHANGED, Event.GONE, Event.BACK)
-# While rules cannot be read, no event may be lost.
-ALL_WANTED = Wanted(frozenset(Event), frozenset({DEFAULT_FAILURES}))
 
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
@@ -232,9 +232,17 @@ class Rule(BaseModel):
         description="events: `new`, `changed`, `gone`, `back`, `near-duplicate`, `failing`, "
         "`silent`, `broken`; unset: `new`, `changed`, `gone`, `back`",
     )
-    sites: Names = Key((), description="names of sites; unset: all, in a site definition its own")
-    categories: Names = Key((), description="categories, one of which the page has; unset: all")
-    urls: Patterns = Key((), description="URL patterns, one of which matches; unset: all")
+    sites: Names = Key(
+        (),
+        max_length=MAX_NAMES,
+        description="names of sites; unset: all, in a site definition its own",
+    )
+    categories: Names = Key(
+        (), max_length=MAX_NAMES, description="categories, one of which the page has; unset: all"
+    )
+    urls: Patterns = Key(
+        (), max_length=MAX_NAMES, description="URL patterns, one of which matches; unset: all"
+    )
     when: Conditions = Key(
         (),
         max_length=20,
@@ -247,6 +255,13 @@ class Rule(BaseModel):
         le=1000,
         description="number of consecutive errors at which a page is `failing`",
     )
+
+    @field_validator("sites", "categories", "urls", "channels")
+    @classmethod
+    def _check_length(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(len(text) > MAX_NAME_CHARACTERS for text in value):
+            raise ValueError(f"a value is longer than {MAX_NAME_CHARACTERS:,} characters")
+        return value
 
     def is_about(self, event: Event, site: str, url: str, categories: Iterable[str]) -> bool:
         """Return whether the rule is about an event of a page, whatever its content is."""
@@ -319,19 +334,3 @@ def wanted_by(rules: Iterable[Rule], site: str) -> Wanted:
             if Event.FAILING in rule.events:
                 failures.add(rule.failures)
     return Wanted(frozenset(events), frozenset(failures))
-
-
-def wanted_of_site(path: Path, of_site: Rules, site: str) -> Wanted | None:
-    """Return the events that rules want from a site; None if no rule is about it.
-
-    path:    of `notify.toml`. If it is invalid, all events are wanted, so that none is lost until
-             it is corrected, and a warning is logged.
-    of_site: rules of the site's definition
-    """
-    try:
-        rules = rules_in(read_keys(path).get("rules"), str(path))
-    except ConfigError as error:
-        logger.warning("Rules of notifications are invalid, all events are kept: %s", error)
-        return ALL_WANTED
-    wanted = wanted_by((*rules, *of_site), site)
-    return wanted if wanted.events else None

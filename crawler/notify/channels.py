@@ -1,8 +1,8 @@
 """Channels of notifications: their keys, and when they may send.
 
 A channel is a table `[channels.NAME]` of `notify.toml`: a webhook, a mail server, or a URL for
-Apprise. Its secrets are environment variables (`${VARIABLE}`). Webhooks and mail servers may have
-private addresses: the user names them in a file on this machine, unlike the URLs of pages.
+Apprise. Its secrets are environment variables (`${VARIABLE}`), and are replaced in all messages
+about failures (`without_secrets`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from email.headerregistry import Address
 from email.utils import parseaddr
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -48,6 +48,7 @@ MAX_DOUBLINGS = 16
 MINUTE, HOUR, DAY, WEEK_DAYS = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), 7
 PORTS = {"tls": 465, "starttls": 587, "none": 25}
 SECRET_BYTES = range(24, 65)
+HIDDEN, MIN_SECRET_CHARACTERS = "***", 6
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 # A key or a UUID in a URL: services put their tokens into host, path or user name.
 _TOKEN = re.compile(
@@ -280,12 +281,25 @@ def channels_in(keys: Mapping[str, Any], source: str) -> dict[str, Channel]:
 
     source: name of the file. Raises ConfigError with file, channel and key.
     """
+    channels, problems = valid_channels(keys, source)
+    for problem in problems.values():
+        raise ConfigError(problem)
+    return channels
+
+
+def valid_channels(
+    keys: Mapping[str, Any], source: str
+) -> tuple[dict[str, Channel], dict[str, str]]:
+    """Return the valid channels of `notify.toml`, and the problem of each other one, by name.
+
+    source: name of the file. Raises ConfigError if the tables are not channels at all.
+    """
     tables = keys.get("channels", {})
     if not isinstance(tables, Mapping):
         raise ConfigError(f"{source}: channels: not a table. Write [channels.NAME]")
     if len(tables) > MAX_CHANNELS:
         raise ConfigError(f"{source}: more than {MAX_CHANNELS} channels")
-    channels = {}
+    channels, problems = {}, {}
     for name, table in tables.items():
         if not NAME.fullmatch(name):
             raise ConfigError(
@@ -297,8 +311,33 @@ def channels_in(keys: Mapping[str, Any], source: str) -> dict[str, Channel]:
         except ValidationError as error:
             key, cause = first_problem(error)
             place = f"{key}: " if key else ""
-            raise ConfigError(f"{source}: channel {name!r}: {place}{cause}") from None
-    return channels
+            problems[name] = f"{source}: channel {name!r}: {place}{cause}"
+    return channels, problems
+
+
+def without_secrets(channel: Channel, text: str) -> str:
+    """Replace what may be secret in a channel's keys by `***`.
+
+    A service may repeat the URL of a request in its answer, or a library in an error.
+    """
+    secrets = {channel.secret, channel.smtp.password if channel.smtp is not None else None}
+    for url in filter(None, (channel.webhook, *channel.apprise)):
+        # Everything but scheme and host: services have tokens in user names, paths and queries.
+        parts = urlsplit(url)
+        place = parts.netloc.rpartition("@")[0]
+        words = [*re.split(r"[/?&#=;:]", f"{place}/{parts.path}?{parts.query}#{parts.fragment}")]
+        if parts.scheme.lower() not in ("http", "https"):
+            # For most services of Apprise, the host is a token as well.
+            words.append(parts.netloc.rpartition("@")[2].partition(":")[0])
+        secrets |= {url, *words, *map(unquote, words)}
+    # Short words, such as `hook`, are no secrets, and occur in other texts.
+    found = [each for each in secrets if each and len(each) >= MIN_SECRET_CHARACTERS]
+    for secret in sorted(found, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    # The text may have been cut within a secret.
+    begins = (secret[:n] for secret in found for n in range(MIN_SECRET_CHARACTERS, len(secret)))
+    longest = max((each for each in begins if text.endswith(each)), key=len, default="")
+    return text.removesuffix(longest) + HIDDEN if longest else text
 
 
 def next_attempt(

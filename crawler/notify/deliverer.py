@@ -20,8 +20,9 @@ from crawler.errors import Busy, LeaseLost
 from crawler.storage import outbox
 from crawler.storage.client import Database
 from crawler.storage.leases import Lease
-from crawler.storage.outages import MongoRetry, all_of, in_batches
+from crawler.storage.outages import MongoRetry, in_batches
 from crawler.storage.outbox import Bundle, Grouping
+from crawler.utils.process import end_tasks
 
 logger = logging.getLogger(__name__)
 # Messages of different targets that a channel receives concurrently. Their results are stored
@@ -70,6 +71,7 @@ class Delivered:
     """What a process did with the messages of a channel.
 
     delivered, failed, dead: numbers of messages; those that are dead have failed, too
+    reason:       why the last one of those is dead
     is_busy:      whether another process delivers the channel
     is_paused:    whether the channel is unavailable, so that it is tried again later
     closed_until: time until which due messages were postponed, because of quiet hours or the limit
@@ -80,6 +82,7 @@ class Delivered:
     delivered: int = 0
     failed: int = 0
     dead: int = 0
+    reason: str = ""
     is_busy: bool = False
     is_paused: bool = False
     closed_until: datetime | None = None
@@ -88,6 +91,8 @@ class Delivered:
 class Deliverer:
     """Delivers the due messages of several channels concurrently.
 
+    A channel may take long. `begin` and `ended` let a caller go on with the others meanwhile.
+
     patience: retries while MongoDB is unavailable
     """
 
@@ -95,15 +100,64 @@ class Deliverer:
         self, db: Database, config: Config, patience: MongoRetry, now: Callable[[], datetime]
     ) -> None:
         self._db, self._config, self._patience, self._now = db, config, patience, now
+        self._running: dict[str, asyncio.Task[Delivered]] = {}
+        self._is_stopping = False
 
     async def deliver(self, outlets: Sequence[Outlet]) -> list[Delivered]:
         """Deliver all messages that are due, and return the result of each channel.
 
         Raises StorageError if the database stays unavailable.
         """
-        results = await all_of(map(self._deliver, outlets))
-        await self._patience.read(lambda: outbox.drop_old(self._db, self._now()))
+        self.begin(outlets)
+        results: list[Delivered] = []
+        while self.is_running:
+            results += await self.ended(None)
+        order = [outlet.name for outlet in outlets]
+        return sorted(results, key=lambda result: order.index(result.channel))
+
+    def begin(self, outlets: Sequence[Outlet]) -> None:
+        """Start to deliver the channels that are not being delivered."""
+        for outlet in outlets:
+            if outlet.name not in self._running:
+                self._running[outlet.name] = asyncio.create_task(self._deliver(outlet))
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether a channel is being delivered."""
+        return bool(self._running)
+
+    async def ended(self, seconds: float | None) -> list[Delivered]:
+        """Return the results of channels that ended; wait for all of them, at most some seconds.
+
+        Without a limit, wait for one of them. Raises StorageError if the database stays
+        unavailable; then the other channels are not delivered any more.
+        """
+        if not self._running:
+            return []
+        when = asyncio.FIRST_COMPLETED if seconds is None else asyncio.ALL_COMPLETED
+        done, _ = await asyncio.wait(self._running.values(), timeout=seconds, return_when=when)
+        self._running = {name: task for name, task in self._running.items() if task not in done}
+        try:
+            results = [task.result() for task in done]
+        except BaseException:
+            await self.cancel()
+            raise
+        if done:
+            await self._patience.read(lambda: outbox.drop_old(self._db, self._now()))
         return results
+
+    async def stop(self) -> list[Delivered]:
+        """Begin no more attempts; return the results after those in progress have ended."""
+        self._is_stopping = True
+        results: list[Delivered] = []
+        while self.is_running:
+            results += await self.ended(None)
+        return results
+
+    async def cancel(self) -> None:
+        """Cancel all attempts; those in progress will be repeated."""
+        running, self._running = self._running, {}
+        await end_tasks(*running.values())
 
     async def _deliver(self, outlet: Outlet) -> Delivered:
         result = Delivered(outlet.name)
@@ -119,12 +173,16 @@ class Deliverer:
             await self._drain(outlet, lease, result)
         finally:
             await lease.release()
+        if result.dead:
+            # One line, however many there are.
+            message = "%s: messages not delivered and not tried again: %d, the last one: %s"
+            logger.warning(message, outlet.name, result.dead, result.reason)
         return result
 
     async def _drain(self, outlet: Outlet, lease: Lease, result: Delivered) -> None:
         failures = 0
         # Nothing is sent by a process that may have lost its lease while it was paused.
-        while await lease.still_holds():
+        while not self._is_stopping and await lease.still_holds():
             now = self._now()
             room, opens_at = await self._patience.read(partial(self._room, outlet, now))
             if opens_at > now:
@@ -138,7 +196,7 @@ class Deliverer:
             if not bundles:
                 return
             for part in in_batches(bundles, CONCURRENT):
-                if not await lease.still_holds():
+                if self._is_stopping or not await lease.still_holds():
                     return
                 ended = await asyncio.gather(*(_attempt(outlet, bundle) for bundle in part))
                 failed = await self._record(outlet, part, ended, result)
@@ -186,7 +244,7 @@ class Deliverer:
             again = outlet.next_attempt(bundle.attempts + 1, bundle.first_at(now), now)
             if again is None:
                 result.dead += bundle.size
-                logger.warning("%s: message not delivered: %s", outlet.name, failure.reason)
+                result.reason = failure.reason
             else:
                 again = outlet.open_from(max(again, now + (failure.retry_after or timedelta())))
             store = partial(outbox.record_failure, self._db, bundle, failure.reason, again, now)

@@ -14,7 +14,8 @@ import smtplib
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.message import EmailMessage
@@ -22,7 +23,7 @@ from email.utils import format_datetime, parseaddr, parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from crawler.notify.channels import LONGEST_WAIT, PORTS, Channel, Smtp
+from crawler.notify.channels import LONGEST_WAIT, PORTS, Channel, Smtp, without_secrets
 from crawler.notify.messages import Message, iso, one_line
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ Result = TypeVar("Result")
 MAX_ANSWER_BYTES = 1024
 MAX_REASON_CHARACTERS = 300
 MAX_HEAD_BYTES = 16_384
-# Threads of emails and Apprise. Nothing can end a thread that a service keeps waiting.
-MAX_THREADS = 100
+# Threads of emails and Apprise for one receiver: nothing can end a thread that a service keeps
+# waiting, and a service that hangs must not take the threads of others.
+MAX_THREADS = 16
 USER_AGENT = "Freshet (notifications)"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
@@ -54,20 +56,39 @@ class DeliveryFailed(Exception):
         super().__init__(self.reason)
 
 
-async def send(channel: Channel, message: Message, timeout_seconds: float) -> None:
-    """Send a message once; raises DeliveryFailed.
+async def send(
+    channel: Channel,
+    message: Message,
+    timeout_seconds: float,
+    private_hosts: Collection[str] = (),
+) -> None:
+    """Send a message once; raises DeliveryFailed, whose reason has no secrets of the channel.
 
     The receiver may have got the message nevertheless, if its answer was lost or late. It can drop
     the repetition by the id of the message.
+
+    private_hosts: HOST:PORT of webhooks that may be in private networks. An address in the URL of
+                   the webhook may be private as well, a host name may not: DNS can change it.
     """
+    try:
+        await _send(channel, message, timeout_seconds, private_hosts)
+    except DeliveryFailed as error:
+        reason = without_secrets(channel, error.reason)
+        raise DeliveryFailed(reason, error.retry_after_seconds) from error
+
+
+async def _send(
+    channel: Channel, message: Message, timeout_seconds: float, private_hosts: Collection[str]
+) -> None:
     try:
         async with asyncio.timeout(timeout_seconds):
             if channel.webhook is not None and channel.secret is not None:
-                await _post_webhook(channel.webhook, channel.secret, message)
+                await _post_webhook(channel.webhook, channel.secret, message, private_hosts)
             elif channel.smtp is not None:
                 await _send_email(channel.smtp, message, timeout_seconds)
             else:
-                await _in_thread(lambda: _send_by_apprise(channel.apprise, message))
+                urls = channel.apprise
+                await _in_thread(urls, lambda: _send_by_apprise(urls, message))
     except DeliveryFailed:
         raise
     except TimeoutError:
@@ -89,7 +110,9 @@ async def send(channel: Channel, message: Message, timeout_seconds: float) -> No
         raise DeliveryFailed(f"{type(error).__name__}: {error}") from error
 
 
-async def _post_webhook(url: str, secret: str, message: Message) -> None:
+async def _post_webhook(
+    url: str, secret: str, message: Message, private_hosts: Collection[str]
+) -> None:
     """Send a message as a Standard Webhook; any status but 2xx is a failure."""
     from standardwebhooks import Webhook
 
@@ -102,7 +125,7 @@ async def _post_webhook(url: str, secret: str, message: Message) -> None:
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": Webhook(secret).sign(message.id, now, body),
     }
-    status, answered, answer = await _post(url, headers, body.encode())
+    status, answered, answer = await _post(url, headers, body.encode(), private_hosts)
     if not 200 <= status < 300:
         reason = f"HTTP {status}: {answer.decode('utf-8', 'replace')}" if answer else ""
         raise DeliveryFailed(
@@ -111,20 +134,28 @@ async def _post_webhook(url: str, secret: str, message: Message) -> None:
 
 
 async def _post(
-    url: str, headers: Mapping[str, str], body: bytes
+    url: str, headers: Mapping[str, str], body: bytes, private_hosts: Collection[str]
 ) -> tuple[int, dict[str, str], bytes]:
     """Send a POST request. Return status, headers, and the start of the body of an error.
 
-    Not urllib: it follows redirects, and a thread cannot be cancelled.
+    Not urllib: it follows redirects, resolves the name itself, and a thread cannot be cancelled.
     """
     import h11
     from w3lib.url import safe_url_string
 
-    parts = urlsplit(safe_url_string(url))
-    host, is_tls = parts.hostname or "", parts.scheme.lower() == "https"
+    from crawler.fetch.guard import Named, NotAllowed, addresses_for
+
+    safe = safe_url_string(url)
+    parts = urlsplit(safe)
+    is_tls = parts.scheme.lower() == "https"
     context = ssl.create_default_context() if is_tls else None
-    port = parts.port or (443 if is_tls else 80)
-    reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=MAX_HEAD_BYTES)
+    try:
+        addresses = await addresses_for(safe, safe, Named.of(listed=private_hosts))
+    except NotAllowed as error:
+        raise DeliveryFailed(str(error)) from None
+    reader, writer = await _connected(
+        addresses, parts.port or (443 if is_tls else 80), context, parts.hostname or ""
+    )
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     own = {"host": parts.netloc, "user-agent": USER_AGENT, "connection": "close"}
@@ -142,6 +173,24 @@ async def _post(
         raise DeliveryFailed(f"invalid HTTP response: {error}") from None
     finally:
         writer.transport.abort()
+
+
+async def _connected(
+    addresses: Sequence[str], port: int, context: ssl.SSLContext | None, host: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the first address that answers; raises OSError. host: name in the certificate."""
+    problem: OSError | None = None
+    for address in addresses:
+        try:
+            return await asyncio.open_connection(
+                address, port, limit=MAX_HEAD_BYTES, ssl=context,
+                server_hostname=None if context is None else host,
+            )  # fmt: skip
+        except ssl.SSLError:
+            raise
+        except OSError as error:
+            problem = error
+    raise problem or OSError("the host has no address")
 
 
 async def _read_response(
@@ -214,7 +263,7 @@ async def _send_email(smtp: Smtp, message: Message, timeout_seconds: float) -> N
             server.close()
 
     try:
-        await _in_thread(deliver)
+        await _in_thread(smtp, deliver)
     except asyncio.CancelledError:
         # Ends the thread, which a server can keep waiting for longer than the timeout.
         with suppress(OSError):
@@ -268,7 +317,8 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
 
     def keep(entry: Any, _service: Any) -> None:
         if len(reasons) < 10:
-            reasons.append(str(entry.message)[:MAX_REASON_CHARACTERS])
+            # Cut later, when secrets are replaced: not within one.
+            reasons.append(str(entry.message)[: 10 * MAX_REASON_CHARACTERS])
 
     result = services.notify(
         body=message.text, title=message.title, body_format="text", log_callback=keep,
@@ -278,15 +328,35 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
         raise DeliveryFailed(f"Apprise: {'; '.join(reasons) or 'the service refused the message'}")
 
 
-_threads = threading.BoundedSemaphore(MAX_THREADS)
+# Running threads by receiver.
+_threads: Counter[Hashable] = Counter()
+_counting = threading.Lock()
 
 
-async def _in_thread(work: Callable[[], Result]) -> Result:
+def _began(receiver: Hashable) -> bool:
+    """Count a thread of a receiver; return False if it has as many as it may have."""
+    with _counting:
+        if _threads[receiver] >= MAX_THREADS:
+            return False
+        _threads[receiver] += 1
+        return True
+
+
+def _ended(receiver: Hashable) -> None:
+    with _counting:
+        _threads[receiver] -= 1
+        if not _threads[receiver]:
+            del _threads[receiver]
+
+
+async def _in_thread(receiver: Hashable, work: Callable[[], Result]) -> Result:
     """Run work in a thread that neither a cancellation nor the end of the process waits for.
 
     `asyncio.to_thread` would keep the process until the slowest server has answered.
+
+    receiver: at most MAX_THREADS threads wait for it
     """
-    if not _threads.acquire(blocking=False):
+    if not _began(receiver):
         raise DeliveryFailed(f"{MAX_THREADS} earlier deliveries are still waiting for an answer")
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
@@ -302,7 +372,7 @@ async def _in_thread(work: Callable[[], Result]) -> Result:
         except Exception as raised:  # noqa: BLE001 - raised again where the result is awaited
             error = raised
         finally:
-            _threads.release()
+            _ended(receiver)
         # The loop may have been closed in the meantime.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
@@ -310,6 +380,6 @@ async def _in_thread(work: Callable[[], Result]) -> Result:
     try:
         threading.Thread(target=run, name="notification", daemon=True).start()
     except RuntimeError as error:
-        _threads.release()
+        _ended(receiver)
         raise DeliveryFailed(f"no thread for the delivery: {error}") from None
     return await done

@@ -1,26 +1,37 @@
-"""One round of notifications: apply the rules, confirm messages, deliver what is due.
+"""Rounds of notifications: apply the rules, confirm messages, deliver what is due.
 
 The command `scrapy notify` and the service run rounds; any number of them may run concurrently.
 """
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from typing_extensions import TypedDict
 
 from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.extract.notification_rules import read_keys
+from crawler.notify import delivery
+from crawler.notify.channels import Channel, valid_channels
 from crawler.notify.confirmation import Confirmation, confirm
 from crawler.notify.deliverer import Delivered, Deliverer
 from crawler.notify.expansion import RuleSet, expand, messages_of
-from crawler.notify.outlets import ChannelOutlet, message_in
+from crawler.notify.messages import EventView, message_of
+from crawler.notify.outlets import ATTEMPT_SECONDS, ChannelOutlet, message_in
 from crawler.storage import change_events, outbox, targets
 from crawler.storage.client import Database
 from crawler.storage.outages import MongoRetry
 from crawler.storage.outbox import Bundle, ChannelState, Grouping
+
+# Time after which new events are looked for while a channel is still being delivered, and after
+# which a process that delivers only once ends.
+ROUND_SECONDS, MAX_SECONDS = 5.0, 600.0
 
 
 class ChannelReport(TypedDict):
@@ -70,6 +81,19 @@ class NotifyStatus(TypedDict):
     """Channels and sites that rules name and that do not exist."""
 
 
+class SendReport(TypedDict):
+    """Result of a test message."""
+
+    channel: str
+    """Name of the channel."""
+    id: str
+    """Id of the message."""
+    delivered: bool
+    """Whether the channel accepted the message."""
+    reason: str
+    """Why it did not; else empty."""
+
+
 class PreviewedMessage(TypedDict):
     """A message that a past event would cause."""
 
@@ -91,40 +115,119 @@ class PreviewedMessage(TypedDict):
     """Text of the message."""
 
 
-async def run_round(
-    db: Database,
-    config: Config,
-    patience: MongoRetry,
-    now: Callable[[], datetime],
-    *,
-    confirms: bool = True,
-) -> tuple[DeliveryReport, list[str]]:
-    """Run a round; return its report, and the problems of the rules.
+class Rounds:
+    """Rounds of notifications, one after the other.
 
-    confirms: also decide on messages that wait for the next visit of their page, which reads all of
-              them
-
-    Raises ConfigError for an invalid `notify.toml`; nothing is changed then.
+    A channel whose deliveries take longer than a round goes on with them, and delays no other one.
     """
-    rules = await patience.read(lambda: RuleSet.read(db, config.notify_file))
-    problems = rules.problems(await patience.read(lambda: targets.spiders(db)))
-    counts: Counter[str] = Counter()
-    while (done := await patience.read(lambda: expand(db, rules, now()))).events:
-        counts["events"] += done.events
-        counts["messages"] += done.messages
-    confirmed = Confirmation(0, 0)
-    if confirms:
-        confirmed = await patience.read(lambda: confirm(db, rules.channels, now()))
-    outlets = [ChannelOutlet(name, channel) for name, channel in rules.channels.items()]
-    delivered = await Deliverer(db, config, patience, now).deliver(outlets)
-    report: DeliveryReport = {
-        "events": counts["events"],
-        "messages": counts["messages"],
-        "confirmed": confirmed.confirmed,
-        "dropped": confirmed.dropped,
-        "channels": list(map(_report_of, delivered)),
-    }
-    return report, problems
+
+    def __init__(
+        self, db: Database, config: Config, patience: MongoRetry, now: Callable[[], datetime]
+    ) -> None:
+        self._db, self._config, self._patience, self._now = db, config, patience, now
+        self._deliverer = Deliverer(db, config, patience, now)
+
+    @property
+    def is_delivering(self) -> bool:
+        """Return whether a channel is being delivered."""
+        return self._deliverer.is_running
+
+    async def run(
+        self, seconds: float | None, *, confirms: bool = True
+    ) -> tuple[DeliveryReport, list[str]]:
+        """Run a round; return its report, and the problems of rules and channels.
+
+        The report has the channels that ended during the round.
+
+        seconds:  maximum time to wait for channels; None: until one of them has ended
+        confirms: also decide on messages that wait for the next visit of their page, which reads
+                  all of them
+
+        Raises ConfigError for an invalid `notify.toml`; nothing is changed then. Raises
+        StorageError if the database stays unavailable.
+        """
+        db, patience = self._db, self._patience
+        rules = await patience.read(lambda: RuleSet.read(db, self._config.notify_file))
+        problems = rules.problems(await patience.read(lambda: targets.spiders(db)))
+        counts: Counter[str] = Counter()
+        while (done := await patience.read(lambda: expand(db, rules, self._now()))).events:
+            counts["events"] += done.events
+            counts["messages"] += done.messages
+        confirmed = Confirmation(0, 0)
+        if confirms:
+            confirmed = await patience.read(lambda: confirm(db, rules.channels, self._now()))
+        private = self._config.private_hosts
+        self._deliverer.begin(
+            [ChannelOutlet(name, channel, private) for name, channel in rules.channels.items()]
+        )
+        delivered = await self._deliverer.ended(seconds)
+        report: DeliveryReport = {
+            "events": counts["events"],
+            "messages": counts["messages"],
+            "confirmed": confirmed.confirmed,
+            "dropped": confirmed.dropped,
+            "channels": sorted(map(_report_of, delivered), key=lambda each: each["channel"]),
+        }
+        return report, problems
+
+    async def stop(self) -> list[ChannelReport]:
+        """Begin no more attempts; return the results after those in progress have ended."""
+        return list(map(_report_of, await self._deliverer.stop()))
+
+    async def cancel(self) -> None:
+        """Cancel all attempts; those in progress will be repeated."""
+        await self._deliverer.cancel()
+
+
+async def run_round(
+    db: Database, config: Config, patience: MongoRetry, now: Callable[[], datetime]
+) -> tuple[DeliveryReport, list[str]]:
+    """Deliver until nothing is due; return the sums, and the problems of rules and channels.
+
+    While a channel takes long, new events are delivered to the others, for MAX_SECONDS at most.
+
+    Raises ConfigError for an invalid `notify.toml`, and StorageError if the database stays
+    unavailable.
+    """
+    rounds, sums = Rounds(db, config, patience, now), no_deliveries()
+    loop = asyncio.get_running_loop()
+    until = loop.time() + MAX_SECONDS
+    try:
+        report, problems = await rounds.run(ROUND_SECONDS)
+        add_to(sums, report)
+        while rounds.is_delivering and loop.time() < until:
+            report, problems = await rounds.run(ROUND_SECONDS, confirms=False)
+            add_to(sums, report)
+        sums["channels"] = merged(sums["channels"], await rounds.stop())
+    finally:
+        await rounds.cancel()
+    return sums, problems
+
+
+def no_deliveries() -> DeliveryReport:
+    """Return the report before the first round."""
+    return {"events": 0, "messages": 0, "confirmed": 0, "dropped": 0, "channels": []}
+
+
+def add_to(sums: DeliveryReport, report: DeliveryReport) -> None:
+    """Add the report of a round to sums."""
+    sums["events"] += report["events"]
+    sums["messages"] += report["messages"]
+    sums["confirmed"] += report["confirmed"]
+    sums["dropped"] += report["dropped"]
+    sums["channels"] = merged(sums["channels"], report["channels"])
+
+
+def merged(before: Sequence[ChannelReport], after: Sequence[ChannelReport]) -> list[ChannelReport]:
+    """Return reports by channel: sums of numbers, and the later states."""
+    by_name = {channel["channel"]: channel for channel in before}
+    for channel in after:
+        if (earlier := by_name.get(channel["channel"])) is not None:
+            channel["delivered"] += earlier["delivered"]
+            channel["failed"] += earlier["failed"]
+            channel["dead"] += earlier["dead"]
+        by_name[channel["channel"]] = channel
+    return list(by_name.values())
 
 
 def _report_of(delivered: Delivered) -> ChannelReport:
@@ -142,14 +245,42 @@ def _report_of(delivered: Delivered) -> ChannelReport:
 async def status(db: Database, file: Path) -> NotifyStatus:
     """Return the state of all channels that are defined or have messages."""
     rules = await RuleSet.read(db, file)
-    states = {state["channel"]: state for state in await outbox.channel_states(db)}
-    names = sorted({*rules.channels, *states})
+    names = sorted({*rules.channels, *rules.broken, *await outbox.channel_names(db)})
     return {
         "rules": len(rules.by_key),
         "oldest_event": await outbox.oldest_mark(db),
-        "channels": [states.get(name) or outbox.empty_state(name) for name in names],
+        "channels": [await outbox.state_of(db, name) for name in names],
         "problems": rules.problems(await targets.spiders(db)),
     }
+
+
+async def send_test(config: Config, name: str, now: datetime) -> SendReport:
+    """Send a test message to a channel.
+
+    Raises ConfigError if the channel does not exist or is invalid.
+    """
+    channel = _channel(config.notify_file, name)
+    event = EventView(
+        "changed", "test", "https://example.com/", "Test message of Freshet", now,
+        reason="This channel works.",
+    )  # fmt: skip
+    key, reason = f"test_{secrets.token_hex(16)}", ""
+    message = message_of(key, [event], templates=channel.templates, zone=channel.zone)
+    try:
+        await delivery.send(channel, message, ATTEMPT_SECONDS, config.private_hosts)
+    except delivery.DeliveryFailed as error:
+        reason = error.reason
+    return {"channel": name, "id": key, "delivered": not reason, "reason": reason}
+
+
+def _channel(file: Path, name: str) -> Channel:
+    channels, problems = valid_channels(read_keys(file), str(file))
+    if name in problems:
+        raise ConfigError(problems[name])
+    if name not in channels:
+        available = ", ".join(channels) or f"none. Write [channels.NAME] into {file}"
+        raise ConfigError(f"channel not found: {name[:70]!r}. Available: {available}")
+    return channels[name]
 
 
 async def preview(
@@ -166,7 +297,7 @@ async def preview(
     for event, key in zip(events, keys, strict=True):
         for message in await messages_of(db, event, rules, categories.get(key, []), now):
             channel = rules.channels.get(message["channel"])
-            if channel is None or rule not in (None, message["rule"]):
+            if rule not in (None, message["rule"]):
                 continue
             sent = message_in(Bundle(message["_id"], [message]), channel, Grouping.NONE)
             shown.append(

@@ -15,9 +15,9 @@ from typing import Any, Self
 from crawler.errors import ConfigError
 from crawler.extract.notification_rules import Content, Rule, Rules, read_keys, rules_in
 from crawler.items import Event, Outcome
-from crawler.notify.channels import Channel, channels_in, first_due
+from crawler.notify.channels import Channel, first_due, valid_channels
 from crawler.notify.confirmation import expectation
-from crawler.storage import change_events, outbox, sites, visits
+from crawler.storage import change_events, notification_rules, outbox, sites, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import Marked
 
@@ -33,26 +33,44 @@ TABLES = ("channels", "rules")
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """The rules and channels of `notify.toml`, and the rules of site definitions by site."""
+    """All rules and channels.
+
+    rules:    of `notify.toml` and of the web app
+    of_sites: of site definitions, by site
+    channels: valid ones by name. Messages to others wait until the channel is corrected.
+    broken:   the problem of each invalid channel, by name
+    repeated: names of rules of the web app that `notify.toml` has as well, which counts
+    stored:   names of the rules of the web app
+    """
 
     rules: Rules
     of_sites: Mapping[str, Rules]
     channels: Mapping[str, Channel] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+    repeated: tuple[str, ...] = ()
+    stored: frozenset[str] = frozenset()
 
     @classmethod
     async def read(cls, db: Database, file: Path) -> Self:
-        """Read `notify.toml`, and the rules of site definitions as of their last runs.
+        """Read `notify.toml`, the rules of the web app, and those of site definitions.
 
-        Raises ConfigError with file, rule or channel, and key.
+        Rules of site definitions are as of the last runs. Raises ConfigError with file, rule and
+        key; an invalid channel is left out.
         """
         keys = read_keys(file)
         if unknown := sorted(keys.keys() - TABLES):
             raise ConfigError(
                 f"{file}: unknown key: {unknown[0][:70]!r}. Available: {', '.join(TABLES)}"
             )
-        rules = rules_in(keys.get("rules"), str(file))
+        of_file = rules_in(keys.get("rules"), str(file))
+        names = {rule.name for rule in of_file}
+        of_app = await notification_rules.read(db)
+        stored = tuple(rule for rule in of_app if rule.name not in names)
+        repeated = tuple(rule.name for rule in of_app if rule.name in names)
         of_sites = await sites.notification_rules(db)
-        return cls(rules, of_sites, channels_in(keys, str(file)))
+        channels, broken = valid_channels(keys, str(file))
+        own = frozenset(rule.name for rule in stored)
+        return cls((*of_file, *stored), of_sites, channels, broken, repeated, own)
 
     @property
     def by_key(self) -> dict[str, Rule]:
@@ -63,17 +81,21 @@ class RuleSet:
         return {rule.name: rule for rule in self.rules} | own
 
     def problems(self, known_sites: Sequence[str]) -> list[str]:
-        """Return a line for each channel or site that a rule names and that does not exist.
+        """Return a line for each invalid channel, and for what a rule names and does not exist.
 
         known_sites: sites with targets
         """
         listed = ", ".join(self.channels) or "none"
-        lines: list[str] = []
+        lines = list(self.broken.values())
+        lines += [
+            f"rule {name!r} of the web app is ignored: notify.toml has a rule with this name"
+            for name in self.repeated
+        ]
         for key, rule in self.by_key.items():
             lines += [
                 f"rule {key!r}: channel not found: {name!r}. Available: {listed}"
                 for name in rule.channels
-                if name not in self.channels
+                if name not in self.channels and name not in self.broken
             ]
             lines += [
                 f"rule {key!r}: site without targets: {name!r}"
@@ -207,8 +229,12 @@ def _cut(old: Any, new: Any) -> tuple[Any, Any]:
 
 
 def _common_characters(old: str, new: str) -> int:
-    pairs = enumerate(zip(old, new, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+    # By halves, which compares slices: a page may have megabytes.
+    low, high = 0, min(len(old), len(new))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if old[low:middle] == new[low:middle] else (low, middle - 1)
+    return low
 
 
 def _short(value: Any, begin: int = 0) -> Any:

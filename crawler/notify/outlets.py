@@ -22,10 +22,14 @@ ATTEMPT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChannelOutlet:
-    """Sends messages of the outbox by a channel of `notify.toml`."""
+    """Sends messages of the outbox by a channel of `notify.toml`.
+
+    private_hosts: HOST:PORT of webhooks that may be in private networks
+    """
 
     name: str
     channel: Channel
+    private_hosts: tuple[str, ...] = ()
     rng: random.Random = field(default_factory=random.Random)
 
     @property
@@ -48,7 +52,7 @@ class ChannelOutlet:
         """Send a bundle; return the failure, or None if the channel accepted it."""
         try:
             message = message_in(bundle, self.channel, self.grouping)
-            await delivery.send(self.channel, message, ATTEMPT_SECONDS)
+            await delivery.send(self.channel, message, ATTEMPT_SECONDS, self.private_hosts)
         except DeliveryFailed as error:
             wait = error.retry_after_seconds
             return Failure(error.reason, None if wait is None else timedelta(seconds=wait))
@@ -59,13 +63,16 @@ class ChannelOutlet:
         return channels.next_attempt(self.channel, attempts, first_at, now, self.rng)
 
 
-def message_in(bundle: Bundle, channel: Channel, grouping: Grouping) -> Message:
+def message_in(bundle: Bundle, channel: Channel | None, grouping: Grouping) -> Message:
     """Return the message that a channel sends for a bundle.
 
+    channel:  None: the default templates, and times in UTC
     grouping: with PAGE, several events of a page are shown as one, from the first to the last
     """
     is_joined = grouping is Grouping.PAGE and not bundle.more
     events = [joined(bundle.messages)] if is_joined else list(map(view_of, bundle.messages))
+    if channel is None:
+        return message_of(bundle.id, events, more=bundle.more)
     return message_of(
         bundle.id, events, templates=channel.templates, more=bundle.more, zone=channel.zone
     )

@@ -1,4 +1,4 @@
-"""`alarms`: silent targets and broken pages, one document per silence and per breakage.
+"""`alarms`: silent targets and fields, and broken pages, one document per silence and per breakage.
 
 An alarm stays open until a later check or run no longer finds its cause. Ended alarms are deleted
 after KEPT.
@@ -44,6 +44,7 @@ class Silence:
     since:       last change; for a site, the last one of its silent pages
     expected_at: mean time of the next change
     chance:      probability that a living target is silent for so long
+    field:       the field that is silent; empty for the whole page
     """
 
     spider: str
@@ -52,6 +53,7 @@ class Silence:
     expected_at: datetime
     chance: float
     text: str
+    field: str = ""
 
 
 class AlarmReport(TypedDict):
@@ -61,6 +63,8 @@ class AlarmReport(TypedDict):
     """Name of the spider."""
     target: str
     """URL of the target; empty for a whole site."""
+    field: str
+    """Field that is silent; empty for a whole page."""
     event: str
     """`silent`: no change for too long; `broken`: a page broke rather than changed."""
     at: datetime
@@ -82,22 +86,27 @@ async def record_silences(
 
     Alarms of these spiders that are not in `silent` end. Safe to repeat.
     """
-    worst = sorted(silent, key=lambda each: (each.chance, each.spider, each.target))[:MAX_ALARMS]
+    worst = sorted(silent, key=lambda each: (each.chance, each.spider, each.target, each.field))[
+        :MAX_ALARMS
+    ]
     of_spiders: Document = {"spider": {"$in": list(spiders)}, "event": SILENT} | OPEN
-    rows = db.alarms.find(of_spiders | {"target": ""}, {"spider": 1})
-    open_sites = {row["spider"]: row["_id"] async for row in rows}
+    rows = db.alarms.find(of_spiders | {"target": ""}, {"spider": 1, "field": 1})
+    open_sites = {(row["spider"], row.get("field", "")): row["_id"] async for row in rows}
     new, current = 0, []
     for part in in_batches(worst, BATCH):
         writes = []
         for each in part:
             # The last change of a site's silent pages varies, but its alarm stays the same one.
             key = f"{each.spider} {each.target} {each.since:%Y-%m-%dT%H:%M} {SILENT}"
-            key = key if each.target else open_sites.get(each.spider, key)
+            key = f"{key} {each.field}" if each.field else key
+            key = key if each.target else open_sites.get((each.spider, each.field), key)
             current.append(key)
             begun: Document = {
                 "spider": each.spider, "target": each.target, "event": SILENT, "at": now,
                 "since": each.since, "expected_at": each.expected_at, "notify": True,
             }  # fmt: skip
+            if each.field:
+                begun["field"] = each.field
             state: Document = {"chance": each.chance, "text": each.text, "ended_at": None}
             update: Document = {"$setOnInsert": begun, "$set": state}
             writes.append(UpdateOne({"_id": key}, update, upsert=True))
@@ -184,6 +193,7 @@ async def open_alarms(
         {
             "spider": row["spider"],
             "target": row["target"],
+            "field": row.get("field", ""),
             "event": row["event"],
             "at": row["at"],
             "since": row["since"],

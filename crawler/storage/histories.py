@@ -20,7 +20,15 @@ from crawler.storage.client import Database, Document
 from crawler.storage.outages import in_batches
 from crawler.storage.scans import draw_keys, resting
 from crawler.storage.targets import to_plan
-from schedules.history import CHANGE, MINUTES, Floats, Histories, Ints
+from schedules.history import (
+    CHANGE,
+    FIELD_CHANGE,
+    MINUTES,
+    FieldHistories,
+    Floats,
+    Histories,
+    Ints,
+)
 from schedules.schedule import Schedules
 
 Number = TypeVar("Number", bound=np.generic)
@@ -59,6 +67,14 @@ ROW: Document = {
     "until": {"$toLong": "$history.until"},
     "changes": "$history.changes",
     "false_dates": _unless("$history.false_dates", 0),
+    # Values that other selectors extracted are not comparable with those that follow.
+    "fields": {
+        "$cond": [
+            {"$eq": ["$field_history.digest", "$selector_digest"]},
+            "$field_history",
+            "$$REMOVE",
+        ]
+    },
     "weeks": _unless("$plan.weeks", 1),
     "slots": "$plan.slots",
     "every": _unless("$plan.every_hours", 0),
@@ -180,6 +196,7 @@ class Watched:
     least, most: (n,) limits of the interval in hours that were set for the target; 0: none
     false_dates:   (n,) visits with a new Last-Modified and the old content
     histories:  up to now
+    fields:     which fields of items changed, by the present selectors
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
     schedules:  active schedules; 0 visits a week without a plan
     ahead:      number of histories with changes after `now`, which were cut off
@@ -203,6 +220,7 @@ class Watched:
     most: Floats
     false_dates: Ints
     histories: Histories
+    fields: FieldHistories
     stated: Floats
     schedules: Schedules
     ahead: int
@@ -267,6 +285,7 @@ class _Columns:
         }
         self.changes = NumberColumn(CHANGE)
         self.changes_of = NumberColumn(np.int64)
+        self.fields = _FieldColumns()
         self.weeks = NumberColumn(np.uint8)
         self.slots = NumberColumn(np.uint16)
         self.slots_of = NumberColumn(np.int64)
@@ -285,6 +304,7 @@ class _Columns:
         changes = [row.get("changes") or b"" for row in rows]
         self.changes.add(np.frombuffer(b"".join(changes), CHANGE))
         self.changes_of.add([len(records) // CHANGE.itemsize for records in changes])
+        self.fields.add([row.get("fields") for row in rows])
         slots = [row.get("slots") or () for row in rows]
         self.weeks.add([row.get("weeks") or 1 for row in rows])
         self.slots.add([slot for of_row in slots for slot in of_row])
@@ -312,7 +332,41 @@ class _Columns:
             self.counts["refreshed"].finish(), self.counts["feed_size"].finish(),
             self.even["asks"].finish(), self.even["least"].finish(), self.even["most"].finish(),
             self.counts["false_dates"].finish(),
-            histories, stated, schedules, ahead,
+            histories, self.fields.finish(now), stated, schedules, ahead,
+        )  # fmt: skip
+
+
+class _FieldColumns:
+    """The growing columns of `FieldHistories`; targets without one take no memory."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._rows, self._counts = NumberColumn(np.int64), NumberColumn(np.int64)
+        self._names, self._since = NameColumn(), NumberColumn(np.float64)
+        self._changes = NumberColumn(FIELD_CHANGE)
+
+    def add(self, documents: Sequence[Document | None]) -> None:
+        """Append the field histories of the next targets, None for targets without one."""
+        stored = [(i, document) for i, document in enumerate(documents) if document is not None]
+        self._rows.add([self._number + i for i, _ in stored])
+        self._names.add([BETWEEN.join(document["names"]) for _, document in stored])
+        self._since.add([document["since"].timestamp() / HOUR_SECONDS for _, document in stored])
+        changes = [document["changes"] for _, document in stored]
+        self._changes.add(np.frombuffer(b"".join(changes), FIELD_CHANGE))
+        self._counts.add([len(records) // FIELD_CHANGE.itemsize for records in changes])
+        self._number += len(documents)
+
+    def finish(self, now: float) -> FieldHistories:
+        """Return the arrays; now: hours since 1970, later changes are cut off."""
+        names, number = self._names.finish()
+        counts, changes = self._counts.finish(), self._changes.finish()
+        keep = changes["by"] <= now * MINUTES
+        row = np.repeat(np.arange(len(counts)), counts)[keep]
+        first = offsets(np.bincount(row, minlength=len(counts)).astype(np.int64))
+        return FieldHistories(
+            self._rows.finish(), tuple(tuple(each.split(BETWEEN)) for each in names),
+            number.astype(np.int64), self._since.finish(), first,
+            changes["by"][keep], changes["fields"][keep],
         )  # fmt: skip
 
 

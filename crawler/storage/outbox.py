@@ -32,6 +32,7 @@ from pymongo import ASCENDING, DESCENDING, UpdateMany, UpdateOne
 from typing_extensions import TypedDict
 
 from crawler.storage.client import Database, Document
+from crawler.storage.paging import Key, read_page
 
 # Collections with marked events: documents with `at`, `spider` and `target`.
 SOURCES = ("visits", "alarms")
@@ -47,8 +48,13 @@ BATCH = 200
 # Messages of a digest, messages of a page that are joined, and messages of a bundle that are read.
 MAX_DIGEST, MAX_JOINED, MAX_READ = 1000, 50, 50
 MAX_REASON_CHARACTERS = 300
+# Messages of a state that are counted: all that may wait, and few for pages, which read the states
+# of all channels.
+MAX_COUNTED, FEW_COUNTED = MAX_WAITING, 1000
 ORDER = [("at", ASCENDING), ("_id", ASCENDING)]
 NEWEST_FIRST = [("at", DESCENDING), ("_id", DESCENDING)]
+# Index of waiting messages.
+BY_ATTEMPTS = [("channel", ASCENDING), ("attempts", ASCENDING)]
 TOO_MANY = f"more than {MAX_WAITING} messages were waiting for the channel"
 
 
@@ -153,12 +159,17 @@ class DeadLetter(TypedDict):
 
 
 class ChannelState(TypedDict):
-    """The messages of a channel."""
+    """The messages of a channel.
+
+    Numbers are at most 10,000 in commands and 1,000 in the web app; there may be more.
+    """
 
     channel: str
     """Name of the channel."""
     waiting: int
     """Number of messages that wait for their delivery."""
+    retrying: int
+    """Number of these whose last attempt failed."""
     unconfirmed: int
     """Number of messages that wait for the next visit of their page."""
     delivered: int
@@ -169,8 +180,39 @@ class ChannelState(TypedDict):
     """Number of dead letters."""
     oldest: datetime | None
     """Time of the oldest event that waits; null: no message waits."""
+    last_delivered: datetime | None
+    """Time of the last delivery; null: none in the last week."""
+    broken: bool
+    """Whether attempts fail, and nothing was delivered since the first one that failed."""
     reason: str
     """Cause of the last failure of a waiting message; empty without one."""
+
+
+class OutboxMessage(TypedDict):
+    """A message of a channel."""
+
+    id: str
+    """Id of the message."""
+    state: str
+    """`unconfirmed`, `waiting`, `delivered`, `dead` or `dropped`."""
+    rule: str
+    """Name of the rule; `SITE/NAME` for a rule of a site definition."""
+    event: str
+    """Name of the event, such as `changed`."""
+    spider: str
+    """Name of the spider."""
+    target: str
+    """URL of the page; empty for a whole site."""
+    at: datetime
+    """Time of the event."""
+    due: datetime
+    """Time of the next attempt, if the message waits."""
+    ended_at: datetime | None
+    """Time when it was delivered, dropped or became a dead letter; null: it waits."""
+    attempts: int
+    """Number of attempts."""
+    reason: str
+    """Cause of the last failure, or why it was dropped; empty without one."""
 
 
 def message_id(event: str, rule: str, channel: str) -> str:
@@ -251,7 +293,7 @@ async def record_dropped(db: Database, ids: Sequence[str], reason: str, now: dat
     """Store that the next visit of a page did not confirm messages."""
     query: Document = {"_id": {"$in": list(ids)}, "state": str(State.UNCONFIRMED)}
     state: Document = {"state": str(State.DROPPED), "dropped_at": now, "reason": reason}
-    await db.outbox.update_many(query, {"$set": state})
+    await db.outbox.update_many(query, {"$set": state, "$unset": {"data": ""}})
 
 
 async def unmark(db: Database, events: Sequence[Marked]) -> None:
@@ -370,7 +412,8 @@ async def record_delivered(db: Database, bundles: Sequence[Bundle], now: datetim
     done: Document = {
         "$set": {"state": str(State.DELIVERED), "delivered_at": now},
         "$inc": {"attempts": 1},
-        "$unset": {"reason": ""},
+        # Only the id and the times are needed from now on.
+        "$unset": {"reason": "", "data": ""},
     }
     updates = [UpdateMany(_as_read(bundle), done) for bundle in bundles]
     if updates:
@@ -388,11 +431,17 @@ async def record_failure(
         state |= {"state": str(State.DEAD), "dead_at": now}
     await db.outbox.update_many(_as_read(bundle), {"$set": state, "$inc": {"attempts": 1}})
     if again is None:
-        channel = bundle.messages[0]["channel"]
-        query: Document = {"channel": channel, "state": str(State.DEAD)}
-        cursor = db.outbox.find(query, {"_id": 1}).sort("dead_at", DESCENDING).skip(MAX_DEAD)
-        if old := [row["_id"] async for row in cursor]:
-            await db.outbox.delete_many({"_id": {"$in": old}})
+        await _bound_dead(db, bundle.messages[0]["channel"])
+
+
+async def _bound_dead(db: Database, channel: str) -> None:
+    """Delete the oldest dead letters of a channel beyond MAX_DEAD."""
+    query: Document = {"channel": channel, "state": str(State.DEAD)}
+    excess = await db.outbox.count_documents(query) - MAX_DEAD
+    if excess > 0:
+        cursor = db.outbox.find(query, {"_id": 1}).sort(ORDER).limit(excess)
+        old = [row["_id"] async for row in cursor]
+        await db.outbox.delete_many({"_id": {"$in": old}, "state": str(State.DEAD)})
 
 
 def _as_read(bundle: Bundle) -> Document:
@@ -412,6 +461,7 @@ async def _bound(db: Database, channel: str, state: State, most: int, now: datet
     old = [row["_id"] async for row in cursor]
     dead: Document = {"state": str(State.DEAD), "dead_at": now, "reason": TOO_MANY}
     await db.outbox.update_many({"_id": {"$in": old}, "state": str(state)}, {"$set": dead})
+    await _bound_dead(db, channel)
 
 
 async def postpone(db: Database, channel: str, now: datetime, until: datetime) -> int:
@@ -463,13 +513,23 @@ async def retry(
     db: Database, now: datetime, ids: Sequence[str] | None = None, channel: str | None = None
 ) -> int:
     """Make dead letters wait again; return their number. ids, channel: only these."""
-    query: Document = {"state": str(State.DEAD)}
-    query |= {"_id": {"$in": list(ids)}} if ids is not None else {}
-    query |= {"channel": channel} if channel is not None else {}
-    again: Document = {"state": str(State.WAITING), "due": now}
+    again: Document = {"state": str(State.WAITING), "due": now, "attempts": 0}
     ended = dict.fromkeys(("dead_at", "reason", "first_at", "bundle"), "")
     update: Document = {"$set": again, "$unset": ended}
-    return (await db.outbox.update_many(query, update)).modified_count
+    return (await db.outbox.update_many(_dead(ids, channel), update)).modified_count
+
+
+async def discard(
+    db: Database, ids: Sequence[str] | None = None, channel: str | None = None
+) -> int:
+    """Delete dead letters; return their number. ids, channel: only these."""
+    return (await db.outbox.delete_many(_dead(ids, channel))).deleted_count
+
+
+def _dead(ids: Sequence[str] | None, channel: str | None) -> Document:
+    query: Document = {"state": str(State.DEAD)}
+    query |= {"_id": {"$in": list(ids)}} if ids is not None else {}
+    return query | ({"channel": channel} if channel is not None else {})
 
 
 def empty_state(channel: str) -> ChannelState:
@@ -477,46 +537,103 @@ def empty_state(channel: str) -> ChannelState:
     return {
         "channel": channel,
         "waiting": 0,
+        "retrying": 0,
         "unconfirmed": 0,
         "delivered": 0,
         "dropped": 0,
         "dead": 0,
         "oldest": None,
+        "last_delivered": None,
+        "broken": False,
         "reason": "",
     }
 
 
+async def channel_names(db: Database) -> list[str]:
+    """Return the names of the channels that have messages."""
+    return sorted(await db.outbox.distinct("channel"))
+
+
 async def channel_states(db: Database) -> list[ChannelState]:
     """Return the state of each channel with messages, by name."""
+    return [await state_of(db, name) for name in await channel_names(db)]
 
-    def number(state: State) -> Document:
-        return {"$sum": {"$cond": [{"$eq": ["$state", str(state)]}, 1, 0]}}
 
-    is_waiting = {"$eq": ["$state", str(State.WAITING)]}
-    stages: list[Document] = [
+async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> ChannelState:
+    """Return the state of a channel, which may have no messages. most: limit of each number."""
+
+    def of(state: State) -> Document:
+        return {"channel": channel, "state": str(state)}
+
+    counts = {state: await db.outbox.count_documents(of(state), limit=most) for state in State}
+    result = empty_state(channel)
+    result["waiting"], result["unconfirmed"] = counts[State.WAITING], counts[State.UNCONFIRMED]
+    result["delivered"], result["dropped"] = counts[State.DELIVERED], counts[State.DROPPED]
+    result["dead"] = counts[State.DEAD]
+    if counts[State.DELIVERED]:
+        newest = [("delivered_at", DESCENDING)]
+        found = await db.outbox.find_one(of(State.DELIVERED), {"delivered_at": 1}, sort=newest)
+        result["last_delivered"] = None if found is None else found["delivered_at"]
+    if counts[State.WAITING]:
+        waiting = of(State.WAITING)
+        oldest = await db.outbox.find_one(waiting, {"at": 1}, sort=ORDER)
+        result["oldest"] = None if oldest is None else oldest["at"]
+        failed = waiting | {"attempts": {"$gt": 0}}
+        result["retrying"] = await db.outbox.count_documents(failed, limit=most, hint=BY_ATTEMPTS)
+    if result["retrying"]:
+        result["broken"], result["reason"] = await failure_of(db, channel)
+    return result
+
+
+async def failure_of(db: Database, channel: str) -> tuple[bool, str]:
+    """Return whether a channel is broken, and the cause of the last failure; see ChannelState."""
+    failed: Document = {
+        "channel": channel, "state": str(State.WAITING), "attempts": {"$gt": 0},
+    }  # fmt: skip
+    fields, often = {"at": 1, "first_at": 1, "reason": 1}, [("attempts", DESCENDING)]
+    message = await db.outbox.find_one(failed, fields, sort=often, hint=BY_ATTEMPTS)
+    if message is None:
+        return False, ""
+    first: datetime = message.get("first_at") or message["at"]
+    since: Document = {"channel": channel, "state": str(State.DELIVERED)}
+    works = await db.outbox.find_one(since | {"delivered_at": {"$gte": first}}, {"_id": 1})
+    return works is None, message.get("reason", "")
+
+
+async def is_any_waiting(db: Database, channel: str) -> bool:
+    """Return whether a message waits for a channel, or for the next visit of its page."""
+    query: Document = {"channel": channel, "state": {"$in": list(map(str, LIMITED))}}
+    return await db.outbox.find_one(query, {"_id": 1}) is not None
+
+
+async def count_dead(db: Database, channel: str) -> int:
+    """Return the number of dead letters of a channel, at most FEW_COUNTED."""
+    return await db.outbox.count_documents(_dead(None, channel), limit=FEW_COUNTED)
+
+
+async def messages(
+    db: Database, channel: str, state: State, limit: int, after: Key | None = None
+) -> tuple[list[OutboxMessage], Key | None]:
+    """Return messages of a channel, the newest events first, and the key of the next page."""
+    query: Document = {"channel": channel, "state": str(state)}
+    found = await read_page(db.outbox, query, NEWEST_FIRST, limit, after, {"data": 0})
+    shown: list[OutboxMessage] = [
         {
-            "$group": {
-                "_id": "$channel",
-                **{str(state): number(state) for state in State},
-                "oldest": {"$min": {"$cond": [is_waiting, "$at", None]}},
-                "reason": {"$max": {"$cond": [is_waiting, "$reason", None]}},
-            }
-        },
-        {"$sort": {"_id": 1}},
-    ]
-    return [
-        {
-            "channel": row["_id"],
-            "waiting": row["waiting"],
-            "unconfirmed": row["unconfirmed"],
-            "delivered": row["delivered"],
-            "dropped": row["dropped"],
-            "dead": row["dead"],
-            "oldest": row["oldest"],
-            "reason": row["reason"] or "",
+            "id": row["_id"],
+            "state": row["state"],
+            "rule": row["rule"],
+            "event": row["event"],
+            "spider": row["spider"],
+            "target": row["target"],
+            "at": row["at"],
+            "due": row["due"],
+            "ended_at": row.get(BEGAN[state]) if state in BEGAN else None,
+            "attempts": row["attempts"],
+            "reason": row.get("reason", ""),
         }
-        async for row in await db.outbox.aggregate(stages)
+        for row in found.rows
     ]
+    return shown, found.last
 
 
 async def drop_old(db: Database, now: datetime) -> int:

@@ -81,6 +81,9 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
             "one per notification",
             "deleted a week after delivery; dead letters after 60 days; limited per channel",
         ),
+        "notification_rules": Limit(
+            "one per rule of the web app", "removed by an editor; at most 200"
+        ),
         "leases": Limit("one per site, channel and kind of work", "none, as names are few"),
         "hosts": Limit("one per host that asked for a pause", "deleted after the pause"),
         "signatures": Limit("one per post that is compared", "deleted with its post"),

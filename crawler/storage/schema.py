@@ -126,6 +126,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("channel", "state", "due"),
         _index("channel", "state", "delivered_at"),
         _index("channel", "target", "at", partialFilterExpression={"state": "waiting"}),
+        _index("channel", "attempts", partialFilterExpression={"state": "waiting"}),
         _index(
             "channel",
             "bundle",

@@ -34,7 +34,7 @@ from crawler.utils.urls import host_of
 if TYPE_CHECKING:
     # Commands that count targets start faster without it.
     from crawler.extract.site_definition import Match, Wrapper
-    from schedules.history import History
+    from schedules.history import FieldHistory, History
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -86,6 +86,26 @@ def history_document(history: History, false_dates: int = 0) -> Document:
         "until": EPOCH + history.until * MINUTE,
         "changes": history.changes,
         "false_dates": false_dates,
+    }
+
+
+def field_history_of(stored: Document | None) -> FieldHistory | None:
+    """Return the field history in a target's document."""
+    if not stored:
+        return None
+    from schedules.history import FieldHistory
+
+    names, changes = tuple(stored["names"]), bytes(stored["changes"])
+    return FieldHistory(stored["digest"], in_minutes(stored["since"]), names, changes)
+
+
+def field_history_document(history: FieldHistory) -> Document:
+    """Return a field history in its stored form."""
+    return {
+        "digest": history.digest,
+        "since": EPOCH + history.since * MINUTE,
+        "names": list(history.names),
+        "changes": history.changes,
     }
 
 
@@ -180,6 +200,7 @@ def from_document(document: Document) -> Target:
         again=document.get("again", False),
         archived=archived_of(document.get("archived")),
         broken=broken_of(document.get("broken")),
+        field_history=field_history_of(document.get("field_history")),
         min_hours=limits.get("min_hours") or 0.0,
         max_hours=limits.get("max_hours") or 0.0,
     )
@@ -265,13 +286,15 @@ def update_of(visit: Visit) -> UpdateOne:
         state["moves"] = target.moves + 1 if is_again else int(fetched.moved_to is not None)
     if visit.alias_of is not None:
         state["alias_of"] = visit.alias_of
-        update["$unset"] = {"history": "", "plan": ""}
+        update["$unset"] = {"history": "", "field_history": "", "plan": ""}
     elif visit.outcome in SEEN:
         state |= _content_state(visit)
         of_content = () if visit.outcome is Outcome.NOT_MODIFIED else ("again",)
         update["$unset"] = dict.fromkeys(("alias_of", *of_content), "")
         if visit.history is not None:
             state["history"] = history_document(visit.history, visit.false_dates)
+        if visit.field_history is not None:
+            state["field_history"] = field_history_document(visit.field_history)
         if visit.collected is not None:
             state["feed_size"] = planned_feed_size(visit.collected.monitor)
             state["stated_interval_hours"] = visit.collected.monitor.bounds.every_hours or 0.0

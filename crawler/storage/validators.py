@@ -39,6 +39,21 @@ _HISTORY = document(
     },
 )
 
+_FIELD_HISTORY = document(
+    ["digest", "since", "names", "changes"],
+    "changes of single fields of an item; absent before the first one",
+    {
+        "digest": text("digest of the selectors that extracted the fields"),
+        "since": time("time from which the changes are complete"),
+        "names": texts("fields that changed, at most 32"),
+        "changes": typed(
+            "binData",
+            "the newest 64 changes: little-endian uint32 pairs, of the observation that found the "
+            "change in minutes since 1970 (UTC), and of a bit for each of `names` that changed",
+        ),
+    },
+)
+
 _PLAN = document(
     ["id"],
     "schedule of the last replan that changed it; absent before the first plan and for aliases",
@@ -239,6 +254,7 @@ VALIDATORS: dict[str, Document] = {
                 },
             ),
             "history": _HISTORY,
+            "field_history": _FIELD_HISTORY,
             "plan": _PLAN,
         },
     ),

@@ -230,6 +230,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             ),
             "spider": text("name of the spider"),
             "target": text("URL of the target; empty for a whole site"),
+            "field": shown("string", "field that is silent; absent for a whole page"),
             "event": one_of(
                 ["silent", "broken"],
                 "`silent`: no change for too long; `broken`: a page broke rather than changed",
@@ -295,6 +296,17 @@ RUN_VALIDATORS: dict[str, Document] = {
             "dead_at": shown("time", "time when it became a dead letter"),
             "dropped_at": shown("time", "time when it was dropped"),
             "reason": shown("string", "cause of the last failure, or why it was dropped"),
+        },
+    ),
+    "notification_rules": validator(
+        ["keys", "by", "at", "edits"],
+        "rules of notifications that users write in the web app",
+        {
+            "_id": text("name of the rule"),
+            "keys": shown("object", "keys of the rule, as in `notify.toml`"),
+            "by": text("name of the user who wrote it last"),
+            "at": time("time of the last edit"),
+            "edits": count("number of edits"),
         },
     ),
     "leases": validator(

@@ -25,7 +25,6 @@ from pymongo.errors import PyMongoError
 from crawler.config import Config
 from crawler.dedup.model import ALONE, Verdicts
 from crawler.errors import Unreachable
-from crawler.extract.notification_rules import wanted_of_site
 from crawler.items import Kind, Outcome, Visit
 from crawler.storage import (
     aliases,
@@ -44,6 +43,7 @@ from crawler.storage.client import Database
 from crawler.storage.dedup import claims, edits, flags
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
+from crawler.storage.notification_rules import WantedEvents
 from crawler.storage.outages import REDIS, MongoRetry, insert_new
 from crawler.storage.retention import SizeLimits, measure
 
@@ -115,7 +115,7 @@ class Writer:
         self._size_limits = SizeLimits(db, wrapper.name, config)
         self._registry = registry
         self._leases = leases
-        self._wanted = wanted_of_site(config.notify_file, wrapper.notify, wrapper.name)
+        self._wanted = WantedEvents(db, config.notify_file, wrapper.notify, wrapper.name)
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
         self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
@@ -250,8 +250,9 @@ class Writer:
 
     async def _write(self, batch: list[Visit]) -> list[Visit]:
         """Store a batch; return the visits whose targets were visited or taken over meanwhile."""
+        wanted = await self._wanted.read()
         for visit in batch:
-            visit.wanted = self._wanted
+            visit.wanted = wanted
             await self._write_links(visit)
         await aliases.settle(self._db, self._registry, batch, self._longest)
         await sources.identify(self._db, batch)

@@ -40,6 +40,8 @@ REASONS = ("timeout", "HTTP 503", "DNS lookup failed", "connection refused")
 PLAN, FEED_PLAN = ObjectId("65f000000000000000000001"), ObjectId("65f000000000000000000002")
 RUNS = 100
 AUDIT_ENTRIES = 50_000
+# Messages of notifications of a week, to three channels; as many wait and are dead as may be.
+CHANNELS, MESSAGES, MAX_WAITING = ("team", "phone", "mail"), 300_000, 30_000
 KEYS = {
     "list_pages": "/catalogue/page", "item_pages": "/catalogue/some", "fields": {"price": "p.price"}
 }  # fmt: skip
@@ -345,6 +347,30 @@ class Data:
                 "detail": "marked 3 as read", "address": "127.0.0.1", "status": 303,
             }  # fmt: skip
 
+    def outbox(self, numbers: range) -> Iterator[Document]:
+        """Yield messages of notifications about the first targets: waiting, dead, delivered."""
+        for number in numbers:
+            at = self.at(number * 2)
+            spider, url = self.name_of(number % self.sizes.targets)
+            state = ("waiting", "dead", "delivered")[min(2, number // MAX_WAITING)]
+            ended = {"waiting": "first_at", "dead": "dead_at", "delivered": "delivered_at"}
+            row = {
+                "_id": f"msg_{number:032x}", "channel": CHANNELS[number % 3], "rule": "cheap",
+                "event": "changed", "spider": spider, "target": url, "at": at, "state": state,
+                "due": at, "attempts": 1, ended[state]: at,
+            }  # fmt: skip
+            if state != "delivered":
+                content = {f"field{n}": "x" * 50 for n in range(10)}
+                row |= {"reason": "HTTP 503", "data": {"before": content, "after": content}}
+            yield row
+
+    def notification_rules(self, numbers: range) -> Iterator[Document]:
+        """Yield one rule."""
+        for number in numbers:
+            keys = {"name": "cheap", "events": ["changed"], "when": ["price > 0"]}
+            keys |= {"channels": ["team"]}
+            yield {"_id": "cheap", "keys": keys, "by": "anna", "at": self.now, "edits": number}
+
     def parts(self) -> dict[str, tuple[int, Callable[[range], Iterator[Document]]]]:
         """Return for each collection the number of documents and what makes them."""
         sizes = self.sizes
@@ -360,6 +386,8 @@ class Data:
             "sites": (len(self.spiders), self.sites),
             "plans": (2, self.plans),
             "audit": (AUDIT_ENTRIES, self.audit),
+            "outbox": (MESSAGES, self.outbox),
+            "notification_rules": (1, self.notification_rules),
         }
 
 

@@ -258,7 +258,20 @@ class Views:
         edited = [{"name": site} for site in sites if site != FEEDS]
         self._both("setup.edit", "setup.api_site", "", edited)
         self._add("setup.new", [{"url": "https://site00.example/"}])
+        for name in ("waiting", "dead", "delivered"):
+            chosen = [{"name": "team", "channel": "team", "state": name}]
+            self._both("notifications.channel", "notifications.api_messages", name, chosen)
+        deep = [
+            {"name": "team", "channel": "team", "state": "delivered", "cursor": cursor_of(key)}
+            for days in range(1, 7)
+            for key in [(self._now - timedelta(days=days), "x")]
+        ]
+        self._both("notifications.channel", "notifications.api_messages", "deep", deep)
+        previews = [{"key": "cheap"}, {"key": "cheap", "last": 50}]
+        self._both("notifications.preview", "notifications.api_preview", "", previews)
         for name in (
+            "notifications.index", "notifications.api", "notifications.api_alerts",
+            "notifications.api_rules", "notifications.rule",
             "setup.index", "setup.api_sites", "account.index", "account.api_me",
             "dashboards.index", "dashboards.api", "metrics", "api.schema", "api.docs", "health",
             "users.index", "users.api", "users.api_tokens", "changes.api_unread",

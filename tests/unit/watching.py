@@ -15,7 +15,7 @@ from crawler.planning.population import Gathered, keys_of, population_of
 from crawler.storage.client import Document
 from crawler.storage.histories import NameColumn, TextColumn, Watched, offsets
 from crawler.storage.sites import Site
-from schedules.history import Histories
+from schedules.history import FieldHistories, Histories
 from schedules.schedule import Schedules
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday
@@ -38,6 +38,13 @@ def page(path: str = "item/1", **own: Any) -> dict[str, Any]:
 def pages(n: int, **own: Any) -> Pages:
     """Return `n` similar targets."""
     return [page(f"item/{i}", **own) for i in range(n)]
+
+
+NONE = np.empty(0, np.int64)
+NO_FIELDS = FieldHistories(
+    NONE, (), NONE, np.empty(0), np.zeros(1, np.int64), np.empty(0, np.uint32),
+    np.empty(0, np.uint32),
+)  # fmt: skip
 
 
 def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
@@ -69,7 +76,7 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
         np.array([row.get("least", 0.0) for row in pages]),
         np.array([row.get("most", 0.0) for row in pages]),
         np.array([row["false_dates"] for row in pages]),
-        Histories(ago("since"), ago("until"), first, after, by), stated,
+        Histories(ago("since"), ago("until"), first, after, by), NO_FIELDS, stated,
         Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,
     )  # fmt: skip
 

@@ -52,8 +52,13 @@ class Command(ActionsCommand):
 
     def json_types(self) -> JsonTypes:
         """Return the types of results, states, messages and dead letters."""
-        from crawler.cli.notify import RetryReport, SendReport
-        from crawler.notify.dispatch import DeliveryReport, NotifyStatus, PreviewedMessage
+        from crawler.cli.notify import RetryReport
+        from crawler.notify.dispatch import (
+            DeliveryReport,
+            NotifyStatus,
+            PreviewedMessage,
+            SendReport,
+        )
         from crawler.storage.outbox import DeadLetter
 
         return {

@@ -65,6 +65,8 @@ class Command(FreshetCommand):
             column.no_wrap = True
         for row in rows:
             name = shortened(row["target"]) if row["target"] else f"{row['spider']}: {row['text']}"
+            if row["field"] and row["target"]:
+                name = f"{row['field']} of {name}"
             is_broken, expected = row["event"] == "broken", row["expected_at"]
             if is_broken and row["target"]:
                 name = f"{name}: {row['text']}"

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
+from crawler.reports.notifications import alerts
 from crawler.reports.sites import BoardSite, RunningSite, SiteFilter
 from crawler.web import charts
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
@@ -48,7 +49,7 @@ async def index(
     return page(
         request, "board/index.html", fragment="sites",
         board=found, crawls=crawls, next=cursor_of(found.last), place=place, text=text, tag=tag,
-        charts=charts,
+        charts=charts, alerts=await alerts(store.db, store.config.notify_file),
     )  # fmt: skip
 
 

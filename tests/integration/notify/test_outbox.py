@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crawler.config import Config
+from crawler.extract.notification_rules import rules_in
 from crawler.notify.confirmation import confirm
 from crawler.notify.deliverer import Delivered, Deliverer
-from crawler.notify.expansion import expand
-from crawler.storage import outbox
+from crawler.notify.dispatch import run_round
+from crawler.notify.expansion import RuleSet, expand
+from crawler.storage import notification_rules, outbox
 from crawler.storage.client import Database
 from crawler.storage.leases import Lease
 from crawler.storage.outages import MongoRetry
@@ -153,6 +157,124 @@ def test_a_broken_channel_holds_up_no_other_and_is_tried_again(stored: tuple[Db,
     assert len(broken.ids) == 50
     assert in_database(uri, outbox.dead_letters) == []
     assert [state["waiting"] for state in in_database(uri, outbox.channel_states)] == [0, 0]
+
+
+def test_a_slow_channel_holds_up_no_later_event_of_another(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    database.visits.insert_many([visit(page, page) for page in range(3)])
+    slow, works = Outlet("slow", seconds=1.0), Outlet("works")
+
+    async def run(db: Database) -> None:
+        config = Config.load(mongo_uri="mongodb://unused")
+        deliverer = Deliverer(db, config, MongoRetry(0), lambda: LATER)
+        rules = rule_set("slow", "works")
+        await expand_all(db, rules)
+        deliverer.begin([slow, works])
+        while len(works.accepted) < 3:
+            await deliverer.ended(0.01)
+        database.visits.insert_one(visit(9, 9))
+        await expand_all(db, rules)
+        deliverer.begin([slow, works])
+        while len(works.accepted) < 4:
+            await deliverer.ended(0.01)
+            deliverer.begin([slow, works])
+        assert slow.accepted == []
+        await deliverer.stop()
+        assert not deliverer.is_running
+
+    in_database(uri, run)
+    assert len(works.ids) == 4
+
+
+def test_the_state_of_a_channel(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    database.visits.insert_many([visit(page, page) for page in range(3)])
+    phone = Outlet("phone", pauses=(3600.0,) * 9, refused_targets=frozenset({f"{PAGE}1"}))
+
+    async def run(db: Database) -> Any:
+        await expand_all(db, rule_set("phone"))
+        await deliver(db, phone)
+        return await outbox.state_of(db, "phone")
+
+    state = in_database(uri, run)
+    assert (state["waiting"], state["retrying"], state["delivered"]) == (1, 1, 2)
+    # It works, as others were delivered since.
+    assert (state["broken"], state["reason"]) == (False, "status 400")
+    assert state["last_delivered"] == LATER
+    database.outbox.delete_many({"state": "delivered"})
+    assert in_database(uri, lambda db: outbox.state_of(db, "phone"))["broken"] is True
+    assert in_database(uri, lambda db: outbox.state_of(db, "none")) == outbox.empty_state("none")
+
+
+def test_dead_letters_of_a_channel_without_definition_are_bounded(
+    stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, uri = stored
+    monkeypatch.setattr(outbox, "MAX_WAITING", 10)
+    monkeypatch.setattr(outbox, "MAX_DEAD", 5)
+    for begin in (0, 15, 30):
+        database.visits.insert_many([visit(page, page) for page in range(begin, begin + 15)])
+        in_database(uri, lambda db: expand_all(db, rule_set("phone")))
+    kept = Counter(row["state"] for row in database.outbox.find())
+    assert kept == {"waiting": 10, "dead": 5}
+    targets = {row["target"] for row in database.outbox.find({"state": "dead"})}
+    assert targets == {f"{PAGE}{page}" for page in range(30, 35)}
+
+
+def test_a_delivered_message_keeps_no_content(stored: tuple[Db, str]) -> None:
+    database, uri = stored
+    database.visits.insert_one(visit(1, 0))
+
+    async def run(db: Database) -> None:
+        await expand_all(db, rule_set("phone"))
+        assert "data" in database.outbox.find_one({})
+        await deliver(db, Outlet("phone"))
+
+    in_database(uri, run)
+    assert "data" not in database.outbox.find_one({})
+
+
+def test_an_invalid_channel_holds_up_no_other(stored: tuple[Db, str], tmp_path: Path) -> None:
+    database, uri = stored
+    database.visits.insert_one(visit(1, 0))
+    file = tmp_path / "notify.toml"
+    file.write_text(
+        '[channels.works]\napprise = "json://127.0.0.1:9"\n'
+        '[channels.broken]\napprise = "slack://${NOT_SET}"\n'
+        '[[rules]]\nname = "all"\nchannels = ["works", "broken"]\n',
+        encoding="utf-8",
+    )
+
+    async def run(db: Database) -> list[str]:
+        config = Config.load(mongo_uri="mongodb://unused", notify_file=file)
+        _, problems = await run_round(db, config, MongoRetry(0), lambda: LATER)
+        return problems
+
+    (problem,) = in_database(uri, run)
+    assert "channel 'broken': apprise.0: environment variable NOT_SET is not set" in problem
+    found = {row["channel"]: row["attempts"] for row in database.outbox.find()}
+    assert found == {"works": 1, "broken": 0}
+
+
+def test_rules_of_the_file_and_of_the_web_app(stored: tuple[Db, str], tmp_path: Path) -> None:
+    database, uri = stored
+    database.visits.insert_one(visit(1, 0))
+    file = tmp_path / "notify.toml"
+    file.write_text('[[rules]]\nname = "a"\nchannels = "phone"\n', encoding="utf-8")
+
+    async def run(db: Database) -> RuleSet:
+        for name in ("a", "b"):
+            (rule,) = rules_in([{"name": name, "channels": ["mail"]}], "a test")
+            await notification_rules.add(db, rule, "anna", NOW)
+        rules = await RuleSet.read(db, file)
+        await expand_all(db, rules)
+        return rules
+
+    rules = in_database(uri, run)
+    assert (list(rules.by_key), rules.stored) == (["a", "b"], {"b"})
+    assert "rule 'a' of the web app is ignored" in rules.problems(["shop"])[0]
+    sent = {(row["rule"], row["channel"]) for row in database.outbox.find()}
+    assert sent == {("a", "phone"), ("b", "mail")}
 
 
 def test_one_process_at_a_time_delivers_a_channel(stored: tuple[Db, str]) -> None:

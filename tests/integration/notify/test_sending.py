@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ipaddress
 import json
 import ssl
 import threading
@@ -21,6 +22,7 @@ import pytest
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
+from crawler.fetch import guard
 from crawler.notify.channels import Channel, channels_in
 from crawler.notify.delivery import MAX_THREADS, DeliveryFailed, send
 from crawler.notify.messages import EventView, Message, Templates, message_of
@@ -128,6 +130,7 @@ def test_the_reason_is_the_start_of_the_answer(hooks: Hooks) -> None:
         (format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True), 500, 600),
         (format_datetime(NOON - timedelta(days=900), usegmt=True), 0, 0),
     ],
+    ids=["seconds", "too many seconds", "date", "past date"],
 )
 def test_retry_after_is_reported(hooks: Hooks, value: str, least: float, most: float) -> None:
     hooks.answers = [status(429, Retry_After=value)]
@@ -408,19 +411,64 @@ def test_a_service_of_apprise_that_hangs_holds_up_no_other_channel(hooks: Hooks)
 
 
 @pytest.mark.soak
-def test_threads_of_hanging_services_are_bounded(hooks: Hooks) -> None:
-    hooks.answers = [hang]
+def test_threads_of_a_hanging_service_are_bounded_and_leave_others_theirs(hooks: Hooks) -> None:
+    hooks.answers = [
+        lambda request: (hang if request.path.startswith("/slow") else status(204))(request)
+    ]
     slow = channel(apprise=f"json://{hooks.place}/slow?rto=9")
+    works = channel(apprise=f"json://{hooks.place}/works")
 
     async def many() -> list[str]:
         attempts = (send(slow, MESSAGE, 0.2) for _ in range(MAX_THREADS + 1))
         errors = await asyncio.gather(*attempts, return_exceptions=True)
+        await send(works, MESSAGE, SECONDS)
         return [str(error) for error in errors]
 
+    # Threads of earlier tests, and the one of the channel that works, may be about to end.
+    earlier = len(deliveries())
     reasons = asyncio.run(many())
-    assert len(deliveries()) <= MAX_THREADS
+    assert len(deliveries()) <= earlier + MAX_THREADS + 1
     assert f"{MAX_THREADS} earlier deliveries are still waiting for an answer" in reasons
     hooks.is_over.set()
     for thread in deliveries():
         thread.join(20)
     assert deliveries() == []
+
+
+def test_a_reason_has_no_secrets(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "to/ken?1234")
+    hooks.answers = [status(404, b"no /hook/to%2Fken%3F1234 (to/ken?1234) at this server")]
+    to = channel(webhook=f"http://{hooks.place}/hook/${{TOKEN}}", secret="${SECRET}")
+    assert failure_of(to).reason == "HTTP 404: no /hook/*** (***) at this server"
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Let each host name have one address."""
+
+    async def resolved(host: str, port: int) -> list[guard.Address]:
+        return [guard.literal(host) or ipaddress.ip_address(address)]
+
+    monkeypatch.setattr(guard, "resolved", resolved)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://name.test/", "http://169.254.169.254/", "http://0.0.0.0/", "http://[ff02::1]/"]
+)
+def test_a_webhook_is_not_sent_to_other_machines_of_the_network(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(monkeypatch, "10.0.0.1")
+    reason = failure_of(channel(webhook=url, secret="${SECRET}")).reason
+    assert "is not on the public Internet" in reason or "has no usable address" in reason
+
+
+def test_a_host_that_the_user_listed_may_be_private(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(monkeypatch, "127.0.0.1")
+    place = f"name.test:{hooks.server_port}"
+    to = channel(webhook=f"http://{place}/", secret="${SECRET}")
+    assert "is not on the public Internet" in failure_of(to).reason
+    asyncio.run(send(to, MESSAGE, SECONDS, [place]))
+    ((_, headers, _),) = hooks.received
+    assert {name.lower(): value for name, value in headers.items()}["host"] == place

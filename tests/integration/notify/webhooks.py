@@ -18,7 +18,12 @@ class Receiver(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        if len(body) < length:
+            # The sender was killed.
+            self.close_connection = True
+            return
         hooks = self.server
         self.body = json.loads(body)
         hooks.received.append((self.path, dict(self.headers), body))

@@ -1,8 +1,9 @@
 """A crawl or a deliverer in a process of its own, which a test kills.
 
-Arguments: role, URI of the database.
+Arguments: role, URI of the database, folder.
 
-crawl    stores changes of pages until there are EVENTS, each batch in a run of its own
+crawl    stores changes of pages, each batch in a run of its own, until there are EVENTS and the
+         file `end` is in the folder; adds the id of each acknowledged visit to `acknowledged`
 deliver  runs rounds of notifications until it is killed
 """
 
@@ -12,46 +13,56 @@ import asyncio
 import hashlib
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from pymongo.errors import PyMongoError
 
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.items import Fetched, Target, Visit
-from crawler.notify import channels
-from crawler.notify.dispatch import run_round
+from crawler.notify import channels, dispatch
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from pipelines.outcomes import decide
 from tests.integration.writing import BEGIN, HOUR, RULES, WRAPPER, process
 
-EVENTS, PAGES = 1000, 50
+EVENTS, PAGES = 2000, 50
+# Later batches are small: kills interrupt them, but a channel has at most 3,600 messages an hour.
+LATE_PAGES = 1
+PAUSE_SECONDS = 0.3
 RETRY_SECONDS = 60.0
 
 
 async def deliver(uri: str) -> None:
     """Deliver until killed."""
-    # Days of retries in seconds.
+    # Days of retries in seconds; paused channels are tried again several times a second.
     channels.FIRST_WAIT, channels.LONGEST_WAIT = timedelta(seconds=0.05), timedelta(seconds=1)
+    dispatch.ROUND_SECONDS = 0.2
     config = Config.load(mongo_uri=uri, mongo_timeout_seconds=1)
     patience = MongoRetry(RETRY_SECONDS)
     store = await patience.ask(lambda: Store.open(config))
     while True:
-        await run_round(store.db, config, patience, lambda: datetime.now(UTC))
+        await dispatch.run_round(store.db, config, patience, lambda: datetime.now(UTC))
         await asyncio.sleep(0.05)
 
 
-async def crawl(uri: str) -> None:
+async def crawl(uri: str, folder: Path) -> None:
     """Store changes until there are enough events; an unavailable server ends the process."""
     n_events = 0
-    while n_events < EVENTS:
+    while n_events < EVENTS or not (folder / "end").exists():
+        await asyncio.sleep(PAUSE_SECONDS)
+        pages = PAGES if n_events < EVENTS else LATE_PAGES
         async with process(uri, BEGIN) as reader:
             last = await reader.db.targets.find_one({}, sort=[("visited_at", -1)])
         started = ((last or {}).get("visited_at") or BEGIN) + HOUR
         async with process(uri, started) as run:
             await run.begin()
-            found = await run.due(*(f"item-{page}" for page in range(PAGES)))
-            results = await run.store([changed(target, started) for target in found])
+            found = await run.due(*(f"item-{page}" for page in range(pages)))
+            visits = [changed(target, started) for target in found]
+            results = await run.store(visits)
+            pairs = zip(visits, results, strict=True)
+            with (folder / "acknowledged").open("a", encoding="utf-8") as file:
+                file.writelines(f"{visit.id}\n" for visit, error in pairs if error is None)
             if failed := [result for result in results if result is not None]:
                 raise failed[0]
             n_events = await run.db.visits.count_documents({"events": {"$exists": True}})
@@ -67,8 +78,8 @@ def changed(target: Target, at: datetime) -> Visit:
 
 
 if __name__ == "__main__":
-    role, address = sys.argv[1:]
+    role, address, place = sys.argv[1:]
     try:
-        asyncio.run(crawl(address) if role == "crawl" else deliver(address))
+        asyncio.run(crawl(address, Path(place)) if role == "crawl" else deliver(address))
     except (StorageError, PyMongoError) as error:
         sys.exit(f"{role}: {error}")

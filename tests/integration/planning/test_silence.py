@@ -5,13 +5,18 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
+from crawler.config import Config
+from crawler.planning import silence
 from crawler.storage import alarms
 from crawler.storage.alarms import Silence
 from crawler.storage.client import Database
 from crawler.storage.schema import prepare
-from tests.integration.harness import Db, Freshet, Row
+from crawler.storage.targets import field_history_document, field_history_of, in_minutes
+from schedules.history import CHANGE, FIELD_CHANGE, FieldHistory
+from tests.integration.harness import Db, Freshet, Pages, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, on, page, put
 
@@ -29,6 +34,32 @@ def shop(stopped: int, pages: int = 60) -> list[Row]:
     """Return pages of which the first ones changed only in the first eight days."""
     return [
         page(f"{SHOP}/{i}", regular(8 if i < stopped else 21), visited_at=NOW - HOUR)
+        for i in range(pages)
+    ]
+
+
+FIELDS = ("price", "stock")
+
+
+def with_fields(
+    url: str, changes: dict[str, list[datetime]], digest: str = "d", **own: object
+) -> Row:
+    """Return a page whose fields changed at these times, as `page` does."""
+    times = sorted({at for of_field in changes.values() for at in of_field})
+    history = FieldHistory("d", in_minutes(BEGIN))
+    for at in times:
+        names = [name for name, of_field in changes.items() if at in of_field]
+        history = history.changed(in_minutes(at), names)
+    own |= {"field_history": field_history_document(history), "selector_digest": digest}
+    return page(url, times, visited_at=NOW - HOUR, **own)  # type: ignore[arg-type]
+
+
+def shop_of_fields(stopped: int, pages: int = 60, **own: object) -> list[Row]:
+    """Return pages whose price changes, and whose stock stopped on the first ones."""
+    return [
+        with_fields(
+            f"{SHOP}/{i}", {"price": regular(), "stock": regular(8 if i < stopped else 21)}, **own
+        )
         for i in range(pages)
     ]
 
@@ -71,6 +102,65 @@ def test_many_silent_pages_of_a_site_are_one_alarm(stored: Stored, freshet: Fres
         assert (alarm["spider"], alarm["target"]) == ("shop", "")
         assert alarm["text"].startswith("20 pages of 60 with known gaps stopped changing")
     assert stored[0].alarms.count_documents({}) == 1
+
+
+def test_a_field_that_stopped_has_an_alarm_until_it_changes_again(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    put(db, uri, shop_of_fields(stopped=1))
+    (alarm,) = check(freshet, "--check")
+    assert (alarm["target"], alarm["field"], alarm["event"]) == (f"{SHOP}/0", "stock", "silent")
+    assert alarm["since"] == (BEGIN + 6 * DAY + 10 * HOUR).isoformat()
+    assert alarm["text"].startswith("stock: no change since 2026-02-15 10:00 UTC, expected by")
+    assert f"stock of {SHOP}/0" in run(freshet, "silence", hours=clock(), COLUMNS=120).out
+    assert len(check(freshet, "--check")) == db.alarms.count_documents({}) == 1
+    explained = in_json(freshet, "explain", f"{SHOP}/0", hours=clock())
+    assert explained["reasons"][0].startswith("Open alarm: stock: no change since")
+    db.targets.replace_one({"url": f"{SHOP}/0"}, shop_of_fields(stopped=0)[0])
+    assert check(freshet, "--check") == []
+
+
+def test_fields_are_rated_in_parts(
+    stored: Stored, freshet: Freshet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, uri = stored
+    rows = shop_of_fields(stopped=0)
+    late = {"stock": regular(8), "price": regular()}
+    rows[50] = with_fields(f"{SHOP}/50", late)
+    put(db, uri, rows)
+    monkeypatch.setattr(silence, "PAGES_AT_ONCE", 7)
+    monkeypatch.setattr(silence, "MAX_SAMPLED_PAGES", 30)
+
+    async def work(db: Database) -> int:
+        return await silence.check_silences(db, Config.load(mongo_uri=uri), NOW, ["shop"])
+
+    assert on(uri, work) == 1
+    (alarm,) = db.alarms.find()
+    assert (alarm["target"], alarm["field"]) == (f"{SHOP}/50", "stock")
+
+
+def test_a_field_that_stopped_on_many_pages_is_one_alarm(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, shop_of_fields(stopped=20))
+    for _ in range(2):
+        (alarm,) = check(freshet, "--check")
+        assert (alarm["spider"], alarm["target"], alarm["field"]) == ("shop", "", "stock")
+        assert alarm["text"].startswith("stock of 20 pages of 60 with known gaps stopped changing")
+    assert stored[0].alarms.count_documents({}) == 1
+
+
+def test_a_silent_page_has_one_alarm_for_all_of_its_fields(
+    stored: Stored, freshet: Freshet
+) -> None:
+    rows = shop_of_fields(stopped=0)
+    rows[0] = with_fields(f"{SHOP}/0", dict.fromkeys(FIELDS, regular(8)))
+    put(*stored, rows)
+    assert [alarm["field"] for alarm in check(freshet, "--check")] == [""]
+
+
+def test_fields_of_other_selectors_are_not_rated(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, shop_of_fields(stopped=1, digest="edited"))
+    assert check(freshet, "--check") == []
 
 
 def test_a_replan_checks_for_silence_and_a_dry_run_does_not(
@@ -134,3 +224,20 @@ def test_alarms_are_bounded_and_deleted_a_year_after_their_end(
         at = NOW + timedelta(days=later)
         on(uri, lambda db, at=at: alarms.record_silences(db, ["shop"], [], at))
         assert db.alarms.count_documents({}) == left
+
+
+def test_a_crawl_stores_which_fields_changed(freshet: Freshet, pages: Pages, database: Db) -> None:
+    keys = {"item_pages": "/item-", "fields": {"title": "h1", "price": "b", "stock": "i"}}
+    shop = freshet.wrapper("shop", start_urls=[f"{pages.url}/item-a.html"], **keys)
+    for number, (price, stock) in enumerate(((1, 5), (2, 5), (3, 4))):
+        pages.file("item-a.html", f"<h1>A</h1><b>{price}</b><i>{stock}</i>")
+        freshet.crawl(shop, hours=200 * number)
+    row = database.targets.find_one({"spider": "shop"})
+    stored = field_history_of(row["field_history"])
+    assert stored is not None
+    assert stored.names == ("price", "stock")
+    changes = np.frombuffer(stored.changes, FIELD_CHANGE)
+    assert changes["fields"].tolist() == [0b01, 0b11]
+    found = np.frombuffer(row["history"]["changes"], CHANGE)
+    assert changes["by"].tolist() == found["by"].tolist()
+    assert row["field_history"]["digest"] == row["selector_digest"]

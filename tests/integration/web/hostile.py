@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -15,6 +16,8 @@ from tests.integration.harness import Db, Freshet, Pages
 from tests.site import hostile_markup
 
 SITE = "hostile"
+# Not in `notify.toml`: its messages wait.
+CHANNEL = "team"
 ATTACKS = hostile_markup.ATTACKS
 # Items whose own pages are opened; lists show all of them.
 NAMES = ("script", "attribute", "end-tags", "refresh", "long", "broken")
@@ -75,9 +78,33 @@ def crawled(databases: Databases, folder: Path, **env: object) -> Iterator[Crawl
                         hours=hours,
                     )  # fmt: skip
                     assert done.code == 0, done.err
+            put_messages(db)
             built = freshet("dashboards", "build", hours=HOURS)
             assert built.code == 0, built.err
             yield Crawled(db, uri, pages, freshet)
+
+
+def put_messages(db: Db) -> None:
+    """Store a rule with attacks, a message about each change, and dead letters with attacks."""
+    keys = {
+        "name": "attacks", "events": ["changed"], "sites": [ATTACKS["attribute"]],
+        "categories": [ATTACKS["script"]], "urls": ["<b>"], "channels": [CHANNEL],
+        "when": [f"title contains {ATTACKS['attribute']}"[:300]], "failures": 3,
+    }  # fmt: skip
+    by = {"by": "anna", "at": datetime.now(UTC), "edits": 0}
+    db.notification_rules.insert_one({"_id": "attacks", "keys": keys} | by)
+    changes = db.visits.find({"event": True, "spider": SITE}).sort("_id").limit(40)
+    for number, change in enumerate(changes):
+        attack = list(ATTACKS.values())[number % len(ATTACKS)][:300]
+        is_dead = number % 2 == 1
+        db.outbox.insert_one(
+            {
+                "_id": f"msg_{number}", "channel": CHANNEL, "rule": attack, "event": "changed",
+                "spider": change["spider"], "target": change["target"], "at": change["at"],
+                "data": {"title": attack}, "state": "dead" if is_dead else "waiting",
+                "due": change["at"], "attempts": 1, "reason": attack,
+            } | ({"dead_at": change["at"]} if is_dead else {"first_at": change["at"]})
+        )  # fmt: skip
 
 
 def write(pages: Pages, edition: int) -> None:
@@ -169,6 +196,16 @@ def views(crawled: Crawled, secret: str) -> dict[str, list[str]]:
         ],
         "/sites/{name:path}": [f"/sites/{SITE}", f"/sites/{quote(SITE)}-cells", "/sites/feeds"],
         "/sites/{name:path}/visits": [f"/sites/{SITE}/visits"],
+        "/notifications": ["/notifications"],
+        "/notifications/channel": [
+            f"/notifications/channel?{urlencode({'name': CHANNEL, 'state': state})}"
+            for state in ("waiting", "dead")
+        ],
+        "/notifications/rule": ["/notifications/rule", "/notifications/rule?key=attacks"],
+        "/notifications/preview": [
+            f"/notifications/preview?{urlencode({'events': event, 'last': 50})}"
+            for event in ("new", "changed")
+        ] + [f"/notifications/preview?{urlencode({'key': ATTACKS['attribute']})}"],
         "/dashboards": ["/dashboards"],
         "/dashboards/{path:path}": [f"/dashboards/{name}" for name in dashboards],
         "/sign-in": [f"/sign-in?{urlencode({'next': ATTACKS['attribute']})}"],

@@ -17,6 +17,8 @@ from crawler.notify.channels import (
     digest_due,
     next_attempt,
     open_from,
+    valid_channels,
+    without_secrets,
 )
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -75,6 +77,38 @@ def test_channels_are_read_from_tables() -> None:
     assert channels["mail"].smtp.password == "pass word"
     assert channels["mail"].smtp.to == ("me@example.com",)
     assert channels["chat"].apprise == ("slack://a%2Fb/channel",)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("POST https://hooks.example.com/T0/abcdefgh failed", "POST *** failed"),
+        ("no /T0/abcdefgh here", "no /T0/*** here"),
+        ("cut at abcdefg", "cut at ***"),
+        ("abc", "abc"),
+        (f"signed by {SECRET}", "signed by ***"),
+    ],
+)
+def test_secrets_are_replaced_in_reasons(text: str, expected: str) -> None:
+    hook = Channel.model_validate(
+        {"webhook": "https://hooks.example.com/T0/abcdefgh", "secret": "${HOOK_SECRET}"}
+    )
+    assert without_secrets(hook, text) == expected
+
+
+def test_secrets_of_other_channels_are_replaced() -> None:
+    channels = channels_in(tomllib.loads(TOML), "notify.toml")
+    assert without_secrets(channels["mail"], "535 pass word is wrong") == "535 *** is wrong"
+    token = channel(apprise="slack://T1AB2C3D4/x")
+    assert without_secrets(token, "no T1AB2C3D4") == "no ***"
+
+
+def test_an_invalid_channel_leaves_the_others() -> None:
+    tables = tomllib.loads(TOML)
+    tables["channels"]["chat"]["digest"] = "year"
+    channels, problems = valid_channels(tables, "notify.toml")
+    assert list(channels) == ["shop-team", "mail"]
+    assert "channel 'chat': digest: " in problems["chat"]
 
 
 def test_no_channels() -> None:

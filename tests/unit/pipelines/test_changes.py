@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import numpy as np
 import pytest
 
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
-from pipelines.outcomes import Rules, decide
+from crawler.storage.targets import EPOCH, MINUTE
+from pipelines.outcomes import Rules, decide, field_history
 from pipelines.storage import exported
+from schedules.history import FIELD_CHANGE, History
 from schedules.intervals import Intervals
 from tests.unit.pages import NOON, fetched, target
 
@@ -208,3 +211,42 @@ def test_an_exported_item_says_where_it_is_what_it_is_and_its_fields() -> None:
 
 def test_an_exported_outcome_is_plain_text() -> None:
     assert type(exported(Visit(fetched(), Outcome.CHANGED, NOON))["outcome"]) is str
+
+
+NOON_MINUTES = (NOON - EPOCH) // MINUTE
+PAST = History(NOON_MINUTES - 600, NOON_MINUTES - 60)
+
+
+def changed_fields(old: dict[str, object], new: dict[str, object], **state: object) -> Visit:
+    """Return the visit to an item whose fields changed."""
+    page = fetched(known_item(**{"history": PAST} | state), content_hash="h2", content=new)
+    decided = visit(page)
+    decided.field_history = field_history(decided, old)
+    return decided
+
+
+def test_a_visit_stores_which_fields_changed() -> None:
+    old, new = {"title": "a", "price": 1}, {"title": "a", "price": 2, "stock": 3}
+    first = changed_fields(old, new).field_history
+    assert first is not None
+    assert (first.names, first.since) == (("price", "stock"), PAST.until)
+    assert np.frombuffer(first.changes, FIELD_CHANGE).tolist() == [(NOON_MINUTES, 0b11)]
+    again = changed_fields(new, new | {"stock": 4}, field_history=first).field_history
+    assert again is not None
+    assert np.frombuffer(again.changes, FIELD_CHANGE)["fields"].tolist() == [0b11, 0b10]
+
+
+@pytest.mark.parametrize(
+    ("new", "state"),
+    [
+        ({"price": 2}, {}),
+        ({"title": "b", "price": 2}, {"history": None}),
+        ({"title": "b", "price": 2}, {"selector_digest": "edited"}),
+        ({"title": "b", "price": 2}, {"kind": Kind.LIST}),
+    ],
+    ids=["one field", "first visit", "edited definition", "list"],
+)
+def test_some_changes_say_nothing_about_fields(
+    new: dict[str, object], state: dict[str, object]
+) -> None:
+    assert changed_fields({"title": "a", "price": 1}, new, **state).field_history is None

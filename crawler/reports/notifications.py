@@ -1,0 +1,202 @@
+"""Reports on notifications: channels with their state, rules and where they are, open problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from typing_extensions import TypedDict
+
+from crawler.errors import ConfigError
+from crawler.extract.notification_rules import Rule, read_keys
+from crawler.notify.channels import Channel, valid_channels
+from crawler.notify.dispatch import PreviewedMessage, preview
+from crawler.notify.expansion import RuleSet
+from crawler.storage import notification_rules, outbox, targets
+from crawler.storage.client import Database
+from crawler.storage.outbox import ChannelState
+from crawler.utils.text import amount
+
+RuleSource = Literal["notify.toml", "web app", "site definition"]
+MAX_PROBLEMS = 50
+
+
+class ChannelReport(TypedDict):
+    """A channel, and the messages that wait for it."""
+
+    name: str
+    """Name of the channel."""
+    kind: str
+    """`webhook`, `smtp` or `apprise`; empty if the channel is invalid or not defined."""
+    receiver: str
+    """Host of the receiver, or the services of Apprise; without secrets."""
+    limits: list[str]
+    """Limits of the channel, each in words."""
+    problem: str
+    """Why nothing can be delivered; empty without a problem."""
+    messages: ChannelState
+    """Numbers and times of its messages."""
+
+
+class RuleReport(TypedDict):
+    """A rule of notifications."""
+
+    key: str
+    """Name of the rule; `SITE/NAME` for a rule of a site definition."""
+    source: RuleSource
+    """Where the rule is written."""
+    rule: dict[str, Any]
+    """Keys of the rule."""
+
+
+class NotificationsReport(TypedDict):
+    """Channels and rules of notifications."""
+
+    channels: list[ChannelReport]
+    """Channels that are defined or have messages, by name."""
+    rules: list[RuleReport]
+    """Rules, in the order in which they are applied."""
+    oldest_event: datetime | None
+    """Time of the oldest event to which the rules have not been applied; null: there is none."""
+    problems: list[str]
+    """Why no rule is applied, and what rules name that does not exist; at most 50."""
+
+
+class ChannelAlert(TypedDict):
+    """A channel that needs attention."""
+
+    channel: str
+    """Name of the channel."""
+    dead: int
+    """Number of dead letters, at most 1,000; there may be more."""
+    broken: bool
+    """Whether nothing can be delivered now."""
+    reason: str
+    """Why nothing can be delivered; empty if the channel works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """The channels of `notify.toml`. broken: the problem of each invalid one, by name.
+
+    problem: why the file cannot be read; empty if it can
+    """
+
+    channels: dict[str, Channel]
+    broken: dict[str, str]
+    problem: str = ""
+
+    @classmethod
+    def read(cls, file: Path) -> Defined:
+        """Read the file. Problems have its name, not its path."""
+        try:
+            return cls(*valid_channels(read_keys(file), file.name))
+        except ConfigError as error:
+            return cls({}, {}, str(error).replace(str(file), file.name))
+
+    def problem_of(self, name: str) -> str:
+        """Return why nothing can be delivered to a channel; empty if it is valid."""
+        if name in self.channels:
+            return ""
+        return self.broken.get(name) or self.problem or "the channel is not in notify.toml"
+
+
+async def notifications(db: Database, file: Path) -> NotificationsReport:
+    """Return all channels and rules, also if `notify.toml` is invalid."""
+    defined, problems = Defined.read(file), []
+    try:
+        rules = await RuleSet.read(db, file)
+        lines = rules.problems(await targets.spiders(db))
+        problems += [line for line in lines if line not in rules.broken.values()]
+    except ConfigError as error:
+        cause = str(error).replace(str(file), file.name)
+        problems.append(f"Nothing is delivered until this is corrected: {cause}")
+        own = await notification_rules.read(db)
+        rules = RuleSet(own, {}, stored=frozenset(rule.name for rule in own))
+    names = {*defined.channels, *defined.broken, *await outbox.channel_names(db)}
+    return {
+        "channels": [await channel_report(db, defined, name) for name in sorted(names)],
+        "rules": [_rule_report(key, rule, rules) for key, rule in rules.by_key.items()],
+        "oldest_event": await outbox.oldest_mark(db),
+        "problems": problems[:MAX_PROBLEMS],
+    }
+
+
+async def channel_report(db: Database, defined: Defined, name: str) -> ChannelReport:
+    """Return a channel with its state, also if it is not defined."""
+    channel = defined.channels.get(name)
+    return {
+        "name": name,
+        "kind": "" if channel is None else channel.kind,
+        "receiver": "" if channel is None else _receiver(channel),
+        "limits": [] if channel is None else _limits(channel),
+        "problem": defined.problem_of(name),
+        "messages": await outbox.state_of(db, name, outbox.FEW_COUNTED),
+    }
+
+
+async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
+    """Return the channels with dead letters, and those to which nothing can be delivered."""
+    defined = Defined.read(file)
+    found: list[ChannelAlert] = []
+    for name in sorted({*defined.channels, *defined.broken, *await outbox.channel_names(db)}):
+        dead, (is_broken, reason) = (
+            await outbox.count_dead(db, name), await outbox.failure_of(db, name),
+        )  # fmt: skip
+        if (problem := defined.problem_of(name)) and not is_broken:
+            # Messages to a channel that was removed from the file need attention only if they wait.
+            is_broken = name in defined.broken or await outbox.is_any_waiting(db, name)
+        if dead or is_broken:
+            cause = (problem or reason) if is_broken else ""
+            found.append({"channel": name, "dead": dead, "broken": is_broken, "reason": cause})
+    return found
+
+
+async def preview_rule(
+    db: Database, file: Path, rule: Rule | str, last: int, now: datetime
+) -> list[PreviewedMessage]:
+    """Return the messages that past events would cause, newest first.
+
+    rule: key of a rule, or a rule that is not stored. Raises ConfigError for an unknown key.
+    """
+    if isinstance(rule, Rule):
+        defined = Defined.read(file)
+        return await preview(db, RuleSet((rule,), {}, defined.channels), last, rule.name, now)
+    rules = await RuleSet.read(db, file)
+    if rule not in rules.by_key:
+        raise ConfigError(f"rule not found: {rule[:100]!r}")
+    return await preview(db, rules, last, rule, now)
+
+
+def _rule_report(key: str, rule: Rule, rules: RuleSet) -> RuleReport:
+    source: RuleSource = "notify.toml"
+    if "/" in key:
+        source = "site definition"
+    elif rule.name in rules.stored:
+        source = "web app"
+    return {"key": key, "source": source, "rule": rule.model_dump(mode="json")}
+
+
+def _receiver(channel: Channel) -> str:
+    if channel.webhook is not None:
+        return urlsplit(channel.webhook).hostname or ""
+    if channel.smtp is not None:
+        return channel.smtp.host
+    # The rest of such a URL may be secret.
+    return ", ".join(dict.fromkeys(url.partition("://")[0] for url in channel.apprise))
+
+
+def _limits(channel: Channel) -> list[str]:
+    words = [f"at most {amount(channel.max_per_hour)} an hour"]
+    if channel.digest is not None:
+        words.append(f"digest every {channel.digest}")
+    if channel.quiet_hours is not None:
+        words.append(f"quiet {channel.quiet_hours} ({channel.timezone})")
+    if channel.debounce_minutes:
+        words.append(f"waits {channel.debounce_minutes:g} min for further events of a page")
+    if channel.confirm:
+        words.append("sends what the next visit confirms")
+    return words

@@ -1,0 +1,53 @@
+"""Notifications in a browser: a rule is written with its preview, and a dead letter sent again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.integration.harness import Db, Freshet
+from tests.integration.web.test_web_notifications import put_change, put_message
+
+pytestmark = pytest.mark.mongo
+FILE = '[channels.team]\napprise = "json://127.0.0.1:9"\n'
+
+
+@pytest.fixture
+def freshet(freshet: Freshet, tmp_path: Path) -> Freshet:
+    """Return commands with one channel."""
+    path = tmp_path / "notify.toml"
+    path.write_text(FILE, encoding="utf-8")
+    freshet.env["FRESHET_NOTIFY_FILE"] = str(path)
+    return freshet
+
+
+def test_a_rule_is_previewed_and_added(page: Page, database: Db, problems: list[str]) -> None:
+    put_change(database)
+    page.goto("/notifications")
+    page.get_by_role("link", name="Add a rule").click()
+    page.get_by_label("Name", exact=True).fill("cheap")
+    page.get_by_role("checkbox", name="team").check()
+    page.get_by_label("Conditions on fields").fill("price falls")
+    page.get_by_role("button", name="Show messages").click()
+    expect(page.locator("#messages article")).to_have_count(1)
+    page.get_by_label("Conditions on fields").fill("price")
+    page.get_by_role("button", name="Show messages").click()
+    expect(page.locator("#messages .problem")).to_contain_text("invalid condition")
+    # The answer with the problem has the status 422.
+    problems.clear()
+    page.get_by_label("Conditions on fields").fill("price falls")
+    page.get_by_role("button", name="Add the rule").click()
+    expect(page.locator("tbody th", has_text="cheap")).to_be_visible()
+    assert database.notification_rules.count_documents({"_id": "cheap"}) == 1
+
+
+def test_a_dead_letter_leads_from_the_board_to_its_channel(page: Page, database: Db) -> None:
+    put_message(database, 1, reason="HTTP 404")
+    page.goto("/")
+    page.get_by_role("region", name="Notifications").get_by_role("link", name="team").click()
+    expect(page.get_by_text("HTTP 404")).to_be_visible()
+    page.get_by_role("button", name="Send again").click()
+    expect(page.get_by_text("will be sent again")).to_be_visible()
+    assert database.outbox.count_documents({"state": "waiting"}) == 1

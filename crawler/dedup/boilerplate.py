@@ -7,6 +7,7 @@ text never becomes boilerplate, however often they are stored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -160,9 +161,24 @@ class Table:
         if self.common.size > MAX_COMMON:
             self.common = self.common[-MAX_COMMON:]
             del self.tally
-        for post, marks in self.posts.items():
-            if np.isin(marks, new).any():
+        # One lookup for all posts: one for each would take most of the time of learning.
+        ends = np.cumsum([marks.size for marks in self.posts.values()])
+        is_new = np.isin(np.concatenate(list(self.posts.values())), new)
+        counts = np.diff(np.append(0, np.cumsum(is_new))[ends], prepend=0)
+        for post, count in zip(self.posts, counts.tolist(), strict=True):
+            if count:
                 self.pending[post] = self.version
+
+    def note(self, compared: Mapping[str, int]) -> None:
+        """Record that pending posts were compared again, as the stored table does.
+
+        compared: version of the table by post
+        """
+        newest = max(compared.values())
+        for post in compared:
+            if self.pending.get(post, newest + 1) <= newest:
+                del self.pending[post]
+        self.revision += 1
 
     def knows(self, text: Sourced) -> Flags:
         """Return an (m,) mask of the common marks of a text."""

@@ -47,11 +47,13 @@ TABLES_A_WRITE = 100
 class WeighedBatch:
     """Posts to compare, without their boilerplate.
 
-    candidates: the given posts, and earlier posts in which boilerplate was found since
+    candidates: the given posts
+    earlier:    posts stored before in which boilerplate was found since
     again:      versions of the tables to record for these earlier posts, by source and post
     """
 
     candidates: list[Candidate]
+    earlier: list[Candidate] = field(default_factory=list)
     again: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
@@ -107,7 +109,7 @@ async def _with_pending(
         keys.add(candidate.key)
         # An original may be of a source without a table.
         if candidate.text is not None and candidate.text.source in tables:
-            weighing.candidates.append(replace(_weighed(candidate, tables), edited=True))
+            weighing.earlier.append(replace(_weighed(candidate, tables), edited=True))
     for source, table in tables.items():
         if done := {post: table.pending[post] for post in table.pending.keys() & keys}:
             weighing.again[source] = done
@@ -290,9 +292,23 @@ async def note(registry: Registry, again: dict[str, dict[str, int]]) -> None:
     """Record that posts were compared again, after their claims are stored."""
     if registry.boilerplate is None or not again:
         return
-    updates = []
+    updates = {}
     for source, posts in again.items():
         done = {"post": {"$in": sorted(posts)}, "version": {"$lte": max(posts.values())}}
-        update: Document = {"$pull": {"pending": done}, "$inc": {"revision": 1}}
-        updates.append(UpdateOne({"_id": source}, update))
-    await registry.boilerplate.bulk_write(updates, ordered=False)
+        updates[source] = {"$pull": {"pending": done}, "$inc": {"revision": 1}}
+    tables = [registry.tables[source] for source in again if source in registry.tables]
+    if len(tables) == len(again):
+        of_tables = [
+            UpdateOne({"_id": table.source, "revision": table.revision}, updates[table.source])
+            for table in tables
+        ]
+        noted = await registry.boilerplate.bulk_write(of_tables, ordered=False)
+        if noted.matched_count == len(tables):
+            # These tables are the stored ones, and need not be read again.
+            for table in tables:
+                table.note(again[table.source])
+            return
+    # Repeats the updates of tables that no other process has changed: they are read again.
+    await registry.boilerplate.bulk_write(
+        [UpdateOne({"_id": source}, update) for source, update in updates.items()], ordered=False
+    )

@@ -86,7 +86,7 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
 
     Of several candidates with one key the last counts. Within a batch the earliest post is the
     original. Copies that an edited original no longer resembles are claimed again, as are posts
-    in which boilerplate was found since they were compared; the result has their verdicts too.
+    in which boilerplate was found since they were compared; the result has their new verdicts too.
     """
     verdicts = Verdicts()
     given = list({candidate.id: candidate for candidate in candidates}.values())
@@ -106,26 +106,40 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
 async def _claim_weighed(
     registry: Registry, weighing: boilerplate.WeighedBatch, verdicts: Verdicts, now: datetime
 ) -> None:
-    waiting = weighing.candidates
+    earlier = {candidate.id for candidate in weighing.earlier}
+    alone = set[str]()
+    waiting, stored = weighing.candidates + weighing.earlier, list[tuple[Candidate, Document]]()
     for _ in range(MAX_ROUNDS):
-        if not waiting:
-            break
-        waiting.sort(key=lambda candidate: (candidate.created, candidate.key))
         edited = [candidate.id for candidate in waiting if candidate.edited]
-        rows = await signatures.by_id(registry, edited) if edited else {}
+        rows = await signatures.by_id(registry, edited)
+        for candidate in waiting:
+            row = rows.get(candidate.id)
+            if row is None:
+                continue
+            is_same = row["sketch"] == candidate.sketch.encode()
+            if candidate.id not in earlier or not is_same:
+                stored.append((candidate, row))
+            if candidate.id in earlier and "cluster" not in row and candidate.key not in verdicts:
+                alone.add(candidate.key)
+        # Edited posts give up their places first, then they are claimed together with the new ones.
         new = [candidate for candidate in waiting if candidate.id not in rows]
+        new += await _judge_stored(registry, stored, verdicts, now) if stored else []
+        new.sort(key=lambda candidate: (candidate.created, candidate.key))
         claimed = await _claim_new(registry, new, now)
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
         verdicts |= await originals.verdicts(registry, claimed.members, now)
         verdicts |= await originals.stored_verdicts(registry, claimed.founders, now)
-        stored = [(candidate, rows[candidate.id]) for candidate in waiting if candidate.id in rows]
-        stored += claimed.stored
-        waiting = claimed.lost
-        if stored:
-            waiting = waiting + await _judge_stored(registry, stored, verdicts, now)
+        waiting, stored = claimed.lost, claimed.stored
+        if not waiting and not stored:
+            break
+    waiting = waiting + [candidate for candidate, _ in stored]
     for candidate in waiting:
         logger.warning("%s judged an original: its duplicates kept changing", candidate.key)
         verdicts[candidate.key] = ALONE
+    for key in alone:
+        # These posts are shown as originals already.
+        if verdicts.get(key) == ALONE:
+            del verdicts[key]
     await boilerplate.note(registry, weighing.again)
 
 
@@ -351,8 +365,10 @@ async def _judge_stored(
         if row.get("cluster") not in shared and row["sketch"] != post.sketch.encode()
     ]
     left = {post.id for post in again}
+    gone = await edits.forget(registry, [row for post, row in stored if post.id in left], now)
+    changed = [post for post in again if post.id not in {row["_id"] for row in gone}]
     await edits.release(
-        registry, [post.key for post in again], now, {post.key: post.fences for post in again}
+        registry, [post.key for post in changed], now, {post.key: post.fences for post in changed}
     )
     kept: dict[int, Candidate] = {}
     for candidate, row in stored:

@@ -152,7 +152,10 @@ def duplicate_keys(error: BulkWriteError) -> set[int]:
 
 async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
     """Return the stored signatures among the given `_id`s."""
-    query = {"_id": {"$in": list(ids)}}
+    wanted = list(ids)
+    if not wanted:
+        return {}
+    query = {"_id": {"$in": wanted}}
     rows = await registry.signatures.find(query, OWNER_FIELDS).to_list(None)
     return {row["_id"]: row for row in rows}
 
@@ -170,7 +173,8 @@ async def holders(
     async for row in registry.signatures.find(query, OWNER_FIELDS | {"bands": 1}):
         if row["_id"] in wanted:
             own[row["_id"]] = row
-        owners |= dict.fromkeys(row.get("bands", ()), owner_of(row))
+        if bands := row.get("bands"):
+            owners |= dict.fromkeys(bands, owner_of(row))
     return owners, own
 
 

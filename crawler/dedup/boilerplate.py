@@ -32,6 +32,11 @@ MAX_POSTS, MAX_MARKS_A_POST, MAX_COMMON = 48, 192, 8192
 # Learn from the first posts of a source, then from one post in SAMPLED_POSTS, and from each post
 # that is judged a copy.
 EAGER_POSTS, SAMPLED_POSTS = 8, 8
+# Posts are compared again after this many posts of their source, or as soon as one of its posts is
+# judged a copy: posts with several new passages are compared once.
+POSTS_A_REVIEW = 200
+# For at most this long, changes by other processes to a table that rarely changes are not noticed.
+MAX_UNCHECKED_SECONDS = 1.0
 # A smaller share of boilerplate does not affect similarity, and is ignored.
 MIN_COVERED = 0.1
 MIN_OWN_SHINGLES = 10
@@ -48,9 +53,14 @@ class Sourced:
     title: str | None = None
 
     @cached_property
+    def normal(self) -> str:
+        """Return the normal text."""
+        return normal_text(self.text)
+
+    @cached_property
     def points(self) -> CodePoints:
         """Return the (n,) code points of the normal text."""
-        return code_points(normal_text(self.text))
+        return code_points(self.normal)
 
     @cached_property
     def marks(self) -> Marks:
@@ -61,8 +71,15 @@ class Sourced:
 
 
 def sourced(source: str, text: str, title: str | None = None) -> Sourced | None:
-    """Return a text from which to learn boilerplate; None if it is too long."""
-    return Sourced(source, text, title) if len(text) <= MAX_CHARACTERS else None
+    """Return a text from which to learn boilerplate; None if it is too long.
+
+    Called right after the text was sketched, so its normal form need not be computed again.
+    """
+    if len(text) > MAX_CHARACTERS:
+        return None
+    post = Sourced(source, text, title)
+    post.normal  # noqa: B018 - computes the property
+    return post
 
 
 @dataclass(eq=False)
@@ -78,6 +95,9 @@ class Table:
     revision: revision of the stored table that this one is based on; 0: none is stored
     taught:   posts learned from since that revision
     has_news: whether marks have become common since that revision
+    review_in: number of posts to wait before the pending ones are compared again
+    changed_at, checked_at: when marks last became common, and when the stored table was last known
+                            to be the same; seconds of the monotonic clock
     """
 
     source: str
@@ -89,6 +109,9 @@ class Table:
     revision: int = 0
     taught: dict[str, None] = field(default_factory=dict)
     has_news: bool = False
+    review_in: int = 0
+    changed_at: float = 0.0
+    checked_at: float = 0.0
 
     @cached_property
     def tally(self) -> Tally:
@@ -108,6 +131,25 @@ class Table:
         number: a hash of the post's key, so that all workers choose the same posts
         """
         return self.is_new or number % SAMPLED_POSTS == 0 or post in self.posts
+
+    def is_fresh(self, seconds: float) -> bool:
+        """Return whether other processes have probably not changed the stored table by now.
+
+        Tables that have not changed for long are checked less often.
+        """
+        steady_seconds = self.checked_at - self.changed_at
+        return seconds < self.checked_at + min(MAX_UNCHECKED_SECONDS, steady_seconds / 10)
+
+    def needs_review(self, more: int) -> bool:
+        """Return whether to compare the pending posts again now.
+
+        more: number of posts of the source since the last call
+        """
+        self.review_in -= more
+        if self.pending and not self.is_new and self.review_in > 0:
+            return False
+        self.review_in = POSTS_A_REVIEW
+        return bool(self.pending)
 
     def learn(self, post: str, text: Sourced) -> bool:
         """Learn from a post if it has a passage that no earlier post of the source has."""

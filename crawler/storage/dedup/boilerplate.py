@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -61,7 +62,20 @@ async def weigh(registry: Registry, candidates: Sequence[Candidate], now: dateti
     """Learn from posts, then remove the known boilerplate from their sketches."""
     tables = await learn(registry, candidates, now)
     weighing = WeighedBatch([_weighed(post, tables) for post in candidates])
-    return await _with_pending(registry, weighing, tables, candidates)
+    counts = Counter(post.text.source for post in candidates if post.text is not None)
+    due = {
+        source: table for source, table in tables.items() if table.needs_review(counts[source])
+    }
+    due |= {table.source: table for table in _least_used(registry) if table.pending}
+    weighing = await _with_pending(registry, weighing, due, candidates)
+    await evict(registry)
+    return weighing
+
+
+async def weigh_pending(registry: Registry) -> WeighedBatch:
+    """Return the earlier posts of all cached sources that have to be compared again."""
+    tables = {source: table for source, table in registry.tables.items() if table.pending}
+    return await _with_pending(registry, WeighedBatch([]), tables, ())
 
 
 async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> WeighedBatch:
@@ -138,19 +152,39 @@ async def learn(
             texts[candidate.text.source].append((candidate, candidate.text))
     if registry.boilerplate is None or not texts:
         return {}
-    tables = await tables_of(registry, texts.keys())
+    cached = {source: registry.tables[source] for source in texts if source in registry.tables}
+    tables = await _read_tables(registry, texts.keys() - cached.keys()) | cached
+    seconds = time.monotonic()
     for source, table in tables.items():
         for candidate, text in texts[source]:
             if table.wants(candidate.key, candidate.id):
                 table.learn(candidate.key, text)
+        if table.has_news:
+            table.changed_at = seconds
         table.at = now
         registry.tables.pop(source, None)
         registry.tables[source] = table
     due = [table for table in tables.values() if table.has_news or _is_due(table)]
     tables |= await _store(registry, due)
-    if (more := len(registry.tables) - MAX_TABLES) > 0:
-        await store(registry, list(registry.tables)[:more])
-    return tables
+    # Storing a table finds out whether another process has changed it, so the others remain.
+    cached = {
+        source: table for source, table in cached.items()
+        if table not in due and not table.is_fresh(seconds)
+    }  # fmt: skip
+    changed = await _changed(registry, cached)
+    registry.tables.update(changed)
+    return tables | changed | await _store(registry, [t for t in changed.values() if t.has_news])
+
+
+def _least_used(registry: Registry) -> list[Table]:
+    """Return the tables that exceed the size of the cache."""
+    return list(registry.tables.values())[: max(0, len(registry.tables) - MAX_TABLES)]
+
+
+async def evict(registry: Registry) -> None:
+    """Store the tables that exceed the size of the cache, and remove them from it."""
+    if tables := _least_used(registry):
+        await store(registry, [table.source for table in tables])
 
 
 def _is_due(table: Table) -> bool:
@@ -186,25 +220,43 @@ async def forget(db: Database, spider: str, feed: str | None = None) -> None:
 
 async def tables_of(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
     """Return the tables of sources: as stored, with this process's unsaved changes."""
+    cached = {source: registry.tables[source] for source in sources if source in registry.tables}
+    tables = await _read_tables(registry, set(sources) - cached.keys())
+    return tables | cached | await _changed(registry, cached)
+
+
+async def _read_tables(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
+    """Return the tables of sources, with new ones for sources without a stored table."""
+    tables = {source: Table(source) for source in sources}
+    tables |= {table.source: table for table in await _read_stored(registry, sources)}
+    seconds = time.monotonic()
+    for table in tables.values():
+        table.changed_at = table.checked_at = seconds
+    return tables
+
+
+async def _changed(registry: Registry, cached: Mapping[str, Table]) -> dict[str, Table]:
+    """Return the tables that other processes have changed, with this process's changes."""
+    if not cached:
+        return {}
     assert registry.boilerplate is not None
-    kept = {source: registry.tables[source] for source in sources if source in registry.tables}
-    stored = registry.boilerplate.find({"_id": {"$in": list(kept)}}, {"revision": 1})
-    rows = await stored.to_list(None) if kept else []
-    revisions: dict[str, int] = {row["_id"]: row["revision"] for row in rows}
-    kept = {
-        source: table
-        for source, table in kept.items()
-        if table.revision == revisions.get(source, 0)
-    }
-    missing = [source for source in sources if source not in kept]
-    for table in await _read_stored(registry, missing) if missing else []:
-        if (earlier := registry.tables.get(table.source)) is not None:
-            table.take_over(earlier)
-        kept[table.source] = table
-    return {source: kept.get(source) or Table(source) for source in sources}
+    rows = registry.boilerplate.find({"_id": {"$in": list(cached)}}, {"revision": 1})
+    revisions: dict[str, int] = {row["_id"]: row["revision"] for row in await rows.to_list(None)}
+    seconds = time.monotonic()
+    for table in cached.values():
+        table.checked_at = seconds
+    stale = [
+        source for source, table in cached.items() if table.revision != revisions.get(source, 0)
+    ]
+    changed = await _read_tables(registry, stale)
+    for source in changed.keys() & revisions.keys():
+        changed[source].take_over(cached[source])
+    return changed
 
 
-async def _read_stored(registry: Registry, sources: Sequence[str]) -> list[Table]:
+async def _read_stored(registry: Registry, sources: Collection[str]) -> list[Table]:
+    if not sources:
+        return []
     assert registry.boilerplate is not None
     return [
         Table(
@@ -232,6 +284,7 @@ async def _store(registry: Registry, tables: Sequence[Table]) -> dict[str, Table
         for table in await _read_stored(registry, [table.source for table in lost]):
             table.take_over(registry.tables[table.source])
             table.at = registry.tables[table.source].at
+            table.changed_at = time.monotonic()
             registry.tables[table.source] = changed[table.source] = table
             waiting.append(table)
     # The tables are used anyway, and stored with their next changes.
@@ -266,6 +319,7 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
             table.revision += 1
             table.taught.clear()
             table.has_news = False
+            table.checked_at = time.monotonic()
     return lost
 
 

@@ -9,7 +9,7 @@ clusters that the script returns.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -28,7 +28,7 @@ MAX_ROUNDS = 10
 # Labels of one post that claims read; more are not made by people.
 MAX_LABELS = 1000
 
-# Candidates with the bands that they still try to claim.
+# Candidates with the bands that they still try to claim, or whose owners are asked for.
 Wanted = dict[Candidate, frozenset[int]]
 # A copy, the owner that it duplicates, and the copy's bands that had no owner.
 Copy = tuple[Candidate, Owner, frozenset[int]]
@@ -100,6 +100,14 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
     if registry.boilerplate is not None and copies:
         again = await boilerplate.weigh_copies(registry, copies)
         await _claim_weighed(registry, again, verdicts, now)
+    return verdicts
+
+
+async def review(registry: Registry, now: datetime) -> Verdicts:
+    """Compare posts again in which boilerplate was found since; return their new verdicts."""
+    verdicts = Verdicts()
+    if registry.boilerplate is not None:
+        await _claim_weighed(registry, await boilerplate.weigh_pending(registry), verdicts, now)
     return verdicts
 
 
@@ -204,39 +212,78 @@ async def _insert_originals(
     now: datetime,
     ruling: Ruling,
 ) -> Wanted:
-    """Insert posts, and sort the refused ones into copies and stored posts.
+    """Insert posts, and sort the others into copies and stored posts.
 
     Returns the posts to try again, with the bands that are still free.
     """
-    rows, seen = [], set[int]()
+    # An attempt to insert posts whose bands are known to be taken would be in vain.
+    hot = {post: taken for post, bands in wanted.items() if (taken := registry.hot.among(bands))}
+    owners, own = await _holders(registry, hot)
+    # The bands that posts of this batch are about to get.
+    claiming: dict[int, Owner | Candidate] = {}
+    rows: dict[Candidate, Document] = {}
+    refused: list[Candidate] = []
     for candidate, bands in wanted.items():
-        # Skip posts whose bands are known to be taken.
-        if seen.isdisjoint(bands) and not registry.hot.any(bands):
-            rows.append(signatures.row_of(registry, candidate, bands, now))
-        seen |= bands
-    inserted = {row["_id"] for row in rows} - await signatures.insert(registry, rows)
-    claimed.alone.extend(candidate for candidate in wanted if candidate.id in inserted)
-    refused = [candidate for candidate in wanted if candidate.id not in inserted]
-    again: Wanted = {}
-    if not refused:
-        return again
-    asked_bands = frozenset[int]().union(*(candidate.bands for candidate in refused))
-    ids = [candidate.id for candidate in refused]
-    owners, own = await signatures.holders(registry, asked_bands, ids)
-    registry.hot.add(owners)
-    registry.hot.discard(asked_bands - owners.keys())
-    for candidate in refused:
-        held = {band: owners[band] for band in candidate.bands if band in owners}
-        free = candidate.bands - held.keys()
-        distinct = {owner.id: owner for owner in held.values() if ruling.allows(owner)}.values()
-        owner = most_similar(candidate.sketch, distinct, registry.scheme.threshold)
         if candidate.id in own:
             claimed.stored.append((candidate, own[candidate.id]))
-        elif owner is not None:
-            copies.append((candidate, owner, free))
+            continue
+        holder = _most_similar(registry, candidate, ruling, owners, claiming)
+        if isinstance(holder, Owner):
+            copies.append((candidate, holder, candidate.bands.difference(owners)))
+        elif holder is not None:
+            refused.append(candidate)
+        else:
+            free = bands.difference(owners).difference(claiming)
+            claiming |= dict.fromkeys(free, candidate)
+            rows[candidate] = signatures.row_of(registry, candidate, free, now)
+    denied = await signatures.insert(registry, list(rows.values()))
+    registry.hot.add(claiming)
+    for candidate in rows:
+        (refused if candidate.id in denied else claimed.alone).append(candidate)
+    owners, own = await _holders(registry, {post: post.bands for post in refused})
+    again: Wanted = {}
+    for candidate in refused:
+        holder = _most_similar(registry, candidate, ruling, owners)
+        free = candidate.bands.difference(owners)
+        if candidate.id in own:
+            claimed.stored.append((candidate, own[candidate.id]))
+        elif isinstance(holder, Owner):
+            copies.append((candidate, holder, free))
         else:
             again[candidate] = free
     return again
+
+
+async def _holders(
+    registry: Registry, asked: Wanted
+) -> tuple[dict[int, Owner], dict[int, Document]]:
+    """Return the owners of bands, and those of the posts that are stored already."""
+    if not asked:
+        return {}, {}
+    bands = frozenset[int]().union(*asked.values())
+    owners, own = await signatures.holders(registry, bands, [post.id for post in asked])
+    registry.hot.add(owners)
+    registry.hot.discard(bands.difference(owners))
+    return owners, own
+
+
+def _most_similar(
+    registry: Registry,
+    candidate: Candidate,
+    ruling: Ruling,
+    *owners: Mapping[int, Owner | Candidate],
+) -> Owner | Candidate | None:
+    """Return the owner of a post's bands that the post duplicates; None: it has no duplicate.
+
+    owners: by band, stored ones and posts of the same batch
+    """
+    held = {
+        owner.id: owner
+        for by_band in owners
+        for owner in map(by_band.__getitem__, candidate.bands & by_band.keys())
+        if isinstance(owner, Candidate) or ruling.allows(owner)
+    }
+    return most_similar(candidate.sketch, held.values(), registry.scheme.threshold)
 
 
 async def _insert_copies(

@@ -49,7 +49,7 @@ Member = tuple[Candidate, ObjectId]
 
 
 class HotBands:
-    """The latest bands that a unique index refused; memory is bounded.
+    """The latest bands that are known to have owners; memory is bounded.
 
     When `_new` is full, it replaces `_old`: two sets take a tenth of the time of an ordered one.
     """
@@ -68,9 +68,9 @@ class HotBands:
         self._new.difference_update(bands)
         self._old.difference_update(bands)
 
-    def any(self, bands: frozenset[int]) -> bool:
-        """Return whether one of the given bands was refused."""
-        return not (self._new.isdisjoint(bands) and self._old.isdisjoint(bands))
+    def among(self, bands: frozenset[int]) -> frozenset[int]:
+        """Return those of the given bands that are known to have an owner."""
+        return (bands & self._new) | (bands & self._old)
 
 
 class Bands(Protocol):

@@ -129,8 +129,6 @@ async def insert(registry: Registry, rows: list[Document]) -> set[int]:
     """Insert signatures; return the `_id`s refused because the `_id` or a band is taken."""
     if not rows:
         return set()
-    # The server inserts one part while the next is encoded.
-    parts = in_batches(rows, max(MIN_PART_ROWS, -(-len(rows) // PARTS)))
 
     async def insert_part(part: Sequence[Document]) -> set[int]:
         try:
@@ -139,6 +137,10 @@ async def insert(registry: Registry, rows: list[Document]) -> set[int]:
             return {part[index]["_id"] for index in duplicate_keys(error)}
         return set()
 
+    if len(rows) <= MIN_PART_ROWS:
+        return await insert_part(rows)
+    # The server inserts one part while the next is encoded.
+    parts = in_batches(rows, max(MIN_PART_ROWS, -(-len(rows) // PARTS)))
     return set().union(*await all_of(insert_part(part) for part in parts))
 
 
@@ -163,14 +165,17 @@ async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
 async def holders(
     registry: Registry, bands: Iterable[int], ids: Sequence[int] = ()
 ) -> tuple[dict[int, Owner], dict[int, Document]]:
-    """Return the owners by band, and the stored documents with the given `_id`s."""
-    query: Document = {"bands": {"$in": list(bands)}}
+    """Return the owners of the given bands, and the stored documents with the given `_id`s."""
+    asked = list(bands)
+    query: Document = {"bands": {"$in": asked}}
+    # Reading all bands of an owner would take most of the time.
+    fields: Document = OWNER_FIELDS | {"bands": {"$setIntersection": ["$bands", asked]}}
     if ids:
         query = {"$or": [{"_id": {"$in": list(ids)}}, query]}
     owners: dict[int, Owner] = {}
     own: dict[int, Document] = {}
     wanted = frozenset(ids)
-    async for row in registry.signatures.find(query, OWNER_FIELDS | {"bands": 1}):
+    for row in await registry.signatures.find(query, fields).to_list(None):
         if row["_id"] in wanted:
             own[row["_id"]] = row
         if bands := row.get("bands"):

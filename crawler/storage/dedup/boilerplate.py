@@ -63,9 +63,7 @@ async def weigh(registry: Registry, candidates: Sequence[Candidate], now: dateti
     tables = await learn(registry, candidates, now)
     weighing = WeighedBatch([_weighed(post, tables) for post in candidates])
     counts = Counter(post.text.source for post in candidates if post.text is not None)
-    due = {
-        source: table for source, table in tables.items() if table.needs_review(counts[source])
-    }
+    due = {source: table for source, table in tables.items() if table.needs_review(counts[source])}
     due |= {table.source: table for table in _least_used(registry) if table.pending}
     weighing = await _with_pending(registry, weighing, due, candidates)
     await evict(registry)

@@ -114,7 +114,9 @@ async def review(registry: Registry, now: datetime) -> Verdicts:
 async def _claim_weighed(
     registry: Registry, weighing: boilerplate.WeighedBatch, verdicts: Verdicts, now: datetime
 ) -> None:
+    """Store verdicts on posts whose boilerplate is known, and on those that they affect."""
     earlier = {candidate.id for candidate in weighing.earlier}
+    # Earlier posts that are shown as originals.
     alone = set[str]()
     waiting, stored = weighing.candidates + weighing.earlier, list[tuple[Candidate, Document]]()
     for _ in range(MAX_ROUNDS):
@@ -124,12 +126,11 @@ async def _claim_weighed(
             row = rows.get(candidate.id)
             if row is None:
                 continue
-            is_same = row["sketch"] == candidate.sketch.encode()
-            if candidate.id not in earlier or not is_same:
+            if candidate.id not in earlier or row["sketch"] != candidate.sketch.encode():
                 stored.append((candidate, row))
             if candidate.id in earlier and "cluster" not in row and candidate.key not in verdicts:
                 alone.add(candidate.key)
-        # Edited posts give up their places first, then they are claimed together with the new ones.
+        # Edited posts leave their places first, so they are claimed together with the new ones.
         new = [candidate for candidate in waiting if candidate.id not in rows]
         new += await _judge_stored(registry, stored, verdicts, now) if stored else []
         new.sort(key=lambda candidate: (candidate.created, candidate.key))
@@ -140,12 +141,10 @@ async def _claim_weighed(
         waiting, stored = claimed.lost, claimed.stored
         if not waiting and not stored:
             break
-    waiting = waiting + [candidate for candidate, _ in stored]
-    for candidate in waiting:
+    for candidate in waiting + [candidate for candidate, _ in stored]:
         logger.warning("%s judged an original: its duplicates kept changing", candidate.key)
         verdicts[candidate.key] = ALONE
     for key in alone:
-        # These posts are shown as originals already.
         if verdicts.get(key) == ALONE:
             del verdicts[key]
     await boilerplate.note(registry, weighing.again)

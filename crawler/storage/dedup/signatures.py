@@ -73,12 +73,14 @@ async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> N
 
 def times_of(registry: Registry, post: Candidate | Owner) -> dict[str, datetime]:
     """Return the dates by which originals are chosen; the earliest wins."""
-    # Dates are stored to the millisecond.
-    created, seen = (
-        date.replace(microsecond=date.microsecond // 1000 * 1000)
-        for date in (post.created, post.seen or post.created)
-    )
+    created = _in_milliseconds(post.created)
+    seen = _in_milliseconds(post.seen) if post.seen not in (None, post.created) else created
     return {"created": created, "seen": seen, "rank": rank_of(created, seen, registry.date_days)}
+
+
+def _in_milliseconds(date: datetime) -> datetime:
+    """Return a date as MongoDB stores it."""
+    return date.replace(microsecond=date.microsecond // 1000 * 1000)
 
 
 def text_of(registry: Registry, candidate: Candidate) -> Document:
@@ -178,8 +180,8 @@ async def holders(
     for row in await registry.signatures.find(query, fields).to_list(None):
         if row["_id"] in wanted:
             own[row["_id"]] = row
-        if bands := row.get("bands"):
-            owners |= dict.fromkeys(bands, owner_of(row))
+        if owned := row.get("bands"):
+            owners |= dict.fromkeys(owned, owner_of(row))
     return owners, own
 
 

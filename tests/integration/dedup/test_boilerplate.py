@@ -208,7 +208,8 @@ def test_posts_that_wait_for_another_comparison_get_it_before_the_run_ends(
         post_ = candidate(number, words, "x feed")
         await claims.claim(registry, [post_], NOW)
         row = {"_id": post_.key, "spider": "x", "feed": "feed", "url": "u", "text": words}
-        await asyncio.to_thread(db.posts.insert_one, row | {"first_seen": post_.created})
+        row |= {"first_seen": post_.created, "content_hash": "x"}
+        await asyncio.to_thread(db.posts.insert_one, row)
 
     async def own_parts() -> list[bool]:
         query = {"_id": {"$in": [id_of(f"x {n}") for n in later[1]]}}

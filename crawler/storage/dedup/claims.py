@@ -291,14 +291,20 @@ async def _insert_copies(
     """Store copies in the clusters of their owners, and add them to `claimed`."""
     query: Document = {"_id": {"$in": list({owner.id for _, owner, _ in copies})}}
     rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
-    if alone := [row["_id"] for row in rows if "cluster" not in row]:
+    if alone := {row["_id"]: ObjectId() for row in rows if "cluster" not in row}:
         lacking = {"cluster": {"$exists": False}}
-        await registry.signatures.bulk_write(
-            [UpdateOne({"_id": id_} | lacking, {"$set": {"cluster": ObjectId()}}) for id_ in alone],
+        done = await registry.signatures.bulk_write(
+            [
+                UpdateOne({"_id": id_} | lacking, {"$set": {"cluster": cluster}})
+                for id_, cluster in alone.items()
+            ],
             ordered=False,
         )
-        # Read again: another process may have created the cluster first.
-        rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
+        if done.matched_count == len(alone):
+            rows += [{"_id": id_, "cluster": cluster} for id_, cluster in alone.items()]
+        else:
+            # Another process created a cluster first, or deleted an owner.
+            rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
     cluster_of = {row["_id"]: row["cluster"] for row in rows if "cluster" in row}
     # A deleted owner has no cluster.
     claimed.lost.extend(copy for copy, owner, _ in copies if owner.id not in cluster_of)

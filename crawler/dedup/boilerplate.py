@@ -21,7 +21,7 @@ from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, OwnText, Sket
 
 if TYPE_CHECKING:
     from crawler.dedup.kernels import CodePoints, Values
-    from crawler.dedup.marks import Flags, Marks, Tally
+    from crawler.dedup.marks import Marks, Tally
 
 MIN_POSTS = 3
 # Minimum length of a post's own passage. An edited word makes about 15 characters of a text new,
@@ -222,34 +222,31 @@ class Table:
                 del self.pending[post]
         self.revision += 1
 
-    def knows(self, text: Sourced) -> Flags:
-        """Return an (m,) mask of the common marks of a text."""
-        from crawler.dedup.marks import COMMON
-
-        return self.tally.states(text.marks.hashes) >= COMMON
+    @cached_property
+    def tag(self) -> bytes:
+        """Return the tag of the source in sketches."""
+        return _tag(self.source)
 
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     """Add to the sketch of a text its own part, which is the text without boilerplate."""
-    if not table.common.size or not (common := table.knows(text)).any():
+    if not table.common.size or (mask := table.tally.covered(text)) is None:
         return sketch
-    from crawler.dedup import kernels, marks
-    from crawler.dedup.signature import bandings_of, hashes_of, low_bytes, values_of
+    from crawler.dedup import kernels
+    from crawler.dedup.signature import bandings_of, low_bytes, permutations
 
-    mask = marks.covered(text.points, text.marks, common)
-    share = 1 - float(mask.mean())
+    share = 1 - np.count_nonzero(mask) / mask.size
     if share > 1 - MIN_COVERED:
         return sketch
     parts = {}
     for shape in sketch.parts:
-        hashes = hashes_of(text.points, shape)
-        own = np.empty(0, np.uint32) if hashes is None else marks.outside(hashes, mask, shape.width)
-        if own.size >= MIN_OWN_SHINGLES:
-            parts[shape] = low_bytes(values_of(own))
-    cjk, _, words = kernels.count(text.points[~mask])
-    tag, title = _tag(text.source), _tag(normal_text(text.title)) if text.title else UNTITLED
+        size, values = kernels.minima_outside(text.points, mask, shape.width, *permutations())
+        if size >= MIN_OWN_SHINGLES:
+            parts[shape] = low_bytes(values)
+    cjk, _, words = kernels.count_outside(text.points, mask)
+    title = _tag(normal_text(text.title)) if text.title else UNTITLED
     steps = max(1, round(share * SHARE_STEPS))
-    return replace(sketch, own=OwnText(tag, title, steps, parts, bandings_of(words, cjk)))
+    return replace(sketch, own=OwnText(table.tag, title, steps, parts, bandings_of(words, cjk)))
 
 
 def _tag(name: str) -> bytes:

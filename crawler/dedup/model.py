@@ -51,7 +51,7 @@ class Candidate:
     @cached_property
     def bands(self) -> frozenset[int]:
         """Return the keys under which the post is found."""
-        return frozenset(self.sketch.bands.tolist())
+        return frozenset(self.sketch.repeated_bands().tolist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,7 @@ class Table:
 
     def take_over(self, earlier: Table) -> None:
         """Add what an earlier state of the table learned and did not store."""
+        self.review_in = earlier.review_in
         for post in earlier.taught:
             marks = earlier.posts.get(post)
             if marks is None:

@@ -1,10 +1,10 @@
 """`boilerplate`: passages that the posts of each source share, learned while posts are stored.
 
 There is one document per source. Each worker caches the tables of recently used sources, and with
-each batch reads those that other workers have changed. Updates are optimistic: a table is written
-only if its stored revision is still the one that was read; otherwise the worker merges its changes
-into the new revision and retries. So a worker that finds a passage to be boilerplate also knows
-the earlier posts that have the passage, and marks them for another comparison.
+each batch reads those that other workers have changed, but checks a table less often that has not
+changed for long. Updates are optimistic: a table is written only if its stored revision is still the one that was read; otherwise the worker merges its changes into
+the new revision and retries. So a worker that finds a passage to be boilerplate also knows the
+earlier posts that have the passage, and marks them for another comparison.
 
 A worker stores a table when a passage has become common, when the table has as many new posts as
 stored ones, when a post of a new source was judged a copy, and at the end of its run. If a process
@@ -152,25 +152,25 @@ async def learn(
         return {}
     cached = {source: registry.tables[source] for source in texts if source in registry.tables}
     tables = await _read_tables(registry, texts.keys() - cached.keys()) | cached
-    seconds = time.monotonic()
     for source, table in tables.items():
         for candidate, text in texts[source]:
             if table.wants(candidate.key, candidate.id):
                 table.learn(candidate.key, text)
-        if table.has_news:
-            table.changed_at = seconds
         table.at = now
         registry.tables.pop(source, None)
         registry.tables[source] = table
     due = [table for table in tables.values() if table.has_news or _is_due(table)]
     tables |= await _store(registry, due)
     # Storing a table finds out whether another process has changed it, so the others remain.
+    seconds = time.monotonic()
     cached = {
         source: table for source, table in cached.items()
         if table not in due and not table.is_fresh(seconds)
     }  # fmt: skip
     changed = await _changed(registry, cached)
-    registry.tables.update(changed)
+    for source, table in changed.items():
+        table.at = now
+        registry.tables[source] = table
     return tables | changed | await _store(registry, [t for t in changed.values() if t.has_news])
 
 
@@ -225,12 +225,9 @@ async def tables_of(registry: Registry, sources: Collection[str]) -> dict[str, T
 
 async def _read_tables(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
     """Return the tables of sources, with new ones for sources without a stored table."""
-    tables = {source: Table(source) for source in sources}
-    tables |= {table.source: table for table in await _read_stored(registry, sources)}
     seconds = time.monotonic()
-    for table in tables.values():
-        table.changed_at = table.checked_at = seconds
-    return tables
+    tables = {source: Table(source, changed_at=seconds, checked_at=seconds) for source in sources}
+    return tables | {table.source: table for table in await _read_stored(registry, sources)}
 
 
 async def _changed(registry: Registry, cached: Mapping[str, Table]) -> dict[str, Table]:
@@ -256,6 +253,7 @@ async def _read_stored(registry: Registry, sources: Collection[str]) -> list[Tab
     if not sources:
         return []
     assert registry.boilerplate is not None
+    seconds = time.monotonic()
     return [
         Table(
             row["_id"],
@@ -265,6 +263,8 @@ async def _read_stored(registry: Registry, sources: Collection[str]) -> list[Tab
             {post["post"]: post["version"] for post in row["pending"]},
             row["at"],
             row["revision"],
+            changed_at=seconds,
+            checked_at=seconds,
         )
         async for row in registry.boilerplate.find({"_id": {"$in": list(sources)}})
     ]
@@ -282,7 +282,6 @@ async def _store(registry: Registry, tables: Sequence[Table]) -> dict[str, Table
         for table in await _read_stored(registry, [table.source for table in lost]):
             table.take_over(registry.tables[table.source])
             table.at = registry.tables[table.source].at
-            table.changed_at = time.monotonic()
             registry.tables[table.source] = changed[table.source] = table
             waiting.append(table)
     # The tables are used anyway, and stored with their next changes.
@@ -315,9 +314,11 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
                 lost.append(table)
                 continue
             table.revision += 1
+            table.checked_at = time.monotonic()
+            if table.has_news:
+                table.changed_at = table.checked_at
             table.taught.clear()
             table.has_news = False
-            table.checked_at = time.monotonic()
     return lost
 
 

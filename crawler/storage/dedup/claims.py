@@ -106,8 +106,9 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
 async def review(registry: Registry, now: datetime) -> Verdicts:
     """Compare posts again in which boilerplate was found since; return their new verdicts."""
     verdicts = Verdicts()
-    if registry.boilerplate is not None:
-        await _claim_weighed(registry, await boilerplate.weigh_pending(registry), verdicts, now)
+    weighing = await boilerplate.weigh_pending(registry)
+    if weighing.earlier:
+        await _claim_weighed(registry, weighing, verdicts, now)
     return verdicts
 
 

@@ -1,10 +1,12 @@
 """`boilerplate`: passages that the posts of each source share, learned while posts are stored.
 
 There is one document per source. Each worker caches the tables of recently used sources, and with
-each batch reads those that other workers have changed, but checks a table less often that has not
-changed for long. Updates are optimistic: a table is written only if its stored revision is still the one that was read; otherwise the worker merges its changes into
-the new revision and retries. So a worker that finds a passage to be boilerplate also knows the
-earlier posts that have the passage, and marks them for another comparison.
+each batch reads those that other workers have changed; a table that has not changed for long is
+checked less often. Updates are optimistic: a table is written only if its stored revision is still
+the one that was read; otherwise the worker merges its changes into the new revision and retries. So
+a worker that finds a passage to be boilerplate also knows the earlier posts that have the passage,
+and marks them for another comparison. They are compared again in groups: when a post of the source
+is judged a copy, after many posts of the source, and at the end of a run.
 
 A worker stores a table when a passage has become common, when the table has as many new posts as
 stored ones, when a post of a new source was judged a copy, and at the end of its run. If a process

@@ -14,7 +14,7 @@ from typing import Any
 from scrapy.exceptions import NotConfigured
 
 from crawler.dedup.model import Candidate, created_at, id_of
-from crawler.dedup.post_text import sketch_of, source_of, sourced_text
+from crawler.dedup.post_text import compared, source_of
 from crawler.dedup.scheme import Scheme, scheme_of
 from crawler.extract.plain_text import as_texts
 from crawler.frontier.session import Session
@@ -52,19 +52,19 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
     candidates, emptied = [], []
     target = visit.fetched.target
     source = source_of(target.spider, target.url, is_feed=target.kind is Kind.FEED)
+    number = id_of(source)
     for key, content, published, is_stored in _posts(visit):
         texts = as_texts(content, visit.fetched.markup)
         fields = {name: value for name, value in texts.items() if name != "main_text"}
-        title, text = texts.get("title"), texts.get("main_text")
-        sketch = sketch_of(scheme, title, text, fields, names)
+        title, main_text = texts.get("title"), texts.get("main_text")
+        sketch, text = compared(scheme, source, title, main_text, fields, names)
         if sketch is None:
             emptied.append(key)
         else:
             created = created_at(published, visit.fetched.at)
-            weighed = sourced_text(source, title, text, fields, names) if scheme.weighs else None
             candidate = Candidate(
-                key, created, sketch, is_stored, text=weighed, fences=dict([fence_of(target)]),
-                seen=visit.fetched.at, source=id_of(source),
+                key, created, sketch, is_stored, text=text, fences=dict([fence_of(target)]),
+                seen=visit.fetched.at, source=number,
             )  # fmt: skip
             candidates.append(candidate)
     return tuple(candidates), tuple(emptied)

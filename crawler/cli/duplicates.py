@@ -314,7 +314,7 @@ async def _compare_all(
         posts += len(batch)
         progress(f"{posts:,} of {count(total, 'post')} compared; crawls cannot run meanwhile")
     progress(f"{count(posts, 'post')} compared; storing their clusters")
-    await rebuild.settle(db, registry)
+    await rebuild.settle(db, registry, clock.now())
     return posts, compared
 
 

@@ -466,6 +466,8 @@ async def _check(
                     progress(str(tally))
 
             await Stream(source, index, clock, tally, write).run()
+            if opts.keep is not None:
+                await index.review()
     return True
 
 

@@ -7,6 +7,7 @@ text never becomes boilerplate, however often they are stored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -20,7 +21,7 @@ from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, OwnText, Sket
 
 if TYPE_CHECKING:
     from crawler.dedup.kernels import CodePoints, Values
-    from crawler.dedup.marks import Flags, Marks, Tally
+    from crawler.dedup.marks import Marks, Tally
 
 MIN_POSTS = 3
 # Minimum length of a post's own passage. An edited word makes about 15 characters of a text new,
@@ -31,6 +32,11 @@ MAX_POSTS, MAX_MARKS_A_POST, MAX_COMMON = 48, 192, 8192
 # Learn from the first posts of a source, then from one post in SAMPLED_POSTS, and from each post
 # that is judged a copy.
 EAGER_POSTS, SAMPLED_POSTS = 8, 8
+# Posts are compared again after this many posts of their source, or as soon as one of its posts is
+# judged a copy: posts with several new passages are compared once.
+POSTS_A_REVIEW = 200
+# For at most this long, changes by other processes to a table that rarely changes are not noticed.
+MAX_UNCHECKED_SECONDS = 1.0
 # A smaller share of boilerplate does not affect similarity, and is ignored.
 MIN_COVERED = 0.1
 MIN_OWN_SHINGLES = 10
@@ -47,9 +53,14 @@ class Sourced:
     title: str | None = None
 
     @cached_property
+    def normal(self) -> str:
+        """Return the normal text."""
+        return normal_text(self.text)
+
+    @cached_property
     def points(self) -> CodePoints:
         """Return the (n,) code points of the normal text."""
-        return code_points(normal_text(self.text))
+        return code_points(self.normal)
 
     @cached_property
     def marks(self) -> Marks:
@@ -60,8 +71,15 @@ class Sourced:
 
 
 def sourced(source: str, text: str, title: str | None = None) -> Sourced | None:
-    """Return a text from which to learn boilerplate; None if it is too long."""
-    return Sourced(source, text, title) if len(text) <= MAX_CHARACTERS else None
+    """Return a text from which to learn boilerplate; None if it is too long.
+
+    Called right after the text was sketched, so its normal form need not be computed again.
+    """
+    if len(text) > MAX_CHARACTERS:
+        return None
+    post = Sourced(source, text, title)
+    post.normal  # noqa: B018 - computes the property
+    return post
 
 
 @dataclass(eq=False)
@@ -77,6 +95,9 @@ class Table:
     revision: revision of the stored table that this one is based on; 0: none is stored
     taught:   posts learned from since that revision
     has_news: whether marks have become common since that revision
+    review_in: number of posts to wait before the pending ones are compared again
+    changed_at, checked_at: when marks last became common, and when the stored table was last known
+                            to be the same; seconds of the monotonic clock
     """
 
     source: str
@@ -88,6 +109,9 @@ class Table:
     revision: int = 0
     taught: dict[str, None] = field(default_factory=dict)
     has_news: bool = False
+    review_in: int = 0
+    changed_at: float = 0.0
+    checked_at: float = 0.0
 
     @cached_property
     def tally(self) -> Tally:
@@ -108,6 +132,25 @@ class Table:
         """
         return self.is_new or number % SAMPLED_POSTS == 0 or post in self.posts
 
+    def is_fresh(self, seconds: float) -> bool:
+        """Return whether other processes have probably not changed the stored table by now.
+
+        Tables that have not changed for long are checked less often.
+        """
+        steady_seconds = self.checked_at - self.changed_at
+        return seconds < self.checked_at + min(MAX_UNCHECKED_SECONDS, steady_seconds / 10)
+
+    def needs_review(self, more: int) -> bool:
+        """Return whether to compare the pending posts again now.
+
+        more: number of posts of the source since the last call
+        """
+        self.review_in -= more
+        if self.pending and not self.is_new and self.review_in > 0:
+            return False
+        self.review_in = POSTS_A_REVIEW
+        return bool(self.pending)
+
     def learn(self, post: str, text: Sourced) -> bool:
         """Learn from a post if it has a passage that no earlier post of the source has."""
         before = self.posts.get(post)
@@ -124,6 +167,7 @@ class Table:
 
     def take_over(self, earlier: Table) -> None:
         """Add what an earlier state of the table learned and did not store."""
+        self.review_in = earlier.review_in
         for post in earlier.taught:
             marks = earlier.posts.get(post)
             if marks is None:
@@ -160,38 +204,50 @@ class Table:
         if self.common.size > MAX_COMMON:
             self.common = self.common[-MAX_COMMON:]
             del self.tally
-        for post, marks in self.posts.items():
-            if np.isin(marks, new).any():
+        # One lookup for all posts: one for each would take most of the time of learning.
+        ends = np.cumsum([marks.size for marks in self.posts.values()])
+        is_new = np.isin(np.concatenate(list(self.posts.values())), new)
+        counts = np.diff(np.append(0, np.cumsum(is_new))[ends], prepend=0)
+        for post, count in zip(self.posts, counts.tolist(), strict=True):
+            if count:
                 self.pending[post] = self.version
 
-    def knows(self, text: Sourced) -> Flags:
-        """Return an (m,) mask of the common marks of a text."""
-        from crawler.dedup.marks import COMMON
+    def note(self, compared: Mapping[str, int]) -> None:
+        """Record that pending posts were compared again, as the stored table does.
 
-        return self.tally.states(text.marks.hashes) >= COMMON
+        compared: version of the table by post
+        """
+        newest = max(compared.values())
+        for post in compared:
+            if self.pending.get(post, newest + 1) <= newest:
+                del self.pending[post]
+        self.revision += 1
+
+    @cached_property
+    def tag(self) -> bytes:
+        """Return the tag of the source in sketches."""
+        return _tag(self.source)
 
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     """Add to the sketch of a text its own part, which is the text without boilerplate."""
-    if not table.common.size or not (common := table.knows(text)).any():
+    if not table.common.size or (mask := table.tally.covered(text)) is None:
         return sketch
-    from crawler.dedup import kernels, marks
-    from crawler.dedup.signature import bandings_of, hashes_of, low_bytes, values_of
+    from crawler.dedup import kernels
+    from crawler.dedup.signature import bandings_of, low_bytes, permutations
 
-    mask = marks.covered(text.points, text.marks, common)
-    share = 1 - float(mask.mean())
+    share = 1 - np.count_nonzero(mask) / mask.size
     if share > 1 - MIN_COVERED:
         return sketch
     parts = {}
     for shape in sketch.parts:
-        hashes = hashes_of(text.points, shape)
-        own = np.empty(0, np.uint32) if hashes is None else marks.outside(hashes, mask, shape.width)
-        if own.size >= MIN_OWN_SHINGLES:
-            parts[shape] = low_bytes(values_of(own))
-    cjk, _, words = kernels.count(text.points[~mask])
-    tag, title = _tag(text.source), _tag(normal_text(text.title)) if text.title else UNTITLED
+        size, values = kernels.minima_outside(text.points, mask, shape.width, *permutations())
+        if size >= MIN_OWN_SHINGLES:
+            parts[shape] = low_bytes(values)
+    cjk, _, words = kernels.count_outside(text.points, mask)
+    title = _tag(normal_text(text.title)) if text.title else UNTITLED
     steps = max(1, round(share * SHARE_STEPS))
-    return replace(sketch, own=OwnText(tag, title, steps, parts, bandings_of(words, cjk)))
+    return replace(sketch, own=OwnText(table.tag, title, steps, parts, bandings_of(words, cjk)))
 
 
 def _tag(name: str) -> bytes:

@@ -40,11 +40,19 @@ def is_of_cjk(point: np.uint32) -> bool:
     )
 
 
-@compiled
 def count(points: CodePoints) -> tuple[int, int, int]:
     """Return the numbers of CJK characters, of other characters except spaces, and of words."""
+    return count_outside(points, np.zeros(points.size, np.bool_))
+
+
+@compiled
+def count_outside(points: CodePoints, mask: Flags) -> tuple[int, int, int]:
+    """Return the same numbers of a text without the characters in a mask."""
     cjk = other = words = run = 0
-    for point in points:
+    for at in range(points.size):
+        if mask[at]:
+            continue
+        point = points[at]
         is_cjk = is_of_cjk(point)
         if is_cjk:
             cjk += 1
@@ -112,14 +120,53 @@ def minima(hashes: Values, a: Values, b: Values) -> Values:
 @compiled
 def _minima(hashes: Values, a: Values, b: Values, mixed: Values, least: Values) -> None:
     for i in range(hashes.size):
-        # MurmurHash3's finalizer. Numba widens products to 64 bits, so each is cast back to 32.
-        value = hashes[i]
-        value = np.uint32((value ^ (value >> np.uint32(16))) * FMIX_1)
-        value = np.uint32((value ^ (value >> np.uint32(13))) * FMIX_2)
-        mixed[i] = np.uint32(value ^ (value >> np.uint32(16)))
+        mixed[i] = _fmix(hashes[i])
+    _permute(mixed, hashes.size, a, b, least)
+
+
+def minima_outside(
+    units: Values, mask: Flags, width: int, a: Values, b: Values
+) -> tuple[int, Values]:
+    """Return the number of shingles that are completely outside of a mask, and their minima.
+
+    mask: (n,) of the units
+    """
+    mixed, least = np.empty(units.size, np.uint32), np.empty(a.size, np.uint32)
+    return _minima_outside(units, mask, width, a, b, mixed, least), least
+
+
+@compiled
+def _minima_outside(
+    units: Values, mask: Flags, width: int, a: Values, b: Values, mixed: Values, least: Values
+) -> int:
+    count = run = 0
+    for at in range(units.size):
+        run = 0 if mask[at] else run + 1
+        if run >= width:
+            value = FNV_START
+            for i in range(at - width + 1, at + 1):
+                value = _fnv(value, units[i])
+            mixed[count] = _fmix(value)
+            count += 1
+    _permute(mixed, count, a, b, least)
+    return count
+
+
+@njit(inline="always")
+def _fmix(value: np.uint32) -> np.uint32:
+    """Mix the bits of a hash: MurmurHash3's finalizer."""
+    # Numba widens products to 64 bits, so each is cast back to 32.
+    value = np.uint32((value ^ (value >> np.uint32(16))) * FMIX_1)
+    value = np.uint32((value ^ (value >> np.uint32(13))) * FMIX_2)
+    return np.uint32(value ^ (value >> np.uint32(16)))
+
+
+@njit(inline="always")
+def _permute(mixed: Values, size: int, a: Values, b: Values, least: Values) -> None:
+    """Write the minimum of each permutation over the first `size` values."""
     for k in range(a.size):
         smallest, factor, summand = LARGEST, a[k], b[k]
-        for i in range(mixed.size):
+        for i in range(size):
             smallest = min(smallest, np.uint32(factor * mixed[i] + summand))
         least[k] = smallest
 
@@ -157,4 +204,5 @@ def _mix(value: np.uint64) -> np.uint64:
 Values = npt.NDArray[np.uint32]
 CodePoints = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 Keys = npt.NDArray[np.int64]

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from crawler.dedup.kernels import Bytes, CodePoints, Values, is_of_cjk
+from crawler.dedup.kernels import Bytes, CodePoints, Flags, Values, is_of_cjk
 from schedules.compiled import compiled
 
 Places = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
 
 # A Chinese, Japanese or Korean character has about as much information as three others.
 CJK_WEIGHT = 3
@@ -123,6 +122,15 @@ class Tally:
         _states(hashes, self._keys, self._states, states)
         return states
 
+    def covered(self, text: Text) -> Flags | None:
+        """Return an (n,) mask of a text's characters in common marks; None without such marks."""
+        hashes, starts, ends = text.marks
+        chosen, mask = np.empty(hashes.size, np.bool_), np.zeros(text.points.size, np.bool_)
+        if not _choose(hashes, self._keys, self._states, chosen):
+            return None
+        _cover(text.points, starts, ends, chosen, mask)
+        return mask
+
     def add(self, hashes: Values) -> None:
         """Add the marks of a post to the counts; without repetitions."""
         self._change(hashes, 1)
@@ -191,6 +199,17 @@ def _states(hashes: Values, keys: Values, states: Bytes, result: Bytes) -> None:
     for i in range(hashes.size):
         slot = _slot(hashes[i], keys)
         result[i] = states[slot] if keys[slot] == hashes[i] else 0
+
+
+@compiled
+def _choose(hashes: Values, keys: Values, states: Bytes, chosen: Flags) -> int:
+    """Choose the common marks; return their number."""
+    count = 0
+    for i in range(hashes.size):
+        slot = _slot(hashes[i], keys)
+        chosen[i] = keys[slot] == hashes[i] and states[slot] >= COMMON
+        count += chosen[i]
+    return count
 
 
 @compiled
@@ -291,23 +310,3 @@ def longest_passage(points: CodePoints, mask: Flags) -> int:
             weight += CJK_WEIGHT if is_of_cjk(points[at]) else 1
             longest = max(longest, weight)
     return longest
-
-
-def outside(hashes: Values, mask: Flags, width: int) -> Values:
-    """Return the hashes of shingles that are completely outside of a mask.
-
-    hashes: (n - width + 1,) of all shingles; mask: (n,) of their units
-    """
-    kept = np.empty(hashes.size, np.uint32)
-    return kept[: _outside(hashes, mask, width, kept)]
-
-
-@compiled
-def _outside(hashes: Values, mask: Flags, width: int, kept: Values) -> int:
-    count = run = 0
-    for at in range(mask.size):
-        run = 0 if mask[at] else run + 1
-        if run >= width:
-            kept[count] = hashes[at - width + 1]
-            count += 1
-    return count

@@ -51,7 +51,7 @@ class Candidate:
     @cached_property
     def bands(self) -> frozenset[int]:
         """Return the keys under which the post is found."""
-        return frozenset(self.sketch.bands.tolist())
+        return frozenset(self.sketch.repeated_bands().tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,9 @@ def rank_of(created: datetime, seen: datetime, date_days: float) -> datetime:
         return created
 
 
-def most_similar(sketch: Sketch, owners: Iterable[Owner], threshold: float) -> Owner | None:
+def most_similar(
+    sketch: Sketch, owners: Iterable[Owner | Candidate], threshold: float
+) -> Owner | Candidate | None:
     """Return the owner most similar to a sketch, the earliest of equals; None below threshold."""
     ranked = [
         (-similarity, owner.created, owner.id, owner)

@@ -55,20 +55,30 @@ def _joined(values: Iterable[Any]) -> str:
     return "\n".join(filter(None, texts))[:MAX_CHARACTERS]
 
 
-def sketch_of(
+def compared(
     scheme: Scheme,
+    source: str,
     title: str | None,
     text: str | None,
     fields: Mapping[str, Any],
     names: Sequence[str] | None,
-) -> Sketch | None:
-    """Return the sketch of a post; None without text. A record matches only the same record."""
-    compared = text_of(title, text, fields, names)
-    if is_record(text, names, compared):
+) -> tuple[Sketch | None, Sourced | None]:
+    """Return the sketch of a post, and its text to learn and remove boilerplate.
+
+    There is no sketch without text. Boilerplate is not removed from records, which match only the
+    same records, nor from very long texts.
+    """
+    whole = text_of(title, text, fields, names)
+    if is_record(text, names, whole):
         from crawler.dedup.signature import exactly  # compiled code, loaded with the first text
 
-        return exactly(compared)
-    return scheme.sketch(compared)
+        return exactly(whole), None
+    sketch = scheme.sketch(whole)
+    if sketch is None or not scheme.weighs:
+        return sketch, None
+    from crawler.dedup.boilerplate import sourced  # compiled code, loaded with the first text
+
+    return sketch, sourced(source, whole, title)
 
 
 def source_of(spider: str, url: str, *, is_feed: bool) -> str:
@@ -77,20 +87,6 @@ def source_of(spider: str, url: str, *, is_feed: bool) -> str:
     Each spider has its own sources, as spiders extract different parts of a page.
     """
     return f"{spider} {url if is_feed else urlsplit(url).netloc}"
-
-
-def sourced_text(
-    source: str,
-    title: str | None,
-    text: str | None,
-    fields: Mapping[str, Any],
-    names: Sequence[str] | None,
-) -> Sourced | None:
-    """Return the text to remove boilerplate from; None for records and very long texts."""
-    from crawler.dedup.boilerplate import sourced  # compiled code, loaded with the first text
-
-    compared = text_of(title, text, fields, names)
-    return None if is_record(text, names, compared) else sourced(source, compared, title)
 
 
 def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:
@@ -112,7 +108,7 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-@lru_cache(maxsize=2)  # called twice for each text: for its sketch, and for its marks
+@lru_cache(maxsize=2)  # called twice for each text: for its sketch, and for its boilerplate
 def normal_text(text: str) -> str:
     """Normalize a text: NFKC, case folded, no invisible characters, single spaces.
 

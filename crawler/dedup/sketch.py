@@ -111,11 +111,15 @@ class Sketch:
 
     @cached_property
     def bands(self) -> Keys:
-        """Return all keys under which the text is found; shapes never share keys."""
+        """Return all keys under which the text is found, in order; shapes never share keys."""
+        return np.unique(self.repeated_bands())
+
+    def repeated_bands(self) -> Keys:
+        """Return the same keys in any order, some of them twice."""
         keys = [_bands(shape, part, self.bandings) for shape, part in self.parts.items()]
         if (own := self.own) is not None:
             keys += [_bands(shape, part, own.bandings) for shape, part in own.parts.items()]
-        return np.unique(np.concatenate(keys))
+        return np.concatenate(keys)
 
     def similarity(self, other: Sketch) -> float:
         """Return the estimated Jaccard similarity, by the shape for which it is higher.

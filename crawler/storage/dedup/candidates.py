@@ -26,19 +26,20 @@ def compared_text(post: Document) -> str:
     return post_text.text_of(title, post.get("text"), fields, post.get("compare"))
 
 
-def sketch_of(post: Document, scheme: Scheme) -> Sketch | None:
-    """Return the sketch of a post; None if the post has no text."""
+def compared(post: Document, scheme: Scheme) -> tuple[Sketch | None, Sourced | None]:
+    """Return the sketch and the text of a post, as `post_text.compared` does."""
     title, fields = _content(post)
-    return post_text.sketch_of(scheme, title, post.get("text"), fields, post.get("compare"))
+    return post_text.compared(
+        scheme, source_of(post), title, post.get("text"), fields, post.get("compare")
+    )
 
 
 def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
     """Return a post as a candidate for a claim; None if the post has no text."""
-    sketch = sketch_of(post, scheme)
+    sketch, text = compared(post, scheme)
     if sketch is None:
         return None
     item = id_of(post["item"]) if post.get("item") else None
-    text = sourced_of(post) if scheme.weighs else None
     origin = post_text.source_of(
         post["spider"], post.get("feed") or post.get("url") or "", is_feed="feed" in post
     )
@@ -46,14 +47,6 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
         post["_id"], created_of(post), sketch, item=item, text=text,
         seen=post["first_seen"], source=id_of(origin),
     )  # fmt: skip
-
-
-def sourced_of(post: Document) -> Sourced | None:
-    """Return the text of a post with its source; None if boilerplate is not removed from it."""
-    title, fields = _content(post)
-    return post_text.sourced_text(
-        source_of(post), title, post.get("text"), fields, post.get("compare")
-    )
 
 
 def source_of(post: Document) -> str:

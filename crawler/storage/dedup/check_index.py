@@ -60,6 +60,10 @@ class Index:
         self.last = max(self.last + MILLISECOND, now)
         return self.last
 
+    async def review(self) -> None:
+        """Compare texts again in which boilerplate was found since."""
+        await claims.review(self.registry, self.judged_at)
+
     async def judge(
         self, candidates: Sequence[Candidate], emptied: Sequence[str], now: datetime
     ) -> BatchVerdicts:

@@ -9,7 +9,7 @@ clusters that the script returns.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -28,7 +28,7 @@ MAX_ROUNDS = 10
 # Labels of one post that claims read; more are not made by people.
 MAX_LABELS = 1000
 
-# Candidates with the bands that they still try to claim.
+# Candidates with the bands that they still try to claim, or whose owners are asked for.
 Wanted = dict[Candidate, frozenset[int]]
 # A copy, the owner that it duplicates, and the copy's bands that had no owner.
 Copy = tuple[Candidate, Owner, frozenset[int]]
@@ -86,7 +86,7 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
 
     Of several candidates with one key the last counts. Within a batch the earliest post is the
     original. Copies that an edited original no longer resembles are claimed again, as are posts
-    in which boilerplate was found since they were compared; the result has their verdicts too.
+    in which boilerplate was found since they were compared; the result has their new verdicts too.
     """
     verdicts = Verdicts()
     given = list({candidate.id: candidate for candidate in candidates}.values())
@@ -103,29 +103,51 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
     return verdicts
 
 
+async def review(registry: Registry, now: datetime) -> Verdicts:
+    """Compare posts again in which boilerplate was found since; return their new verdicts."""
+    verdicts = Verdicts()
+    weighing = await boilerplate.weigh_pending(registry)
+    if weighing.earlier:
+        await _claim_weighed(registry, weighing, verdicts, now)
+    return verdicts
+
+
 async def _claim_weighed(
     registry: Registry, weighing: boilerplate.WeighedBatch, verdicts: Verdicts, now: datetime
 ) -> None:
-    waiting = weighing.candidates
+    """Store verdicts on posts whose boilerplate is known, and on those that they affect."""
+    earlier = {candidate.id for candidate in weighing.earlier}
+    # Earlier posts that are shown as originals.
+    alone = set[str]()
+    waiting, stored = weighing.candidates + weighing.earlier, list[tuple[Candidate, Document]]()
     for _ in range(MAX_ROUNDS):
-        if not waiting:
-            break
-        waiting.sort(key=lambda candidate: (candidate.created, candidate.key))
         edited = [candidate.id for candidate in waiting if candidate.edited]
-        rows = await signatures.by_id(registry, edited) if edited else {}
+        rows = await signatures.by_id(registry, edited)
+        for candidate in waiting:
+            row = rows.get(candidate.id)
+            if row is None:
+                continue
+            if candidate.id not in earlier or row["sketch"] != candidate.sketch.encode():
+                stored.append((candidate, row))
+            if candidate.id in earlier and "cluster" not in row and candidate.key not in verdicts:
+                alone.add(candidate.key)
+        # Edited posts leave their places first, so they are claimed together with the new ones.
         new = [candidate for candidate in waiting if candidate.id not in rows]
+        new += await _judge_stored(registry, stored, verdicts, now) if stored else []
+        new.sort(key=lambda candidate: (candidate.created, candidate.key))
         claimed = await _claim_new(registry, new, now)
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
         verdicts |= await originals.verdicts(registry, claimed.members, now)
         verdicts |= await originals.stored_verdicts(registry, claimed.founders, now)
-        stored = [(candidate, rows[candidate.id]) for candidate in waiting if candidate.id in rows]
-        stored += claimed.stored
-        waiting = claimed.lost
-        if stored:
-            waiting = waiting + await _judge_stored(registry, stored, verdicts, now)
-    for candidate in waiting:
+        waiting, stored = claimed.lost, claimed.stored
+        if not waiting and not stored:
+            break
+    for candidate in waiting + [candidate for candidate, _ in stored]:
         logger.warning("%s judged an original: its duplicates kept changing", candidate.key)
         verdicts[candidate.key] = ALONE
+    for key in alone:
+        if verdicts.get(key) == ALONE:
+            del verdicts[key]
     await boilerplate.note(registry, weighing.again)
 
 
@@ -190,39 +212,78 @@ async def _insert_originals(
     now: datetime,
     ruling: Ruling,
 ) -> Wanted:
-    """Insert posts, and sort the refused ones into copies and stored posts.
+    """Insert posts, and sort the others into copies and stored posts.
 
     Returns the posts to try again, with the bands that are still free.
     """
-    rows, seen = [], set[int]()
+    # An attempt to insert posts whose bands are known to be taken would be in vain.
+    hot = {post: taken for post, bands in wanted.items() if (taken := registry.hot.among(bands))}
+    owners, own = await _holders(registry, hot)
+    # The bands that posts of this batch are about to get.
+    claiming: dict[int, Owner | Candidate] = {}
+    rows: dict[Candidate, Document] = {}
+    refused: list[Candidate] = []
     for candidate, bands in wanted.items():
-        # Skip posts whose bands are known to be taken.
-        if seen.isdisjoint(bands) and not registry.hot.any(bands):
-            rows.append(signatures.row_of(registry, candidate, bands, now))
-        seen |= bands
-    inserted = {row["_id"] for row in rows} - await signatures.insert(registry, rows)
-    claimed.alone.extend(candidate for candidate in wanted if candidate.id in inserted)
-    refused = [candidate for candidate in wanted if candidate.id not in inserted]
-    again: Wanted = {}
-    if not refused:
-        return again
-    asked_bands = frozenset[int]().union(*(candidate.bands for candidate in refused))
-    ids = [candidate.id for candidate in refused]
-    owners, own = await signatures.holders(registry, asked_bands, ids)
-    registry.hot.add(owners)
-    registry.hot.discard(asked_bands - owners.keys())
-    for candidate in refused:
-        held = {band: owners[band] for band in candidate.bands if band in owners}
-        free = candidate.bands - held.keys()
-        distinct = {owner.id: owner for owner in held.values() if ruling.allows(owner)}.values()
-        owner = most_similar(candidate.sketch, distinct, registry.scheme.threshold)
         if candidate.id in own:
             claimed.stored.append((candidate, own[candidate.id]))
-        elif owner is not None:
-            copies.append((candidate, owner, free))
+            continue
+        holder = _most_similar(registry, candidate, ruling, owners, claiming)
+        if isinstance(holder, Owner):
+            copies.append((candidate, holder, candidate.bands.difference(owners)))
+        elif holder is not None:
+            refused.append(candidate)
+        else:
+            free = bands.difference(owners).difference(claiming)
+            claiming |= dict.fromkeys(free, candidate)
+            rows[candidate] = signatures.row_of(registry, candidate, free, now)
+    denied = await signatures.insert(registry, list(rows.values()))
+    registry.hot.add(claiming)
+    for candidate in rows:
+        (refused if candidate.id in denied else claimed.alone).append(candidate)
+    owners, own = await _holders(registry, {post: post.bands for post in refused})
+    again: Wanted = {}
+    for candidate in refused:
+        holder = _most_similar(registry, candidate, ruling, owners)
+        free = candidate.bands.difference(owners)
+        if candidate.id in own:
+            claimed.stored.append((candidate, own[candidate.id]))
+        elif isinstance(holder, Owner):
+            copies.append((candidate, holder, free))
         else:
             again[candidate] = free
     return again
+
+
+async def _holders(
+    registry: Registry, asked: Wanted
+) -> tuple[dict[int, Owner], dict[int, Document]]:
+    """Return the owners of bands, and those of the posts that are stored already."""
+    if not asked:
+        return {}, {}
+    bands = frozenset[int]().union(*asked.values())
+    owners, own = await signatures.holders(registry, bands, [post.id for post in asked])
+    registry.hot.add(owners)
+    registry.hot.discard(bands.difference(owners))
+    return owners, own
+
+
+def _most_similar(
+    registry: Registry,
+    candidate: Candidate,
+    ruling: Ruling,
+    *owners: Mapping[int, Owner | Candidate],
+) -> Owner | Candidate | None:
+    """Return the owner of a post's bands that the post duplicates; None: it has no duplicate.
+
+    owners: by band, stored ones and posts of the same batch
+    """
+    held = {
+        owner.id: owner
+        for by_band in owners
+        for owner in map(by_band.__getitem__, candidate.bands & by_band.keys())
+        if isinstance(owner, Candidate) or ruling.allows(owner)
+    }
+    return most_similar(candidate.sketch, held.values(), registry.scheme.threshold)
 
 
 async def _insert_copies(
@@ -231,14 +292,20 @@ async def _insert_copies(
     """Store copies in the clusters of their owners, and add them to `claimed`."""
     query: Document = {"_id": {"$in": list({owner.id for _, owner, _ in copies})}}
     rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
-    if alone := [row["_id"] for row in rows if "cluster" not in row]:
+    if alone := {row["_id"]: ObjectId() for row in rows if "cluster" not in row}:
         lacking = {"cluster": {"$exists": False}}
-        await registry.signatures.bulk_write(
-            [UpdateOne({"_id": id_} | lacking, {"$set": {"cluster": ObjectId()}}) for id_ in alone],
+        done = await registry.signatures.bulk_write(
+            [
+                UpdateOne({"_id": id_} | lacking, {"$set": {"cluster": cluster}})
+                for id_, cluster in alone.items()
+            ],
             ordered=False,
         )
-        # Read again: another process may have created the cluster first.
-        rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
+        if done.matched_count == len(alone):
+            rows += [{"_id": id_, "cluster": cluster} for id_, cluster in alone.items()]
+        else:
+            # Another process created a cluster first, or deleted an owner.
+            rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
     cluster_of = {row["_id"]: row["cluster"] for row in rows if "cluster" in row}
     # A deleted owner has no cluster.
     claimed.lost.extend(copy for copy, owner, _ in copies if owner.id not in cluster_of)
@@ -351,8 +418,10 @@ async def _judge_stored(
         if row.get("cluster") not in shared and row["sketch"] != post.sketch.encode()
     ]
     left = {post.id for post in again}
+    gone = await edits.forget(registry, [row for post, row in stored if post.id in left], now)
+    changed = [post for post in again if post.id not in {row["_id"] for row in gone}]
     await edits.release(
-        registry, [post.key for post in again], now, {post.key: post.fences for post in again}
+        registry, [post.key for post in changed], now, {post.key: post.fences for post in changed}
     )
     kept: dict[int, Candidate] = {}
     for candidate, row in stored:

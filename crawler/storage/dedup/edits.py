@@ -89,6 +89,8 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
     Another process may have stored a post again since, or created a cluster of the post and its
     first copy; deleting that signature would leave a cluster without an original.
     """
+    if not rows:
+        return []
     within = {row["cluster"] for row in rows if "cluster" in row}
     # If this is interrupted, the next process that settles clusters elects their originals.
     await originals.mark_unsettled(registry, within)

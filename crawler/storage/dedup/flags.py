@@ -58,6 +58,8 @@ async def confirm(
 
     written: posts that show their verdict; the other verdicts changed through edits of these
     """
+    if not verdicts:
+        return
     await show(db, {key: verdict for key, verdict in verdicts.items() if key not in written})
     members, unsettled = await _to_compare(registry, verdicts)
     now = await _clusters(registry, set(members.values()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
@@ -21,7 +22,7 @@ from crawler.dedup.scheme import Scheme, scheme_of
 from crawler.errors import BandsLost, ConfigError, StorageError
 from crawler.storage import leases
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import boilerplate, signatures
+from crawler.storage.dedup import boilerplate, claims, flags, signatures
 from crawler.storage.dedup.registry import Registry
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
     if config.redis_url is None:
         await _agree(db, wanted)
         registry = Registry.of(db, scheme, None, config.duplicate_date_days)
-        async with boilerplate.stored_at_end(registry):
+        async with reviewed_at_end(db, registry):
             yield registry
         return
     async with _connected(db, config) as bands:
@@ -64,7 +65,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
             await _record_move(db, wanted, meta[INDEX])
         # Remove the bands that an interrupted move has left in MongoDB.
         await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
-        async with boilerplate.stored_at_end(registry):
+        async with reviewed_at_end(db, registry):
             yield registry
 
 
@@ -90,6 +91,15 @@ async def as_stored(db: Database, config: Config, *, fills: bool = True) -> Asyn
             await refill(registry, bands, meta[INDEX])
         async with boilerplate.stored_at_end(registry):
             yield registry
+
+
+@asynccontextmanager
+async def reviewed_at_end(db: Database, registry: Registry) -> AsyncIterator[Registry]:
+    """Yield an index; unless an error occurs, compare pending posts and store tables afterwards."""
+    async with boilerplate.stored_at_end(registry):
+        yield registry
+        verdicts = await claims.review(registry, datetime.now(UTC))
+        await flags.confirm(db, registry, verdicts, written=())
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 from crawler.config import Config
-from crawler.dedup.model import AHEAD, ALONE, OLDEST
+from crawler.dedup.model import AHEAD, ALONE, OLDEST, Verdicts
 from crawler.errors import Busy
 from crawler.storage import leases
 from crawler.storage.client import Database, Document
@@ -114,6 +114,7 @@ async def learn(registry: Registry, batch: list[Document], now: datetime) -> Non
     made = (candidate_of(post, registry.scheme) for post in batch)
     candidates = [candidate for candidate in made if candidate is not None]
     await boilerplate.learn(registry, candidates, now)
+    await boilerplate.evict(registry)
 
 
 async def compare(db: Database, registry: Registry, batch: list[Document], now: datetime) -> int:
@@ -128,21 +129,25 @@ async def compare(db: Database, registry: Registry, batch: list[Document], now: 
         if post.get("original") is not True or any(name in post for name in flags.FIELDS)
     ]
     await flags.show(db, dict.fromkeys(alone.intersection(flagged), ALONE))
-    # Includes earlier posts in which boilerplate was found since. `settle` updates clusters later.
-    earlier = {
-        key: verdict
-        for key, verdict in verdicts.items()
-        if key not in made and verdict.cluster is None
-    }
-    await flags.show(db, earlier)
+    # Includes earlier posts in which boilerplate was found since.
+    others = {key: verdict for key, verdict in verdicts.items() if key not in made}
+    await _show_alone(db, others)
     # Posts deleted before their claim are still in the index.
     existing = await db.posts.distinct("_id", {"_id": {"$in": list(made)}})
     await edits.release(registry, list(made.keys() - set(existing)), now)
     return len(candidates)
 
 
-async def settle(db: Database, registry: Registry) -> None:
-    """Update posts to show their current clusters."""
+async def _show_alone(db: Database, verdicts: Verdicts) -> None:
+    """Show the posts without a cluster; `settle` updates the others later."""
+    await flags.show(
+        db, {key: verdict for key, verdict in verdicts.items() if verdict.cluster is None}
+    )
+
+
+async def settle(db: Database, registry: Registry, now: datetime) -> None:
+    """Compare posts in which boilerplate was found since, and show all clusters."""
+    await _show_alone(db, await claims.review(registry, now))
     cursor = registry.clusters.find({}, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
         await flags.settle(db, registry, [row["_id"] for row in rows])

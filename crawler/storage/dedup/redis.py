@@ -34,10 +34,10 @@ LAST = np.int64(0xFFFFFFFF)
 # Version of the scripts' data structures; an index of another version is treated as lost.
 LAYOUT = 3
 ID_BYTES = BAND_BYTES = 8
-# Posts per script call, which takes about 3 ms: a running script blocks all clients of the server.
+# Posts per script call, which takes about 2 ms: a running script blocks all clients of the server.
 POSTS_A_SCRIPT = 32
-# Posts per pipeline, about 10 ms: the server need not wait for the next call.
-POSTS_A_ROUND = 128
+# Posts per pipeline, about 4 ms: the server need not wait for the next call.
+POSTS_A_ROUND = 64
 KEYS_A_STEP = 500
 # Stored as the scheme while the keys of an index are removed before another one is created.
 EMPTYING = "emptying"

@@ -73,12 +73,14 @@ async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> N
 
 def times_of(registry: Registry, post: Candidate | Owner) -> dict[str, datetime]:
     """Return the dates by which originals are chosen; the earliest wins."""
-    # Dates are stored to the millisecond.
-    created, seen = (
-        date.replace(microsecond=date.microsecond // 1000 * 1000)
-        for date in (post.created, post.seen or post.created)
-    )
+    created = _in_milliseconds(post.created)
+    seen = _in_milliseconds(post.seen) if post.seen not in (None, post.created) else created
     return {"created": created, "seen": seen, "rank": rank_of(created, seen, registry.date_days)}
+
+
+def _in_milliseconds(date: datetime) -> datetime:
+    """Return a date as MongoDB stores it."""
+    return date.replace(microsecond=date.microsecond // 1000 * 1000)
 
 
 def text_of(registry: Registry, candidate: Candidate) -> Document:
@@ -129,8 +131,6 @@ async def insert(registry: Registry, rows: list[Document]) -> set[int]:
     """Insert signatures; return the `_id`s refused because the `_id` or a band is taken."""
     if not rows:
         return set()
-    # The server inserts one part while the next is encoded.
-    parts = in_batches(rows, max(MIN_PART_ROWS, -(-len(rows) // PARTS)))
 
     async def insert_part(part: Sequence[Document]) -> set[int]:
         try:
@@ -139,6 +139,10 @@ async def insert(registry: Registry, rows: list[Document]) -> set[int]:
             return {part[index]["_id"] for index in duplicate_keys(error)}
         return set()
 
+    if len(rows) <= MIN_PART_ROWS:
+        return await insert_part(rows)
+    # The server inserts one part while the next is encoded.
+    parts = in_batches(rows, max(MIN_PART_ROWS, -(-len(rows) // PARTS)))
     return set().union(*await all_of(insert_part(part) for part in parts))
 
 
@@ -152,7 +156,10 @@ def duplicate_keys(error: BulkWriteError) -> set[int]:
 
 async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
     """Return the stored signatures among the given `_id`s."""
-    query = {"_id": {"$in": list(ids)}}
+    wanted = list(ids)
+    if not wanted:
+        return {}
+    query = {"_id": {"$in": wanted}}
     rows = await registry.signatures.find(query, OWNER_FIELDS).to_list(None)
     return {row["_id"]: row for row in rows}
 
@@ -160,17 +167,21 @@ async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
 async def holders(
     registry: Registry, bands: Iterable[int], ids: Sequence[int] = ()
 ) -> tuple[dict[int, Owner], dict[int, Document]]:
-    """Return the owners by band, and the stored documents with the given `_id`s."""
-    query: Document = {"bands": {"$in": list(bands)}}
+    """Return the owners of the given bands, and the stored documents with the given `_id`s."""
+    asked = list(bands)
+    query: Document = {"bands": {"$in": asked}}
+    # Reading all bands of an owner would take most of the time.
+    fields: Document = OWNER_FIELDS | {"bands": {"$setIntersection": ["$bands", asked]}}
     if ids:
         query = {"$or": [{"_id": {"$in": list(ids)}}, query]}
     owners: dict[int, Owner] = {}
     own: dict[int, Document] = {}
     wanted = frozenset(ids)
-    async for row in registry.signatures.find(query, OWNER_FIELDS | {"bands": 1}):
+    for row in await registry.signatures.find(query, fields).to_list(None):
         if row["_id"] in wanted:
             own[row["_id"]] = row
-        owners |= dict.fromkeys(row.get("bands", ()), owner_of(row))
+        if owned := row.get("bands"):
+            owners |= dict.fromkeys(owned, owner_of(row))
     return owners, own
 
 

@@ -7,12 +7,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from crawler.dedup.boilerplate import EAGER_POSTS, MIN_POSTS, sourced
-from crawler.dedup.model import Candidate
+from crawler.dedup.boilerplate import EAGER_POSTS, MIN_POSTS, SAMPLED_POSTS, sourced
+from crawler.dedup.model import Candidate, id_of
+from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database
 from crawler.storage.dedup import boilerplate, claims
 from crawler.storage.dedup.registry import Registry
@@ -46,13 +48,13 @@ def test_a_feed_whose_texts_come_with_their_frame(
     pages.file("two.xml", rss(post("copy", edited(framed(0), 2), ago_hours=1)))
     entries = [post(f"p{n}", framed(n), ago_hours=50 - n) for n in range(8)]
     # One post per run: the first posts are marked as copies until the boilerplate is known.
-    for count in range(1, MIN_POSTS):
-        pages.file("one.xml", rss(*entries[:count]))
-        crawl(freshet, hours=12 * count)
+    for posts in range(1, MIN_POSTS):
+        pages.file("one.xml", rss(*entries[:posts]))
+        crawl(freshet, hours=12 * posts)
     assert flags(db)[f"p{MIN_POSTS - 2}"] == "p0"
-    for count in (MIN_POSTS, 8):
-        pages.file("one.xml", rss(*entries[:count]))
-        crawl(freshet, hours=12 * count)
+    for posts in (MIN_POSTS, 8):
+        pages.file("one.xml", rss(*entries[:posts]))
+        crawl(freshet, hours=12 * posts)
     assert flags(db) == {"copy": "p0"} | {f"p{n}": None for n in range(8)}
     assert db.boilerplate.find_one({"_id": {"$regex": "one.xml$"}})["pending"] == []
 
@@ -189,6 +191,45 @@ def test_a_change_of_frame_is_learned_from_the_posts_that_it_makes_copies(
     # A post stored while the boilerplate became known may be marked as a copy by chance.
     assert len(copies) <= 1
     assert all(int(key.removeprefix("x ")) <= 20 + MIN_POSTS for key in copies)
+
+
+def test_posts_that_wait_for_another_comparison_get_it_before_the_run_ends(
+    stored: tuple[Db, str],
+) -> None:
+    """The posts of a known source are compared again when many have new boilerplate."""
+    db, uri = stored
+    footers = [text(900 + n, 60) for n in range(2)]
+    # The numbers of posts that a source with enough posts learns from.
+    sampled = (n for n in count(EAGER_POSTS) if id_of(f"x {n}") % SAMPLED_POSTS == 0)
+    texts = {n: text(2000 + n, 60) for n in range(EAGER_POSTS)}
+    later = [{next(sampled): footer for _ in range(MIN_POSTS)} for footer in footers]
+
+    async def store(registry: Registry, number: int, words: str) -> None:
+        post_ = candidate(number, words, "x feed")
+        await claims.claim(registry, [post_], NOW)
+        row = {"_id": post_.key, "spider": "x", "feed": "feed", "url": "u", "text": words}
+        row |= {"first_seen": post_.created, "content_hash": "x"}
+        await asyncio.to_thread(db.posts.insert_one, row)
+
+    async def own_parts() -> list[bool]:
+        query = {"_id": {"$in": [id_of(f"x {n}") for n in later[1]]}}
+        rows = await asyncio.to_thread(lambda: list(db.signatures.find(query)))
+        return [Sketch.decode(row["sketch"]).own is not None for row in rows]
+
+    async def story() -> tuple[dict[str, int], list[bool]]:
+        async with index(uri, None) as (_, registry):
+            for number, words in texts.items():
+                await store(registry, number, words)
+            for footer in later:
+                for number, words in footer.items():
+                    await store(registry, number, f"{text(3000 + number, 60)} {words}")
+            return registry.tables["x feed"].pending.copy(), await own_parts()
+
+    pending, before = asyncio.run(story())
+    assert len(pending) >= MIN_POSTS - 1
+    assert before.count(False) == MIN_POSTS - 1
+    assert db.boilerplate.find_one({"_id": "x feed"})["pending"] == []
+    assert asyncio.run(own_parts()) == [True] * MIN_POSTS
 
 
 def test_what_is_forgotten_is_not_known_any_more(

@@ -159,7 +159,7 @@ def test_a_post_that_is_deleted_meanwhile_is_in_no_cluster(posts: Db, freshet: F
         config = Config.load(mongo_uri=freshet.env["MONGO_URI"])
         async with opened(config) as db, index.as_stored(db, config) as registry:
             assert await rebuilding.compare(db, registry, [gone, stays], NOW) == 2
-            await rebuilding.settle(db, registry)
+            await rebuilding.settle(db, registry, NOW)
 
     asyncio.run(compared())
     found = posts.posts.find_one({"_id": stays["_id"]})

@@ -12,7 +12,9 @@ from crawler.dedup.boilerplate import (
     MAX_COMMON,
     MAX_MARKS_A_POST,
     MAX_POSTS,
+    MAX_UNCHECKED_SECONDS,
     MIN_POSTS,
+    POSTS_A_REVIEW,
     SAMPLED_POSTS,
     Sourced,
     Table,
@@ -265,3 +267,31 @@ def test_a_short_gap_between_marks_of_boilerplate_is_boilerplate(
     mask = covered(code_points("x" * (100 + gap + size)), marks, np.array(chosen))
     assert mask[50 : 50 + gap].tolist() == [is_covered] * gap
     assert [bool(mask[start : start + size].all()) for start in starts] == chosen
+
+
+def test_posts_of_a_known_source_are_compared_again_after_many_posts() -> None:
+    table = taught([framed(seed) for seed in range(MIN_POSTS)])
+    assert table.is_new
+    assert table.pending
+    assert [table.needs_review(1) for _ in range(2)] == [True, True]
+    table = taught([framed(seed) for seed in range(EAGER_POSTS)])
+    # Immediately after a time without changes, then once for many posts.
+    assert [table.needs_review(POSTS_A_REVIEW // 2) for _ in range(4)] == [True, False] * 2
+
+
+def test_posts_that_were_compared_again_wait_no_longer() -> None:
+    table = taught([framed(seed) for seed in range(MIN_POSTS)])
+    later = {**table.pending, "p0": table.version + 1}
+    table.pending = later.copy()
+    table.note({"p0": table.version, "p1": table.version})
+    assert table.pending.keys() == later.keys() - {"p1"}
+    assert table.revision == 1
+
+
+def test_a_table_that_rarely_changes_is_rarely_checked() -> None:
+    table = Table("feed", changed_at=100.0, checked_at=104.0)
+    assert table.is_fresh(104.3)
+    assert not table.is_fresh(104.5)
+    table.checked_at = 200.0
+    assert table.is_fresh(200.0 + 0.9 * MAX_UNCHECKED_SECONDS)
+    assert not table.is_fresh(200.1 + MAX_UNCHECKED_SECONDS)

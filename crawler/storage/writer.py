@@ -1,11 +1,13 @@
 """Group commit: each visit waits until its batch is in the journal.
 
 A write per item keeps the reactor waiting (about 1,500 items/s), a bulk write per batch and
-collection does not. A batch waits while further visits can come, because each batch takes several
-commands. The order within a batch is: links of pages, versions and near-duplicate claims,
-posts, targets (each of these writes acknowledges its visit), and the change log. Every write can be
-repeated, so after a lost connection the batch is sent again. Writes are fenced: they do not
-overwrite what other processes stored or took over meanwhile.
+collection does not. A batch of unchanged pages waits longer for further visits: after a crash, each
+of its visits is repeated by a conditional request. No batch waits if no further visit can come.
+
+The order within a batch is: links of pages, versions and near-duplicate claims, posts, targets
+(each of these writes acknowledges its visit), and the change log. Every write can be repeated, so
+after a lost connection the batch is sent again. Writes are fenced: they do not overwrite what other
+processes stored or took over meanwhile.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ from crawler.storage.retention import SizeLimits, measure
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
+# Maximum time until a batch of unchanged pages is full.
+UNCHANGED_SECONDS = 0.5
 
 
 class Leases(Protocol):
@@ -120,6 +124,7 @@ class Writer:
         self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
+        self._wait: asyncio.Timeout | None = None
         self._closing = False
         self._broken: Exception | None = None
         self._task = asyncio.ensure_future(self._work())
@@ -144,6 +149,8 @@ class Writer:
         if visit.fetched.target.kind is Kind.LIST and visit.has_new_links:
             # The crawl may wait for these links.
             self._full.set()
+        if not _is_unchanged(visit):
+            self._shorten_wait()
         await stored
 
     def check(self) -> None:
@@ -182,8 +189,23 @@ class Writer:
             await self._arrived.wait()
         if not self._closing and not self._full.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._full.wait(), self._config.commit_ms / 1000)
+                longest = max(UNCHANGED_SECONDS, self._config.commit_ms / 1000)
+                async with asyncio.timeout(longest) as self._wait:
+                    can_wait = self.in_flight is not None
+                    if not (can_wait and all(_is_unchanged(visit) for visit, _ in self._waiting)):
+                        self._shorten_wait()
+                    await self._full.wait()
+            self._wait = None
         return bool(self._waiting) or not self._closing
+
+    def _shorten_wait(self) -> None:
+        """Wait no longer than FRESHET_COMMIT_MS from now until the batch is full."""
+        if self._wait is None or self._wait.expired():
+            return
+        until = asyncio.get_running_loop().time() + self._config.commit_ms / 1000
+        before = self._wait.when()
+        if before is None or before > until:
+            self._wait.reschedule(until)
 
     def _take_batch(self) -> list[Entry]:
         batch, self._waiting = self._waiting, []
@@ -330,6 +352,12 @@ class Writer:
             await listings.record_cards(self._db, visit.fetched, self._due)
         if visit.gone and visit.outcome is Outcome.GONE:
             await listings.drop_all(self._db, visit.fetched.target)
+
+
+def _is_unchanged(visit: Visit) -> bool:
+    """Return whether a visit brought nothing but the state of its target."""
+    is_same = visit.outcome in (Outcome.NOT_MODIFIED, Outcome.UNCHANGED)
+    return is_same and not (visit.stores_content or visit.fetched.links or visit.collected)
 
 
 def _fail(batch: list[Entry], error: Exception) -> None:

@@ -57,7 +57,7 @@ class FakeSession:
         self.due_at_start = TARGETS
         self.handed_out: Counter[str] = Counter()
         self.patience = self
-        self.releases = 0
+        self.releases = self.findings = 0
         self._released = asyncio.Event()
 
     async def read(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -74,6 +74,10 @@ class FakeSession:
         while self.releases <= releases:
             self._released.clear()
             await self._released.wait()
+
+    async def until_found(self, findings: int) -> None:
+        while self.in_flight and self.findings <= findings:
+            await self.until_released(self.releases)
 
     async def visit(self, target: Target) -> None:
         await asyncio.sleep(self.chance.random() / 200)

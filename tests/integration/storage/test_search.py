@@ -21,7 +21,6 @@ DAY = timedelta(days=1)
 def prepared(freshet: Freshet, database: Db) -> Db:
     """Return an empty database with its collections and the search index."""
     assert run(freshet, "targets").code == 0
-    database.posts.create_indexes([search.index_model()])
     return database
 
 

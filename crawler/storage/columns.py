@@ -1,0 +1,139 @@
+"""Columns of numbers, texts, names and arrays, without a Python object for each value.
+
+Some grow batch by batch, as a replan reads targets; others hold what it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.history import Floats, Ints, offsets
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """n texts in one block of memory; a text is decoded when it is read.
+
+    data:  all texts, UTF-8, one after the other
+    first: (n + 1,) text i is data[first[i]:first[i + 1]]
+    """
+
+    data: bytes
+    first: Ints
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def __getitem__(self, i: int) -> str:
+        return self.data[self.first[i] : self.first[i + 1]].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.data[begin:end].decode() for begin, end in pairwise(self.first.tolist()))
+
+    def of(self, rows: Ints) -> Texts:
+        """Return some of the texts."""
+        bounds = zip(self.first[rows].tolist(), self.first[rows + 1].tolist(), strict=True)
+        data = b"".join([self.data[begin:end] for begin, end in bounds])
+        return Texts(data, offsets((self.first[1:] - self.first[:-1])[rows]))
+
+
+class Choices(NamedTuple):
+    """Hold n of few texts. rows: (n,) place of each text in the table."""
+
+    table: Sequence[str]
+    rows: Ints
+
+
+class Arrays(NamedTuple):
+    """Hold an array for each of n rows. first: (n + 1,) offsets into the values."""
+
+    first: Ints
+    values: NDArray[np.integer] | Choices
+
+
+# One value for all rows, or one for each.
+Column = str | Floats | NDArray[np.integer] | Choices | Arrays
+
+
+class NumberColumn(Generic[Number]):
+    """A growing column of numbers."""
+
+    def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
+        self._dtype = dtype
+        self._parts: list[NDArray[Number]] = []
+
+    def add(self, values: Sequence[Any] | NDArray[Any]) -> None:
+        """Append values."""
+        self._parts.append(np.asarray(values, self._dtype))
+
+    def finish(self) -> NDArray[Number]:
+        """Return the whole column and empty this object."""
+        parts, self._parts = self._parts, []
+        return np.concatenate(parts) if parts else np.empty(0, self._dtype)
+
+
+class TextColumn:
+    """A growing column of texts."""
+
+    def __init__(self) -> None:
+        self._data: list[bytes] = []
+        self._lengths = NumberColumn(np.int64)
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Append texts."""
+        encoded = [text.encode() for text in texts]
+        self._data.append(b"".join(encoded))
+        self._lengths.add([len(text) for text in encoded])
+
+    def extend(self, texts: Texts) -> None:
+        """Append the texts of a column."""
+        self._data.append(texts.data)
+        self._lengths.add(np.diff(texts.first))
+
+    def finish(self) -> Texts:
+        """Return the whole column and empty this object."""
+        data, self._data = b"".join(self._data), []
+        return Texts(data, offsets(self._lengths.finish()))
+
+
+class NameColumn:
+    """A growing column with few distinct names: a number for each row, and the names."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._rows = NumberColumn(np.int32)
+
+    def add(self, names: Iterable[str | None]) -> None:
+        """Append names; None becomes -1."""
+        numbers = self._numbers
+        self._rows.add(
+            [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+        )
+
+    def finish(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """Return the names, and for each row the number of its name, -1 for none."""
+        return tuple(self._numbers), self._rows.finish()
+
+    def finish_split(
+        self, between: str, count: int
+    ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
+        """Split every name into `count` parts, and return each part as `finish` does.
+
+        Empty parts get -1. Without any name, all parts have no names.
+        """
+        texts, row = self.finish()
+        parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
+        columns = []
+        for part in list(parts) or [()] * count:
+            names = {name: number for number, name in enumerate(dict.fromkeys(filter(None, part)))}
+            numbers = np.array([names.get(name, -1) for name in part], np.int32)
+            columns.append((tuple(names), numbers[row]))
+        return columns

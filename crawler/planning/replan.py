@@ -318,7 +318,8 @@ async def _carry_out(
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
         longest = timedelta(hours=longest_interval(config, feeds=feeds))
         await plans.activate(db, replan.document, replan.batches(), longest)
-        await store_silences(db, config, task.gathered, now)
+        mixtures = replan.plan.estimates.mixtures if isinstance(replan.plan, Plan) else None
+        await store_silences(db, config, task.gathered, now, mixtures)
     seconds = round(time.perf_counter() - task.began, 3)
     return replan_report(
         replan.document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run

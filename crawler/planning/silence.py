@@ -17,6 +17,7 @@ from crawler.storage.client import Database
 from crawler.storage.targets import EPOCH
 from crawler.utils.text import count
 from schedules.estimation.estimate import site_mixtures
+from schedules.estimation.rates import Mixtures
 from schedules.estimation.silence import Silences, silences
 from schedules.history import Ints
 
@@ -39,22 +40,39 @@ async def check_silences(
     return await store_silences(db, config, await gather(db, watched, config, hours), now)
 
 
-async def store_silences(db: Database, config: Config, gathered: Gathered, now: datetime) -> int:
-    """Store the alarms of all targets of a plan's input; return the number of new ones."""
+async def store_silences(
+    db: Database,
+    config: Config,
+    gathered: Gathered,
+    now: datetime,
+    mixtures: Mixtures | None = None,
+) -> int:
+    """Store the alarms of all targets of a plan's input; return the number of new ones.
+
+    mixtures: weekly profiles of the sites, if a plan for the same targets has fitted them
+    """
     if not config.silence_false_alarms_per_week:
         return 0
-    found = list(silent_targets(gathered, config.silence_false_alarms_per_week))
+    found = list(silent_targets(gathered, config.silence_false_alarms_per_week, mixtures))
     return await alarms.record_silences(db, gathered.watched.spiders, found, now)
 
 
-def silent_targets(gathered: Gathered, false_alarms_per_week: float) -> Iterator[Silence]:
-    """Yield silent feeds, silent pages, and sites with many silent pages."""
+def silent_targets(
+    gathered: Gathered, false_alarms_per_week: float, fitted: Mixtures | None = None
+) -> Iterator[Silence]:
+    """Yield silent feeds, silent pages, and sites with many silent pages.
+
+    fitted: weekly profiles of the sites, if they are known and all targets are of one kind
+    """
     feeds = are(gathered.watched, Kind.FEED)
     for rows, combined in ((np.flatnonzero(feeds), False), (np.flatnonzero(~feeds), True)):
         if not len(rows):
             continue
-        population, past = gathered.population.of(rows), gathered.histories.of(rows)
-        mixtures = site_mixtures(population, past)
+        population, past = gathered.population, gathered.histories
+        if len(rows) < len(population):
+            population, past = population.of(rows), past.of(rows)
+        is_fitted = fitted is not None and len(rows) == len(gathered.watched)
+        mixtures = fitted if fitted and is_fitted else site_mixtures(population, past)
         result = silences(population, past, mixtures, false_alarms_per_week, combined=combined)
         for number in np.flatnonzero(result.shared).tolist():
             own = np.flatnonzero(result.silent & (population.site == number))

@@ -291,7 +291,7 @@ def _located(
             # Every document ends with a byte after its last value.
             if size < 0 or at + size >= end:
                 return types, places, False
-            field = _field(data[begin : at - 1], fields, level, likely)
+            field = _field(data, begin, at - 1, fields, level, likely)
             if field >= 0:
                 types[field, i], places[field, i], likely = kind, at, field + 1
                 if kind == DOCUMENT and fields.inner[field]:
@@ -321,21 +321,21 @@ def _size(data: Bytes, kind: int, at: int, end: int, sizes: tuple[Ints, Ints]) -
 
 
 @compiled
-def _field(name: Bytes, fields: Fields, level: int, likely: int) -> int:
-    """Return the field of the document `level` with a name; -1: none.
+def _field(data: Bytes, begin: int, end: int, fields: Fields, level: int, likely: int) -> int:
+    """Return the field of the document `level` with the name data[begin:end]; -1: none.
 
     likely: where to begin the search, as documents usually have the same order
     """
     count = len(fields.parent)
     for k in range(count):
         field = likely + k if likely + k < count else likely + k - count
-        begin = fields.first[field]
-        if fields.parent[field] != level or fields.first[field + 1] - begin != len(name):
+        first = fields.first[field]
+        if fields.parent[field] != level or fields.first[field + 1] - first != end - begin:
             continue
         j = 0
-        while j < len(name) and fields.names[begin + j] == name[j]:
+        while j < end - begin and fields.names[first + j] == data[begin + j]:
             j += 1
-        if j == len(name):
+        if j == end - begin:
             return field
     return -1
 

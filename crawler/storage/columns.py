@@ -59,6 +59,8 @@ class Arrays(NamedTuple):
     values: NDArray[np.integer] | Choices
 
 
+# Factor by which a full column grows.
+GROWTH = 1.5
 # One value for all rows, or one for each.
 Column = str | Floats | NDArray[np.integer] | Choices | Arrays
 
@@ -67,40 +69,47 @@ class NumberColumn(Generic[Number]):
     """A growing column of numbers."""
 
     def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
-        self._dtype = dtype
-        self._parts: list[NDArray[Number]] = []
+        self._values = np.empty(0, dtype)
+        self._length = 0
 
     def add(self, values: Sequence[Any] | NDArray[Any]) -> None:
         """Append values."""
-        self._parts.append(np.asarray(values, self._dtype))
+        begin, self._length = self._length, self._length + len(values)
+        if self._length > len(self._values):
+            # In place, so that there is no second copy; no other object has a view of the values.
+            capacity = max(self._length, int(len(self._values) * GROWTH))
+            self._values.resize(capacity, refcheck=False)
+        self._values[begin : self._length] = values
 
     def finish(self) -> NDArray[Number]:
         """Return the whole column and empty this object."""
-        parts, self._parts = self._parts, []
-        return np.concatenate(parts) if parts else np.empty(0, self._dtype)
+        values, self._values = self._values, np.empty(0, self._values.dtype)
+        values.resize(self._length, refcheck=False)
+        self._length = 0
+        return values
 
 
 class TextColumn:
     """A growing column of texts."""
 
     def __init__(self) -> None:
-        self._data: list[bytes] = []
+        self._data = bytearray()
         self._lengths = NumberColumn(np.int64)
 
     def add(self, texts: Iterable[str]) -> None:
         """Append texts."""
         encoded = [text.encode() for text in texts]
-        self._data.append(b"".join(encoded))
+        self._data += b"".join(encoded)
         self._lengths.add([len(text) for text in encoded])
 
     def extend(self, texts: Texts) -> None:
         """Append the texts of a column."""
-        self._data.append(texts.data)
+        self._data += texts.data
         self._lengths.add(np.diff(texts.first))
 
     def finish(self) -> Texts:
         """Return the whole column and empty this object."""
-        data, self._data = b"".join(self._data), []
+        data, self._data = bytes(self._data), bytearray()
         return Texts(data, offsets(self._lengths.finish()))
 
 

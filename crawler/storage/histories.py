@@ -23,7 +23,7 @@ from crawler.storage.targets import to_plan
 from schedules.history import CHANGE, MINUTES, Floats, Histories, Ints, offsets
 from schedules.schedule import Schedules
 
-BATCH = 10_000
+BATCH = 3000
 # Keys of a query: URLs of 2,000 bytes are a quarter of the largest one.
 KEYS = 2000
 HOUR_MILLISECONDS = 3_600_000
@@ -39,10 +39,14 @@ HOURS = (
     "plan.every_hours", "plan.phase_hours", "stated_interval_hours",
     "limits.min_hours", "limits.max_hours",
 )  # fmt: skip
+# In the usual order of a document, in which they are found fastest.
 PATHS = (
-    "_id", *NAMES, *TIMES, *COUNTS, *HOURS, "history.changes", "plan.weeks", "plan.slots",
+    "_id", "spider", "kind", "categories", "next_visit", "visited_at", "refreshed", "feed_size",
+    "stated_interval_hours", "limits", "limits.min_hours", "limits.max_hours",
+    "history", "history.since", "history.until", "history.changes", "history.false_dates",
+    "plan", "plan.id", "plan.weeks", "plan.slots", "plan.every_hours", "plan.phase_hours",
 )  # fmt: skip
-DOCUMENTS = ("plan", "history", "limits")
+FIELDS = {path: 1 for path in PATHS if path not in {"limits", "history", "plan"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ async def read_sample(
 
 async def _add(db: Database, columns: _Columns, query: Document, options: dict[str, Any]) -> None:
     """Add the targets that a query finds. options: of the aggregation."""
-    pipeline: list[Document] = [{"$match": query}, {"$project": dict.fromkeys(PATHS, 1)}]
+    pipeline: list[Document] = [{"$match": query}, {"$project": FIELDS}]
     cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
     async with cursor:
         # The server prepares the next batch while one is read.
@@ -156,7 +160,7 @@ class _Columns:
 
     def add(self, data: bytes) -> None:
         """Append a batch of targets, as the server sends them."""
-        batch = self._bson.Batch(data, DOCUMENTS + PATHS)
+        batch = self._bson.Batch(data, PATHS)
         self.ids.extend(batch.texts("_id"))
         category = batch.first_texts(NAMES[-1])
         parts = [part for name in NAMES[:-1] for part in (batch.texts(name), BETWEEN.encode())]

@@ -93,7 +93,8 @@ class Batch:
 
     def first_texts(self, path: str) -> Texts:
         """Return the first element of each array; empty if it is not a text."""
-        return _as_texts(_texts(self._data, *_first_elements(self._data, *self._of(path))))
+        elements = _first_elements(self._data, *self._of(path), (SIZES, BESIDE_LENGTH))
+        return _as_texts(_texts(self._data, *elements))
 
     def binaries(self, path: str) -> Texts:
         """Return (n,) binary values; empty for other types."""
@@ -134,8 +135,8 @@ def joined(parts: Sequence[Part], n: int) -> Texts:
         else:
             pieces += [_pieces(part) for part in group if not isinstance(part, bytes)]
     base = offsets(np.array([len(piece.data) for piece in pieces], np.int64))
-    begin = np.array([piece.begin for piece in pieces]).reshape(-1, n) + base[:-1, None]
-    end = np.array([piece.end for piece in pieces]).reshape(-1, n) + base[:-1, None]
+    begin = np.array([piece.begin for piece in pieces]) + base[:-1, None]
+    end = np.array([piece.end for piece in pieces]) + base[:-1, None]
     first = offsets((end - begin).sum(0))
     source = _bytes(b"".join(piece.data for piece in pieces))
     return Texts(_joined(source, begin.T.copy(), end.T.copy(), first).tobytes(), first)
@@ -316,7 +317,9 @@ def _size(data: Bytes, kind: int, at: int, end: int, sizes: tuple[Ints, Ints]) -
         return _after_text(data, _after_text(data, at, end), end) - at
     size: int = sizes[0][kind]
     if size == LENGTH_FIRST and at + 4 <= end:
-        return max(_int32(data, at), 0) + sizes[1][kind]
+        length = _int32(data, at)
+        least = SMALLEST if kind in (DOCUMENT, ARRAY) else 0
+        return length + sizes[1][kind] if length >= least else UNKNOWN
     return size
 
 
@@ -365,7 +368,7 @@ def _texts(data: Bytes, types: Bytes, places: Ints) -> tuple[Bytes, Ints]:
     for i in range(len(types)):
         length = 0
         if types[i] == STRING:
-            length = _int32(data, places[i]) - 1
+            length = max(_int32(data, places[i]) - 1, 0)
         elif types[i] == OBJECT_ID:
             length = HEX_BYTES
         first[i + 1] = first[i] + length
@@ -396,13 +399,18 @@ def _binaries(data: Bytes, types: Bytes, places: Ints) -> tuple[Bytes, Ints]:
 
 
 @compiled
-def _first_elements(data: Bytes, types: Bytes, places: Ints) -> tuple[Bytes, Ints]:
+def _first_elements(
+    data: Bytes, types: Bytes, places: Ints, sizes: tuple[Ints, Ints]
+) -> tuple[Bytes, Ints]:
     """Return types and offsets of the first elements of arrays."""
     kinds, at = np.zeros(len(types), np.uint8), np.zeros(len(types), np.int64)
     for i in range(len(types)):
-        if types[i] == ARRAY and data[places[i] + 4] != 0:
+        if types[i] == ARRAY:
+            kind, end = data[places[i] + 4], places[i] + _int32(data, places[i])
             # The name of the first element is "0".
-            kinds[i], at[i] = data[places[i] + 4], places[i] + 7
+            size = _size(data, kind, places[i] + 7, end, sizes)
+            if size >= 0 and places[i] + 7 + size < end:
+                kinds[i], at[i] = kind, places[i] + 7
     return kinds, at
 
 
@@ -414,14 +422,14 @@ def _number_arrays(data: Bytes, types: Bytes, places: Ints) -> tuple[Ints, Float
     for i in range(len(types)):
         if types[i] != ARRAY:
             continue
-        at = places[i] + 4
+        at, end = places[i] + 4, places[i] + _int32(data, places[i])
         while data[at] in (DOUBLE, INT32, INT64):
-            kind = data[at]
-            while data[at] != 0:
-                at += 1
-            values[used] = _number(data, kind, at + 1)
-            used, counts[i] = used + 1, counts[i] + 1
-            at += 5 if kind == INT32 else 9
+            kind, at = data[at], _after_text(data, at + 1, end)
+            size = 4 if kind == INT32 else 8
+            if at + size >= end:
+                break
+            values[used] = _number(data, kind, at)
+            used, counts[i], at = used + 1, counts[i] + 1, at + size
     return counts, values[:used].copy()
 
 

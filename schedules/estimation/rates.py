@@ -210,18 +210,25 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
             chance[g] *= changed[g]
         factors += 1
         if factors % MAX_FACTORS == 0:
-            for g in range(len(rates)):
-                result[g] += np.log(chance[g])
-                chance[g] = 1.0
+            _add_logarithms(result, chance)
         begin = end
         # Skip changes that end within this interval: they belong to the same burst.
         while i < len(past.by) and past.by[i] <= begin:
             i += 1
     if past.until > begin:
         silent += exposure(mass, wall, begin, past.until)
+    _add_logarithms(result, chance)
     for g in range(len(rates)):
-        result[g] += np.log(chance[g]) - rates[g] * silent
+        result[g] -= rates[g] * silent
     return result
+
+
+@compiled
+def _add_logarithms(result: Floats, chance: Floats) -> None:
+    """Add the logarithms of probabilities to the result, and begin again with 1."""
+    for g in range(len(chance)):
+        result[g] += np.log(chance[g])
+        chance[g] = 1.0
 
 
 @compiled

@@ -222,7 +222,6 @@ def rate_silences(
     population: Population, histories: Histories, mixtures: Mixtures, prior: Floats
 ) -> Ratings:
     """Rate the current silence of all targets. prior: (p, g) as of `fit_gaps`."""
-
     changes, n = np.diff(histories.first), len(population)
     score, since, gap = np.full(n, -np.inf), np.full(n, np.nan), np.full(n, np.nan)
     changed = changes > 0

@@ -40,9 +40,10 @@ class Texts:
 
     def of(self, rows: Ints) -> Texts:
         """Return some of the texts."""
-        bounds = zip(self.first[rows].tolist(), self.first[rows + 1].tolist(), strict=True)
+        begins, ends = self.first[rows], self.first[rows + 1]
+        bounds = zip(begins.tolist(), ends.tolist(), strict=True)
         data = b"".join([self.data[begin:end] for begin, end in bounds])
-        return Texts(data, offsets((self.first[1:] - self.first[:-1])[rows]))
+        return Texts(data, offsets(ends - begins))
 
 
 class Choices(NamedTuple):

@@ -37,8 +37,8 @@ STAGED = "staged_"
 # Staged documents that the server sends together.
 BATCH = 4
 MILLISECOND = timedelta(milliseconds=1)
-# Maximum number of concurrent batch writes.
-MAX_WRITES = 2
+# Maximum number of concurrent batch writes: two for the server, while a third one is prepared.
+MAX_WRITES = 3
 # Targets due within this time may be visited while a plan is copied to the targets.
 MARGIN = timedelta(hours=1)
 WEEK_DAYS = 7

@@ -274,12 +274,15 @@ def in_words(schedules: Schedules) -> Arrays:
     others = [_words(schedules[i]) for i in row]
     table = [*_daily_texts(), *dict.fromkeys(text for texts in others for text in texts)]
     places = {text: place for place, text in enumerate(table[DAILY_TEXTS:], DAILY_TEXTS)}
-    rows = np.repeat(np.array(row, np.int64), [len(texts) for texts in others])
-    own = np.array([places[text] for texts in others for text in texts], np.int64)
-    rows = np.concatenate([owner[begins], rows])
+    own = [(i, places[text]) for i, texts in zip(row, others, strict=True) for text in texts]
+    rows, texts = np.concatenate(
+        [
+            np.array([owner[begins], hour[begins] * DAY_SETS + days]).T,
+            np.array(own, np.int64).reshape(-1, 2),
+        ]
+    ).T
     order = np.argsort(rows, kind="stable")
-    texts = np.concatenate([hour[begins] * DAY_SETS + days, own])[order]
-    return Arrays(offsets(np.bincount(rows, minlength=n)), Choices(table, texts))
+    return Arrays(offsets(np.bincount(rows, minlength=n)), Choices(table, texts[order]))
 
 
 @cache

@@ -46,6 +46,7 @@ from crawler.storage.columns import Arrays, Choices, Column
 from crawler.storage.histories import Watched
 from crawler.storage.plans import TargetPlans
 from crawler.storage.targets import ADAPTIVE, EPOCH
+from crawler.utils.memory import return_large_blocks
 from crawler.utils.text import amount, rounded_up
 from crawler.utils.time import Clock
 from schedules import calendar
@@ -268,6 +269,7 @@ async def replan_parts(
 
     watch: called with each plan before it is written
     """
+    return_large_blocks()
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(order, stored, of_feeds, config)

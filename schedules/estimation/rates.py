@@ -440,7 +440,7 @@ def _sum(values: Likelihood) -> np.float32:
     for i in range(0, whole, LANES):
         for k in range(LANES):
             lanes[k] += values[i + k]
-    total = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
+    total: np.float32 = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
         (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
     )
     for i in range(whole, n):

@@ -36,7 +36,8 @@ from schedules.progress import announce
 P = ParamSpec("P")
 R = TypeVar("R")
 Part = slice
-CHUNK = 20_000
+# Targets of a part. Every thread holds the profiles of one part, 1.3 kB of each target.
+CHUNK = 5_000
 KERNELS = Path("freshet", "kernels")
 # The package whose subpackages import each other's kernels.
 PLANNER = "schedules"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import compiled
+from schedules.exponential import exponentials
 from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import WEEK_HOURS
 
@@ -85,19 +86,25 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
 
 
 @compiled
+def _steps(profile: Floats, rate: Floats) -> Floats:
+    """Return the (k, 168) probability that no change happens in an hour."""
+    step = np.empty((len(rate), WEEK_HOURS))
+    for i in range(len(rate)):
+        for t in range(WEEK_HOURS):
+            step[i, t] = -rate[i] * profile[t]
+    exponentials(step.reshape(-1))
+    return step
+
+
+@compiled
 def _one_week(
     profile: Floats, rate: Floats, grow: Floats, drop: Floats, kept: Floats, moment: Floats
 ) -> None:
     """Fill the first week for all nodes. Every week is followed by an identical week."""
     k = len(rate)
-    fresh, late, step = (
-        np.empty((k, WEEK_HOURS)),
-        np.empty((k, WEEK_HOURS)),
-        np.empty((k, WEEK_HOURS)),
-    )
+    fresh, late = np.empty((k, WEEK_HOURS)), np.empty((k, WEEK_HOURS))
+    step = _steps(profile, rate)
     for i in range(k):
-        for t in range(WEEK_HOURS):
-            step[i, t] = np.exp(-rate[i] * profile[t])
         for t in range(WEEK_HOURS):
             x = rate[i] * profile[t]
             # Integrals of e^(-x s) and of s e^(-x s) over the hour; series near x = 0 avoid

@@ -43,7 +43,7 @@ def places_of(rows: Ints, first: Ints) -> tuple[Ints, Ints]:
 
     first: (n + 1,) offsets of all rows
     """
-    count = np.diff(first)[rows]
+    count = first[rows + 1] - first[rows]
     own = offsets(count)
     return own, np.arange(own[-1]) + np.repeat(first[rows] - own[:-1], count)
 

@@ -8,13 +8,11 @@ large body is buffered on disk until there is room for it.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import logging
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from tempfile import SpooledTemporaryFile
 from typing import Self
 
@@ -27,13 +25,11 @@ from scrapy.utils._compression import _DecompressionMaxSizeExceeded
 from crawler.config import Config
 from crawler.errors import Misbehaves, TooLarge
 from crawler.utils.compression import MAX_PARTS, gunzipped, inflated
+from crawler.utils.memory import LARGE_BYTES, return_large_blocks
 
 logger = logging.getLogger(__name__)
-LARGE_BYTES = 1024 * 1024
 # A waiting body triggers garbage collection at this interval, to free bodies in reference cycles.
 COLLECT_SECONDS = 1.0
-# Constants from malloc.h of the GNU C library.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # Scrapy's key in request.meta for the maximum size in bytes, both compressed and decompressed.
 LIMIT = "download_maxsize"
 # The limit of curl.
@@ -79,7 +75,7 @@ class LargeBodies:
                     await self._until_freed()
         except TimeoutError:
             logger.debug("Body of %d bytes admitted after the maximum wait", size_bytes)
-        _return_large_blocks()
+        return_large_blocks()
         flag = _Flag("large")
         self._used_bytes += size_bytes
         loop = asyncio.get_running_loop()
@@ -101,21 +97,6 @@ class LargeBodies:
     def _free(self, size_bytes: int) -> None:
         self._used_bytes -= size_bytes
         self._freed.set()
-
-
-@cache
-def _return_large_blocks() -> None:
-    """Make the C library return large blocks to the operating system when they are freed.
-
-    By default the GNU C library raises its threshold with each freed block, so that later blocks
-    fragment the heap. Set the threshold only when a large page arrives: other crawls run faster
-    with the default.
-    """
-    with suppress(AttributeError):
-        library = ctypes.CDLL(None)
-        library.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
-        # Setting one threshold stops the library from adapting the other.
-        library.mallopt(M_TRIM_THRESHOLD, 8 * LARGE_BYTES)
 
 
 class _Flag(str):

@@ -6,26 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, lru_cache
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from crawler.storage.client import Document
+from crawler.storage.columns import Arrays, Choices
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
 from crawler.storage.websub import is_active, is_proven
 from crawler.utils.text import HOUR, amount, count, period, span
 from schedules.allocation import policies
 from schedules.calendar import DAYS, day_names, describe
-from schedules.history import DAY_HOURS
+from schedules.history import DAY_HOURS, offsets
 from schedules.intervals import AFTER_CHANGE, AFTER_NONE
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 
-Words = list[list[str]]
-
 DAY_SETS = 2**7
+DAILY_TEXTS = DAY_SETS * DAY_HOURS
 MORE = "more than"
 HINTS = {
     "lastmod": "A sitemap reported a change",
@@ -261,44 +258,42 @@ def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:
         yield f"The feed asks not to be fetched on {', '.join(DAYS[day] for day in skipped)}."
 
 
-def in_words(schedules: Schedules) -> Words:
+def in_words(schedules: Schedules) -> Arrays:
     """Return the visiting times of each of n schedules, formatted as by `policies.times_of`."""
+    n = len(schedules)
     # Nearly all schedules have slots in a single week, so format them together.
-    owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
+    owner = np.repeat(np.arange(n), np.diff(schedules.first))
     here = schedules.weeks[owner] == 1
     day, hour = np.divmod(schedules.slots[here].astype(np.int64), DAY_HOURS)
     order = np.lexsort((hour, owner[here]))
     owner, day, hour = owner[here][order], day[order], hour[order]
     begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
     days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
-    words = _daily_texts()[hour[begins] * DAY_SETS + days].tolist()
-    bounds = np.searchsorted(owner[begins], np.arange(len(schedules) + 1)).tolist()
-    result = [words[begin:end] for begin, end in pairwise(bounds)]
-    # Many others have one slot in several weeks, with few distinct values. Cache these.
-    single = np.diff(schedules.first) == 1
-    rare = np.flatnonzero((schedules.weeks > 1) & single)
-    weeks, slots = schedules.weeks[rare].tolist(), schedules.slots[schedules.first[rare]].tolist()
-    for row, rarely in zip(rare.tolist(), map(_rare_texts, weeks, slots), strict=True):
-        result[row] = [rarely]
-    others = ((schedules.weeks > 1) & ~single) | (schedules.every_hours > 0)
-    for row in np.flatnonzero(others).tolist():
-        result[row] = _words(schedules[row])
-    return result
+    # The others have few distinct values, or are few.
+    row = np.flatnonzero((schedules.weeks > 1) | (schedules.every_hours > 0)).tolist()
+    others = [_words(schedules[i]) for i in row]
+    table = [*_daily_texts(), *dict.fromkeys(text for texts in others for text in texts)]
+    places = {text: place for place, text in enumerate(table[DAILY_TEXTS:], DAILY_TEXTS)}
+    own = [(i, places[text]) for i, texts in zip(row, others, strict=True) for text in texts]
+    rows, texts = np.concatenate(
+        [
+            np.array([owner[begins], hour[begins] * DAY_SETS + days]).T,
+            np.array(own, np.int64).reshape(-1, 2),
+        ]
+    ).T
+    order = np.argsort(rows, kind="stable")
+    return Arrays(offsets(np.bincount(rows, minlength=n)), Choices(table, texts[order]))
 
 
 @cache
-def _daily_texts() -> NDArray[Any]:
+def _daily_texts() -> list[str]:
     """Return (3072,) texts for each hour of the day on each set of weekdays."""
     days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
     names = [day_names(listed) or "daily" for listed in days]
-    return np.array([f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names], object)
+    return [f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names]
 
 
 @lru_cache(maxsize=4096)
-def _rare_texts(weeks: int, slot: int) -> str:
-    return _words(Schedule(weeks, (slot,)))[0]
-
-
 def _words(schedule: Schedule) -> list[str]:
     if schedule.every_hours:
         return [f"every {period(schedule.every_hours)}"]

@@ -16,7 +16,8 @@ from crawler.extract.keys import CATEGORY_PREFIX
 from crawler.items import Kind
 from crawler.storage import sites
 from crawler.storage.client import Database
-from crawler.storage.histories import Texts, Watched
+from crawler.storage.columns import Texts
+from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.utils.regex import compiled
 from schedules.estimation.rates import reliable, timed

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 
 import numpy as np
 
@@ -43,9 +42,11 @@ from crawler.planning.replan_report import ReplanReport
 from crawler.planning.silence import store_silences
 from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
+from crawler.storage.columns import Arrays, Choices, Column
 from crawler.storage.histories import Watched
-from crawler.storage.plans import TargetPlan
+from crawler.storage.plans import TargetPlans
 from crawler.storage.targets import ADAPTIVE, EPOCH
+from crawler.utils.memory import return_large_blocks
 from crawler.utils.text import amount, rounded_up
 from crawler.utils.time import Clock
 from schedules import calendar
@@ -60,9 +61,10 @@ from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedules
 from schedules.terms import Terms, least_per_day
 
 HOUR_MILLISECONDS = 3_600_000
-MILLISECOND = timedelta(milliseconds=1)
 DIGITS = 5
-BATCH = 2000
+# Targets of a staged document. Slots and texts of a target take at most a few kilobytes, so that it
+# stays below MongoDB's limit of 16 MB.
+BATCH = 1000
 # If a plan misses a goal, its budget is raised by this factor, at most MAX_TRIES times.
 MAX_TRIES, BUDGET_STEP = 4, 1.02
 # Number of bisection steps for a shared budget.
@@ -95,50 +97,38 @@ class Replan:
         """Return the number of targets whose plan is written."""
         return int(np.count_nonzero(self.written))
 
-    def rows(self) -> Iterator[list[TargetPlan]]:
-        """Yield batches of `_id`, plan and next visit of the targets whose plan is written."""
+    def batches(self) -> Iterator[TargetPlans]:
+        """Yield the plans of the targets whose plan is written."""
         rows = np.flatnonzero(self.written)
         when = next_visits(self.gathered, self.plan.schedules, rows, self.now_hours)
         for begin in range(0, len(rows), BATCH):
             part = slice(begin, begin + BATCH)
-            yield self._batch(rows[part], when[part])
+            milliseconds = np.rint(when[part] * HOUR_MILLISECONDS).astype(np.int64)
+            ids = self.gathered.watched.ids.of(rows[part])
+            yield TargetPlans(ids, self._columns(rows[part]), milliseconds)
 
-    def _batch(self, rows: Ints, when: Floats) -> list[TargetPlan]:
-        made, ids, population = self.plan, self.gathered.watched.ids, self.gathered.population
+    def _columns(self, rows: Ints) -> dict[str, Column]:
+        made, population = self.plan, self.gathered.population
         schedules = made.schedules.of(rows)
-        slots = schedules.slots.tolist()
-        codes = policies.nearest_group(schedules.visits_per_week).tolist()
-        columns = {
-            "policy": [self.policy] * len(rows),
-            "frequency_class": [FREQUENCY_CLASSES[code] for code in codes],
+        classes = policies.nearest_group(schedules.visits_per_week).astype(np.int64)
+        columns: dict[str, Column] = {
+            "policy": self.policy,
+            "frequency_class": Choices(FREQUENCY_CLASSES, classes),
             "windows": in_words(schedules),
-            "visits_per_week": _numbers(schedules.visits_per_week),
-            "weeks": schedules.weeks.tolist(),
-            "slots": [slots[begin:end] for begin, end in pairwise(schedules.first.tolist())],
-            "every_hours": schedules.every_hours.tolist(),
-            "phase_hours": schedules.phase_hours.tolist(),
-            **{name: _numbers(column) for name, column in made.figures(rows).items()},
-            "marginal_value": _numbers(made.value[rows]),
-            "last_value": _numbers(made.worth[rows]),
-            "limited_by": [LIMITS[code] for code in made.bound[rows].tolist()],
+            "visits_per_week": schedules.visits_per_week.round(DIGITS),
+            "weeks": schedules.weeks,
+            "slots": Arrays(schedules.first, schedules.slots),
+            "every_hours": schedules.every_hours,
+            "phase_hours": schedules.phase_hours,
+            **{name: column.round(DIGITS) for name, column in made.figures(rows).items()},
+            "marginal_value": made.value[rows].round(DIGITS),
+            "last_value": made.worth[rows].round(DIGITS),
+            "limited_by": Choices(LIMITS, made.bound[rows].astype(np.int64)),
         }
         if self.policy == ADAPTIVE:
-            columns["min_hours"] = population.min_hours[rows].tolist()
-            columns["max_hours"] = population.max_hours[rows].tolist()
-        times = np.rint(when * HOUR_MILLISECONDS).astype(np.int64).tolist()
-        values = zip(*columns.values(), strict=True)
-        return [
-            (ids[row], dict(zip(columns, part, strict=True)), EPOCH + at * MILLISECOND)
-            for row, at, part in zip(rows.tolist(), times, values, strict=True)
-        ]
-
-
-def _numbers(column: Floats) -> list[float | None]:
-    """Return rounded values; None for NaN and inf, which JSON does not support."""
-    values: list[float | None] = np.round(column, DIGITS).tolist()
-    for unknown in np.flatnonzero(~np.isfinite(column)).tolist():
-        values[unknown] = None
-    return values
+            columns["min_hours"] = population.min_hours[rows]
+            columns["max_hours"] = population.max_hours[rows]
+        return columns
 
 
 Watch = Callable[[Replan], None]
@@ -279,6 +269,7 @@ async def replan_parts(
 
     watch: called with each plan before it is written
     """
+    return_large_blocks()
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(order, stored, of_feeds, config)
@@ -328,8 +319,9 @@ async def _carry_out(
     if not dry_run:
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
         longest = timedelta(hours=longest_interval(config, feeds=feeds))
-        await plans.activate(db, replan.document, replan.rows(), longest)
-        await store_silences(db, config, task.gathered, now)
+        await plans.activate(db, replan.document, replan.batches(), longest)
+        mixtures = replan.plan.estimates.mixtures if isinstance(replan.plan, Plan) else None
+        await store_silences(db, config, task.gathered, now, mixtures)
     seconds = round(time.perf_counter() - task.began, 3)
     return replan_report(
         replan.document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run

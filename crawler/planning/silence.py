@@ -31,6 +31,7 @@ from schedules.estimation.silence import (
     silences,
 )
 from schedules.history import FieldPasts, Ints, fields_apart
+from schedules.population import Population
 
 # Pages whose fields are rated together, and pages from whose fields the model is estimated.
 PAGES_AT_ONCE, MAX_SAMPLED_PAGES = 50_000, 20_000
@@ -53,40 +54,54 @@ async def check_silences(
     return await store_silences(db, config, await gather(db, watched, config, hours), now)
 
 
-async def store_silences(db: Database, config: Config, gathered: Gathered, now: datetime) -> int:
-    """Store the alarms of all targets of a plan's input; return the number of new ones."""
+async def store_silences(
+    db: Database,
+    config: Config,
+    gathered: Gathered,
+    now: datetime,
+    mixtures: Mixtures | None = None,
+) -> int:
+    """Store the alarms of all targets of a plan's input; return the number of new ones.
+
+    mixtures: weekly profiles of the sites, if a plan for the same targets has fitted them
+    """
     if not config.silence_false_alarms_per_week:
         return 0
-    found = silences_of(gathered, config.silence_false_alarms_per_week)
+    found = silences_of(gathered, config.silence_false_alarms_per_week, mixtures)
     return await alarms.record_silences(db, gathered.watched.spiders, found, now)
 
 
-def silences_of(gathered: Gathered, false_alarms_per_week: float) -> list[Silence]:
-    """Return silent feeds, silent pages and fields, and sites with many of them."""
+def silences_of(
+    gathered: Gathered, false_alarms_per_week: float, fitted: Mixtures | None = None
+) -> list[Silence]:
+    """Return silent feeds, silent pages and fields, and sites with many of them.
+
+    fitted: weekly profiles of the sites, if they are known and all targets are of one kind
+    """
     feeds = are(gathered.watched, Kind.FEED)
     found: list[Silence] = []
     for rows, combined in ((np.flatnonzero(feeds), False), (np.flatnonzero(~feeds), True)):
-        if len(rows):
-            mixtures = site_mixtures(gathered.population.of(rows), gathered.histories.of(rows))
-            found += silent_targets(
-                gathered, rows, mixtures, false_alarms_per_week, combined=combined
-            )
-            if combined:
-                found += silent_fields(gathered, mixtures, false_alarms_per_week, found)
+        if not len(rows):
+            continue
+        population, past = gathered.population, gathered.histories
+        if len(rows) < len(population):
+            population, past = population.of(rows), past.of(rows)
+        is_fitted = fitted is not None and len(rows) == len(gathered.watched)
+        mixtures = fitted if fitted and is_fitted else site_mixtures(population, past)
+        result = silences(population, past, mixtures, false_alarms_per_week, combined=combined)
+        found += silent_targets(gathered, rows, population, result)
+        if combined:
+            found += silent_fields(gathered, mixtures, false_alarms_per_week, found)
     return found
 
 
 def silent_targets(
-    gathered: Gathered,
-    rows: Ints,
-    mixtures: Mixtures,
-    false_alarms_per_week: float,
-    *,
-    combined: bool,
+    gathered: Gathered, rows: Ints, population: Population, result: Silences
 ) -> Iterator[Silence]:
-    """Yield the silent ones among some targets, and if combined, sites with many of them."""
-    population, past = gathered.population.of(rows), gathered.histories.of(rows)
-    result = silences(population, past, mixtures, false_alarms_per_week, combined=combined)
+    """Yield the silent ones among some targets, and sites with many of them.
+
+    rows: the targets of the population
+    """
     for number in np.flatnonzero(result.shared).tolist():
         own = np.flatnonzero(result.silent & (population.site == number))
         rated = int(np.count_nonzero(result.ratings.rated & (population.site == number)))

@@ -15,7 +15,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.items import Outcome
 from crawler.storage.client import Database, Document
-from crawler.storage.histories import NameColumn, NumberColumn, TextColumn, Texts
+from crawler.storage.columns import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.plans import IN_EFFECT
 from crawler.storage.runs import held_hosts
 from crawler.storage.targets import BY_TIME, watched

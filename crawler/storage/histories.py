@@ -1,22 +1,24 @@
 """All targets with their histories as arrays for a replan: a million targets take seconds.
 
-The server reduces each document to a row of the needed fields, with times as numbers. Each batch of
-rows is converted to columns immediately, so that no target keeps a Python object.
+The server reduces each document to the needed fields. Compiled code converts each batch to columns,
+so that no value becomes a Python object.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
 
-import bson
 import numpy as np
+from bson import decode
 from numpy.typing import NDArray
 
 from crawler.storage.client import Database, Document
+from crawler.storage.columns import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.outages import in_batches
 from crawler.storage.scans import draw_keys, resting
 from crawler.storage.targets import to_plan
@@ -28,155 +30,39 @@ from schedules.history import (
     Floats,
     Histories,
     Ints,
+    offsets,
 )
 from schedules.schedule import Schedules
 
-Number = TypeVar("Number", bound=np.generic)
-BATCH = 10_000
+if TYPE_CHECKING:
+    from crawler.storage.bson_columns import Batch
+
+BATCH = 3000
 # Keys of a query: URLs of 2,000 bytes are a quarter of the largest one.
 KEYS = 2000
 HOUR_MILLISECONDS = 3_600_000
 HOUR_SECONDS = 3600
 # A scan is faster than the index for spiders with more than this share of all targets.
 MAX_INDEXED_SHARE = 0.2
-# Reading one joined text is much faster than four. A category may contain the separator, so it is
-# last.
-NAMES = ("$spider", "$kind", {"$toString": "$plan.id"}, {"$first": "$categories"})
+# Names of a target, joined by BETWEEN. A category may contain it, so it is last.
+NAMES = ("spider", "kind", "plan.id", "categories")
 BETWEEN = "\0"
-
-
-def _unless(field: str, usual: float) -> Document:
-    """Return an expression that omits a field if it is missing or has its default value."""
-    given = {"$ifNull": [field, usual]}
-    return {"$cond": [{"$eq": [given, usual]}, "$$REMOVE", field]}
-
-
-ROW: Document = {
-    "names": {
-        "$concat": [{"$ifNull": [NAMES[0], ""]}]
-        + [part for name in NAMES[1:] for part in (BETWEEN, {"$ifNull": [name, ""]})]
-    },
-    "next": {"$toLong": "$next_visit"},
-    "visited": {"$toLong": "$visited_at"},
-    "refreshed": "$refreshed",
-    "feed_size": _unless("$feed_size", 0),
-    "asks": _unless("$stated_interval_hours", 0),
-    "least": _unless("$limits.min_hours", 0),
-    "most": _unless("$limits.max_hours", 0),
-    "since": {"$toLong": "$history.since"},
-    "until": {"$toLong": "$history.until"},
-    "changes": "$history.changes",
-    "false_dates": _unless("$history.false_dates", 0),
-    # Values that other selectors extracted are not comparable with those that follow.
-    "fields": {
-        "$cond": [
-            {"$eq": ["$field_history.digest", "$selector_digest"]},
-            "$field_history",
-            "$$REMOVE",
-        ]
-    },
-    "weeks": _unless("$plan.weeks", 1),
-    "slots": "$plan.slots",
-    "every": _unless("$plan.every_hours", 0),
-    "phase": _unless("$plan.phase_hours", 0),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """n texts in one block of memory; a text is decoded when it is read.
-
-    data:  all texts, UTF-8, one after the other
-    first: (n + 1,) text i is data[first[i]:first[i + 1]]
-    """
-
-    data: bytes
-    first: Ints
-
-    def __len__(self) -> int:
-        return len(self.first) - 1
-
-    def __getitem__(self, i: int) -> str:
-        return self.data[self.first[i] : self.first[i + 1]].decode()
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
-
-
-class NumberColumn(Generic[Number]):
-    """A growing column of numbers."""
-
-    def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
-        self._dtype = dtype
-        self._parts: list[NDArray[Number]] = []
-
-    def add(self, values: Sequence[Any] | NDArray[Any]) -> None:
-        """Append values."""
-        self._parts.append(np.asarray(values, self._dtype))
-
-    def finish(self) -> NDArray[Number]:
-        """Return the whole column and empty this object."""
-        parts, self._parts = self._parts, []
-        return np.concatenate(parts) if parts else np.empty(0, self._dtype)
-
-
-class TextColumn:
-    """A growing column of texts."""
-
-    def __init__(self) -> None:
-        self._data: list[bytes] = []
-        self._lengths = NumberColumn(np.int64)
-
-    def add(self, texts: Iterable[str]) -> None:
-        """Append texts."""
-        encoded = [text.encode() for text in texts]
-        self._data.append(b"".join(encoded))
-        self._lengths.add([len(text) for text in encoded])
-
-    def finish(self) -> Texts:
-        """Return the whole column and empty this object."""
-        data, self._data = b"".join(self._data), []
-        return Texts(data, offsets(self._lengths.finish()))
-
-
-class NameColumn:
-    """A growing column with few distinct names: a number for each row, and the names."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._rows = NumberColumn(np.int32)
-
-    def add(self, names: Iterable[str | None]) -> None:
-        """Append names; None becomes -1."""
-        numbers = self._numbers
-        self._rows.add(
-            [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
-        )
-
-    def finish(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-        """Return the names, and for each row the number of its name, -1 for none."""
-        return tuple(self._numbers), self._rows.finish()
-
-    def finish_split(
-        self, between: str, count: int
-    ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
-        """Split every name into `count` parts, and return each part as `finish` does.
-
-        Empty parts get -1. Without any name, all parts have no names.
-        """
-        texts, row = self.finish()
-        parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
-        columns = []
-        for part in list(parts) or [()] * count:
-            names = {name: number for number, name in enumerate(dict.fromkeys(filter(None, part)))}
-            numbers = np.array([names.get(name, -1) for name in part], np.int32)
-            columns.append((tuple(names), numbers[row]))
-        return columns
-
-
-def offsets(lengths: Ints) -> Ints:
-    """Return (n + 1,) offsets from (n,) lengths: the beginning of each, and the end of the last."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+TIMES = ("next_visit", "visited_at", "history.since", "history.until")
+COUNTS = ("refreshed", "feed_size", "history.false_dates")
+HOURS = (
+    "plan.every_hours", "plan.phase_hours", "stated_interval_hours",
+    "limits.min_hours", "limits.max_hours",
+)  # fmt: skip
+# In the usual order of a document, in which they are found fastest.
+PATHS = (
+    "_id", "spider", "kind", "categories", "next_visit", "visited_at", "refreshed", "feed_size",
+    "stated_interval_hours", "limits", "limits.min_hours", "limits.max_hours",
+    "history", "history.since", "history.until", "history.changes", "history.false_dates",
+    "field_history", "field_history.digest", "field_history.since", "field_history.names",
+    "field_history.changes", "selector_digest",
+    "plan", "plan.id", "plan.weeks", "plan.slots", "plan.every_hours", "plan.phase_hours",
+)  # fmt: skip
+FIELDS = {path: 1 for path in PATHS if path not in {"limits", "history", "field_history", "plan"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +82,8 @@ class Watched:
     least, most: (n,) limits of the interval in hours that were set for the target; 0: none
     false_dates:   (n,) visits with a new Last-Modified and the old content
     histories:  up to now
-    fields:     which fields of items changed, by the present selectors
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
+    fields:     which fields of items changed, by the present selectors
     schedules:  active schedules; 0 visits a week without a plan
     ahead:      number of histories with changes after `now`, which were cut off
     """
@@ -259,7 +145,7 @@ async def read_sample(
 
 async def _add(db: Database, columns: _Columns, query: Document, options: dict[str, Any]) -> None:
     """Add the targets that a query finds. options: of the aggregation."""
-    pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
+    pipeline: list[Document] = [{"$match": query}, {"$project": FIELDS}]
     cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
     async with cursor:
         # The server prepares the next batch while one is read.
@@ -268,71 +154,68 @@ async def _add(db: Database, columns: _Columns, query: Document, options: dict[s
             coming = asyncio.ensure_future(anext(cursor, None))
             # Sends the request before decoding blocks the event loop.
             await asyncio.sleep(0)
-            columns.add(bson.decode_all(cast(bytes, batch)))
+            columns.add(cast(bytes, batch))
 
 
 class _Columns:
     """The growing columns of `Watched`."""
 
     def __init__(self) -> None:
+        # Loads the compiler of the kernels, which only a replan needs.
+        from crawler.storage import bson_columns
+
+        self._bson = bson_columns
         self.ids = TextColumn()
         self.names = NameColumn()
-        self.times = {
-            key: NumberColumn(np.float64) for key in ("next", "visited", "since", "until")
-        }
-        self.counts = {
-            key: NumberColumn(np.int64) for key in ("refreshed", "feed_size", "false_dates")
-        }
+        self.times = {path: NumberColumn(np.float64) for path in TIMES}
+        self.counts = {path: NumberColumn(np.int64) for path in COUNTS}
+        self.hours = {path: NumberColumn(np.float64) for path in HOURS}
         self.changes = NumberColumn(CHANGE)
         self.changes_of = NumberColumn(np.int64)
         self.fields = _FieldColumns()
         self.weeks = NumberColumn(np.uint8)
         self.slots = NumberColumn(np.uint16)
         self.slots_of = NumberColumn(np.int64)
-        self.even = {
-            key: NumberColumn(np.float64) for key in ("every", "phase", "asks", "least", "most")
-        }
 
-    def add(self, rows: list[Document]) -> None:
-        """Append a batch of rows as ROW makes them."""
-        self.ids.add([row["_id"] for row in rows])
-        self.names.add([row["names"] for row in rows])
-        for key, times in self.times.items():
-            times.add(np.array([row.get(key) for row in rows], np.float64) / HOUR_MILLISECONDS)
-        for key, counts in self.counts.items():
-            counts.add([row.get(key) or 0 for row in rows])
-        changes = [row.get("changes") or b"" for row in rows]
-        self.changes.add(np.frombuffer(b"".join(changes), CHANGE))
-        self.changes_of.add([len(records) // CHANGE.itemsize for records in changes])
-        self.fields.add([row.get("fields") for row in rows])
-        slots = [row.get("slots") or () for row in rows]
-        self.weeks.add([row.get("weeks") or 1 for row in rows])
-        self.slots.add([slot for of_row in slots for slot in of_row])
-        self.slots_of.add([len(of_row) for of_row in slots])
-        for key, even in self.even.items():
-            even.add([row.get(key) or 0.0 for row in rows])
+    def add(self, data: bytes) -> None:
+        """Append a batch of targets, as the server sends them."""
+        batch = self._bson.Batch(data, PATHS)
+        self.ids.extend(batch.texts("_id"))
+        category = batch.first_texts(NAMES[-1])
+        parts = [part for name in NAMES[:-1] for part in (batch.texts(name), BETWEEN.encode())]
+        self.names.add(self._bson.joined([*parts, category], len(batch)))
+        for path, times in self.times.items():
+            times.add(batch.numbers(path) / HOUR_MILLISECONDS)
+        for path, counts in self.counts.items():
+            counts.add(np.nan_to_num(batch.numbers(path)))
+        for path, hours in self.hours.items():
+            hours.add(np.nan_to_num(batch.numbers(path)))
+        changes = batch.binaries("history.changes")
+        self.changes.add(np.frombuffer(changes.data, CHANGE))
+        self.changes_of.add(np.diff(changes.first) // CHANGE.itemsize)
+        self.fields.add(batch)
+        weeks = batch.numbers("plan.weeks")
+        self.weeks.add(np.where(weeks > 0, weeks, 1))
+        slots_of, slots = batch.number_arrays("plan.slots")
+        self.slots.add(slots)
+        self.slots_of.add(slots_of)
 
     def finish(self, now: float) -> Watched:
         """Return the arrays; now: hours since 1970, later changes are cut off."""
         spiders, kinds, plans, categories = self.names.finish_split(BETWEEN, len(NAMES))
+        next_visit, visited, since, until = (column.finish() for column in self.times.values())
+        refreshed, feed_size, false_dates = (column.finish() for column in self.counts.values())
+        every, phase, asks, least, most = (column.finish() for column in self.hours.values())
         changes, first = self.changes.finish(), offsets(self.changes_of.finish())
-        histories = Histories(
-            self.times["since"].finish(), self.times["until"].finish(), first,
-            changes["after"] / MINUTES, changes["by"] / MINUTES,
-        )  # fmt: skip
+        after, by = changes["after"] / MINUTES, changes["by"] / MINUTES
         stated = np.where(changes["stated"] > 0, changes["stated"] / MINUTES, np.nan)
-        histories, stated, ahead = until_now(histories, stated, now)
-        schedules = Schedules(
-            self.weeks.finish(), offsets(self.slots_of.finish()), self.slots.finish(),
-            self.even["every"].finish(), self.even["phase"].finish(),
-        )  # fmt: skip
+        histories, stated, ahead = until_now(Histories(since, until, first, after, by), stated, now)
+        slots_of = offsets(self.slots_of.finish())
+        schedules = Schedules(self.weeks.finish(), slots_of, self.slots.finish(), every, phase)
         return Watched(
-            self.ids.finish(), *spiders, *kinds, *categories, *plans,
-            self.times["next"].finish(), self.times["visited"].finish(),
-            self.counts["refreshed"].finish(), self.counts["feed_size"].finish(),
-            self.even["asks"].finish(), self.even["least"].finish(), self.even["most"].finish(),
-            self.counts["false_dates"].finish(),
-            histories, self.fields.finish(now), stated, schedules, ahead,
+            self.ids.finish(), *spiders, *kinds, *categories, *plans, next_visit, visited,
+            refreshed, feed_size, asks, least, most, false_dates, histories,
+            self.fields.finish(now), stated, schedules, ahead,
         )  # fmt: skip
 
 
@@ -345,27 +228,31 @@ class _FieldColumns:
         self._names, self._since = NameColumn(), NumberColumn(np.float64)
         self._changes = NumberColumn(FIELD_CHANGE)
 
-    def add(self, documents: Sequence[Document | None]) -> None:
-        """Append the field histories of the next targets, None for targets without one."""
-        stored = [(i, document) for i, document in enumerate(documents) if document is not None]
-        self._rows.add([self._number + i for i, _ in stored])
-        self._names.add([BETWEEN.join(document["names"]) for _, document in stored])
-        self._since.add([document["since"].timestamp() / HOUR_SECONDS for _, document in stored])
-        changes = [document["changes"] for _, document in stored]
-        self._changes.add(np.frombuffer(b"".join(changes), FIELD_CHANGE))
-        self._counts.add([len(records) // FIELD_CHANGE.itemsize for records in changes])
-        self._number += len(documents)
+    def add(self, batch: Batch) -> None:
+        """Append the field histories of a batch of targets."""
+        # Values that other selectors extracted are not comparable with those that follow.
+        rows = batch.rows_of_same_texts("field_history.digest", "selector_digest")
+        self._rows.add(rows + self._number)
+        self._number += len(batch)
+        names = batch.arrays("field_history.names").of(rows)
+        bounds = pairwise(names.first.tolist())
+        # The arrays as text with a character for each byte: there are few different ones.
+        self._names.add([names.data[begin:end].decode("latin-1") for begin, end in bounds])
+        self._since.add(batch.numbers("field_history.since")[rows] / HOUR_MILLISECONDS)
+        changes = batch.binaries("field_history.changes").of(rows)
+        self._changes.add(np.frombuffer(changes.data, FIELD_CHANGE))
+        self._counts.add(np.diff(changes.first) // FIELD_CHANGE.itemsize)
 
     def finish(self, now: float) -> FieldHistories:
         """Return the arrays; now: hours since 1970, later changes are cut off."""
-        names, number = self._names.finish()
+        arrays, number = self._names.finish()
+        names = tuple(tuple(decode(array.encode("latin-1")).values()) for array in arrays)
         counts, changes = self._counts.finish(), self._changes.finish()
         keep = changes["by"] <= now * MINUTES
         row = np.repeat(np.arange(len(counts)), counts)[keep]
         first = offsets(np.bincount(row, minlength=len(counts)).astype(np.int64))
         return FieldHistories(
-            self._rows.finish(), tuple(tuple(each.split(BETWEEN)) for each in names),
-            number.astype(np.int64), self._since.finish(), first,
+            self._rows.finish(), names, number.astype(np.int64), self._since.finish(), first,
             changes["by"][keep], changes["fields"][keep],
         )  # fmt: skip
 

@@ -9,10 +9,13 @@ and the staged collection is deleted. `discarded`: it was never activated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import bson
+import numpy as np
 from bson import ObjectId
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
@@ -24,21 +27,58 @@ from typing_extensions import TypedDict
 from crawler.errors import StorageError
 from crawler.storage import runs
 from crawler.storage.client import UNJOURNALED, Database, Document
-from crawler.storage.targets import to_plan
+from crawler.storage.columns import Column, Texts
+from crawler.storage.targets import EPOCH, to_plan
+from schedules.history import Ints
 
 STAGING, ACTIVATING, ACTIVE, DISCARDED = "staging", "activating", "active", "discarded"
 IN_EFFECT = {"$in": [ACTIVATING, ACTIVE]}
-TargetPlan = tuple[str, Document, datetime]
 STAGED = "staged_"
-BATCH = 2000
-# Maximum number of concurrent batch writes.
-MAX_WRITES = 2
+# Staged documents that the server sends together.
+BATCH = 4
+MILLISECOND = timedelta(milliseconds=1)
+# Maximum number of concurrent batch writes: two for the server, while a third one is prepared.
+MAX_WRITES = 3
 # Targets due within this time may be visited while a plan is copied to the targets.
 MARGIN = timedelta(hours=1)
 WEEK_DAYS = 7
 # The group of targets in a sampling phase, in `groups`.
 LEARNING = "learning"
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPlans:
+    """The new plans of n targets.
+
+    ids:        (n,) `_id` of each target
+    columns:    the fields of `plan`, except `id`
+    next_visit: (n,) milliseconds since 1970 (UTC)
+    """
+
+    ids: Texts
+    columns: Mapping[str, Column]
+    next_visit: Ints
+
+    def statements(self, plan: object, latest: datetime) -> bytes:
+        """Return an update statement for each target, as BSON documents one after the other.
+
+        plan:   `_id` of the plan
+        latest: limit of the next visits
+        """
+        # Loads the compiler of the kernels, which only a replan needs.
+        from crawler.storage import bson_columns as to_bson
+
+        n, until = len(self.ids), (latest - EPOCH) // MILLISECOND
+        fields = [part for item in self.columns.items() for part in to_bson.element(*item)]
+        values = [
+            *to_bson.subdocument("plan", [to_bson.constant("id", plan), *fields], n),
+            *to_bson.dates("next_visit", np.minimum(self.next_visit, until)),
+        ]
+        update = to_bson.subdocument("$set", values, n)
+        query = to_bson.subdocument("q", to_bson.strings("_id", self.ids), n)
+        statement = to_bson.document([*query, *to_bson.subdocument("u", update, n)], n)
+        return to_bson.joined(statement, n).data
 
 
 class VisitPlan(TypedDict):
@@ -124,12 +164,12 @@ def plan_of(target: Document) -> VisitPlan | None:
 
 
 async def activate(
-    db: Database, plan: Document, moved: Iterable[Sequence[TargetPlan]], longest: timedelta
+    db: Database, plan: Document, moved: Iterable[TargetPlans], longest: timedelta
 ) -> int:
     """Activate a new plan as a whole or not at all; return the number of targets it changes.
 
     plan:    the document of the replan: `at` (when the targets were read), `spiders`, and details
-    moved:   batches of (`_id` of a target, its `plan`, its next visit), only changed ones
+    moved:   the plans of the targets that change; each batch becomes one staged document
     longest: maximum time from `at` to a next visit
 
     Raises StorageError if another replan of these spiders has started meanwhile.
@@ -141,19 +181,10 @@ async def activate(
         staged, until, count = _staged(db, plan), plan["at"] + longest, 0
         async with _ConcurrentWrites() as writes:
             for batch in moved:
-                rows = [
-                    {
-                        "_id": key,
-                        "set": {
-                            "plan": {"id": plan["_id"], **part},
-                            "next_visit": min(when, until),
-                        },
-                    }
-                    for key, part, when in batch
-                ]
-                if rows:
-                    await writes.begin(staged.insert_many(rows, ordered=False))
-                count += len(rows)
+                statements = batch.statements(plan["_id"], until)
+                row = {"_id": count, "targets": list(batch.ids), "statements": statements}
+                await writes.begin(staged.insert_one(row))
+                count += len(batch.ids)
     except BaseException:
         await _undo(db, plan)
         raise
@@ -217,10 +248,8 @@ async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
     """Copy an active plan to its targets; safe to repeat."""
     try:
         async with _ConcurrentWrites() as writes:
-            staged = _staged(db, plan).with_options(codec_options=RAW)
-            cursor = staged.find(batch_size=BATCH)
-            while rows := await cursor.to_list(BATCH):
-                await writes.begin(_apply(db, plan, rows, now))
+            async for row in _staged(db, plan).find(batch_size=BATCH):
+                await writes.begin(_apply(db, plan, row, now))
     except OperationFailure:
         # Another process was faster and has dropped the staged collection.
         if await db.plans.find_one({"_id": plan["_id"], "state": ACTIVATING}):
@@ -230,7 +259,7 @@ async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
     await _staged(db, plan).drop()
 
 
-async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now: datetime) -> None:
+async def _apply(db: Database, plan: Document, row: Document, now: datetime) -> None:
     """Update some targets with their plans, and their next visits if those may change.
 
     Most targets get a plain update, which is fast. If a crawl may visit a target now, an update
@@ -244,14 +273,13 @@ async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now:
         {"consecutive_gone": {"$gt": 0}},
         {"hinted": True},
     ]
-    query = {"_id": {"$in": [row["_id"] for row in rows]}, "$or": busy_conditions}
+    query = {"_id": {"$in": row["targets"]}, "$or": busy_conditions}
     busy = {target["_id"] async for target in db.targets.find(query, {"_id": 1})}
-    updates = [
-        {"q": {"_id": row["_id"]}, "u": _conditional_update(plan, row["set"])}
-        if row["_id"] in busy
-        else {"q": {"_id": row["_id"]}, "u": {"$set": row["set"]}}
-        for row in rows
-    ]
+    updates: list[Any] = bson.decode_all(row["statements"], RAW)
+    for place in [place for place, key in enumerate(row["targets"]) if key in busy]:
+        statement = updates[place]
+        part = statement["u"]["$set"]
+        updates[place] = {"q": statement["q"], "u": _conditional_update(plan, part)}
     # Staged plans need no validation, which would take a tenth of the time.
     done = await db.command(
         "update",

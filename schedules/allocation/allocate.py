@@ -63,17 +63,12 @@ def allocate(
     Values decrease along a target's steps, so the steps taken are always its first ones. Ties are
     broken by the key, so the result does not depend on the order of the targets.
     """
-    owner = np.repeat(np.arange(len(key), dtype=np.int32), np.diff(steps.first))
-    value, more = steps.value, np.diff(steps.visits, prepend=np.float32(0))
-    if current is not None:
-        had = current.astype(np.float32)[owner]
-        has = steps.visits <= had * np.float32(1 + 1e-6)
-        preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
-        value = value * np.where(had > 0, preferred, np.float32(1))
-    optional = np.isfinite(value)
+    value = steps.value if current is None else _with_preference(steps, current)
+    more, optional = np.diff(steps.visits, prepend=np.float32(0)), np.isfinite(value)
     left = budget * (1 + 1e-9) - least_visits(steps)
-    order = np.flatnonzero(optional)
+    order = np.flatnonzero(optional).astype(np.int32)
     order = order[np.argsort(-value[order])]
+    owner = np.repeat(np.arange(len(key), dtype=np.int32), np.diff(steps.first))
     count = int(np.searchsorted(np.cumsum(more[order], dtype=np.float64), left, "right"))
     sold_out = count == len(order)
     # The budget may not cover all steps whose value equals the price. The key decides which to
@@ -89,3 +84,12 @@ def allocate(
     taken = np.bincount(owner[allocated], minlength=len(key))
     taken += np.bincount(owner[even], minlength=len(key))
     return Allocation(steps.first[:-1] + taken, price, sold_out)
+
+
+def _with_preference(steps: Steps, current: Floats) -> Floats32:
+    """Return the (m,) values with a bonus for visits that targets have."""
+    had = np.repeat(current.astype(np.float32), np.diff(steps.first))
+    has = steps.visits <= had * np.float32(1 + 1e-6)
+    preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
+    value: Floats32 = steps.value * np.where(had > 0, preferred, np.float32(1))
+    return value

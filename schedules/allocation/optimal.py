@@ -149,8 +149,9 @@ def limits_of(t: Targets, i: int, price: float) -> Limits:
     """Return the limits of one target. price: of a visit, divided by the worth."""
     slope = INDIFFERENCE * price / WEEK_HOURS
     surcharge = t.surcharge[t.site[i]] / t.worth[i]
-    for z in range(WEEK_HOURS):
-        surcharge[z] *= t.dither[i, z // DAY_HOURS]
+    for day in range(WEEK_DAYS):
+        for z in range(day * DAY_HOURS, (day + 1) * DAY_HOURS):
+            surcharge[z] *= t.dither[i, day]
     return Limits(surcharge, t.min_hours[i], t.max_hours[i], t.phase[i], slope)
 
 

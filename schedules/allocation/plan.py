@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from schedules.allocation import optimal, policies
 from schedules.allocation.outlook import outlook
-from schedules.compiled import parts, spread_over
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.history import Floats, Histories, Ints
 from schedules.placement.load import Caps, leveled
@@ -122,8 +121,7 @@ def plan(
     if caps.by_hour:
         schedules = leveled(schedules, current, population, caps, population.ahead(now_hours))
         expected = outlook(estimates, schedules)
-    pieces = spread_over(lambda part: estimates.rates(part)[1:], parts(len(population)))
-    mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    _, mean, low, high = estimates.all_rates
     moved = ~schedules.same_as(current)
     bound = np.where((bound == BUDGET) & ~moved, KEPT, bound)
     bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)

@@ -66,21 +66,24 @@ class Rates(NamedTuple):
     low: Floats
     high: Floats
 
+    def of(self, rows: Ints | Part) -> Rates:
+        """Return the rates of some of the targets."""
+        return Rates(self.node[rows], self.mean[rows], self.low[rows], self.high[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Hold the estimates for n targets in s sites and p groups.
 
-    mixtures:   weekly profiles of the sites
-    likelihood: (n, g) of each rate
-    prior:      (p, g)
+    mixtures: weekly profiles of the sites
+    prior:    (p, g) of each rate
     """
 
     population: Population
     histories: Histories
     mixtures: Mixtures
-    likelihood: Likelihood
     prior: Floats
+    all_rates: Rates
 
     def profiles(self, part: Part) -> Floats:
         """Return the (m, 168) profiles of the targets of a part."""
@@ -88,18 +91,26 @@ class Estimate:
 
     def rates(self, part: Part) -> Rates:
         """Return the rates of the targets of a part."""
-        prior = self.prior[self.population.group[part]]
-        return Rates(*_rates(self.likelihood[part], prior, RATES))
+        return self.all_rates.of(part)
 
     def of(self, rows: Ints) -> Estimate:
         """Return the estimates for some of the targets."""
         population, histories = self.population.of(rows), self.histories.of(rows)
-        return Estimate(population, histories, self.mixtures, self.likelihood[rows], self.prior)
+        return Estimate(population, histories, self.mixtures, self.prior, self.all_rates.of(rows))
 
 
 def estimate(population: Population, histories: Histories) -> Estimate:
     """Estimate profiles and rates of all targets from scratch."""
     mixtures = site_mixtures(population, histories)
+    likelihood = likelihoods(population, histories, mixtures)
+    rows = sample(population.group, population.key)
+    prior = fit_prior(likelihood[rows], population.group[rows], population.parent)
+    all_rates = rates_of(likelihood, prior, population.group)
+    return Estimate(population, histories, mixtures, prior, all_rates)
+
+
+def likelihoods(population: Population, histories: Histories, mixtures: Mixtures) -> Likelihood:
+    """Return the (n, g) likelihood of each rate for each target."""
     likelihood = np.empty((len(population), len(RATES)), np.float32)
 
     def work(part: Part) -> None:
@@ -109,9 +120,15 @@ def estimate(population: Population, histories: Histories) -> Estimate:
         likelihood[part] = _likelihoods(pasts, population.walls, zone, profile, RATES)
 
     spread_over(work, parts(len(population)))
-    rows = sample(population.group, population.key)
-    prior = fit_prior(likelihood[rows], population.group[rows], population.parent)
-    return Estimate(population, histories, mixtures, likelihood, prior)
+    return likelihood
+
+
+def rates_of(likelihood: Likelihood, prior: Floats, group: Ints) -> Rates:
+    """Return the rates of n targets. prior: (p, g); group: (n,)."""
+    pieces = spread_over(
+        lambda part: _rates(likelihood[part], prior, group[part], RATES), parts(len(group))
+    )
+    return Rates(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
 def site_mixtures(population: Population, histories: Histories) -> Mixtures:
@@ -238,7 +255,7 @@ def _likelihoods(
 
 @compiled
 def _rates(
-    likelihood: Likelihood, prior: Floats, rates: Floats
+    likelihood: Likelihood, prior: Floats, group: Ints, rates: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Return nodes, mean and quantiles of each posterior.
 
@@ -248,7 +265,7 @@ def _rates(
     node = np.zeros((n, NODES))
     mean, low, high = np.empty(n), np.empty(n), np.empty(n)
     for i in range(n):
-        posterior = likelihood[i] * prior[i]
+        posterior = likelihood[i] * prior[group[i]]
         posterior /= posterior.sum()
         below = 0.0
         low[i] = high[i] = rates[0]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.compiled import compiled
+from schedules.exponential import complements
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints
 from schedules.schedule import WEEK_HOURS
 
@@ -44,7 +45,11 @@ MIN_SHARE = 1e-7
 
 # Grid of change rates a week, from once in four years to hourly.
 RATES: Floats = np.geomspace(0.005, 168.0, 48)
+# Number of probabilities whose product does not underflow: each is at least MIN_WEEKS * RATES[0].
+MAX_FACTORS = 32
 PRIOR_ROUNDS = 20
+# NumPy adds this many sums at a time, and halves longer rows.
+LANES, PAIRWISE = 8, 128
 # Weight of the parent's prior in a group's prior, in targets.
 LEANING = 1.0
 # Maximum number of targets from which a group's prior is fitted; fewer if there are many groups.
@@ -94,6 +99,9 @@ def hour_counts(past: Past, wall: Wall, spread: Floats) -> Floats:
     spread: (168,) weights that distribute a change over the hours in which it may have happened
     """
     counts = np.zeros(WEEK_HOURS)
+    # The hours of an interval, and the part of each that is in the interval.
+    of_week = np.empty(int(BLURRED_HOURS) + 1, np.int64)
+    inside = np.empty(int(BLURRED_HOURS) + 1)
     i = 0
     while i < len(past.by):
         day, end = _day(past.by[i], wall), i + 1
@@ -103,20 +111,21 @@ def hour_counts(past: Past, wall: Wall, spread: Floats) -> Floats:
             after, by = past.after[j], past.by[j]
             if by - after >= BLURRED_HOURS:
                 continue
-            first, last = int(np.floor(after)), int(np.ceil(by)) - 1
+            first = int(np.floor(after))
+            hours = int(np.ceil(by)) - first
             total = 0.0
-            for hour in range(first, last + 1):
-                inside = min(by, hour + 1) - max(after, hour)
-                total += inside * spread[wall.hours[hour - wall.base] % WEEK_HOURS]
+            for k in range(hours):
+                hour = first + k
+                of_week[k] = wall.hours[hour - wall.base] % WEEK_HOURS
+                inside[k] = min(by, hour + 1) - max(after, hour)
+                total += inside[k] * spread[of_week[k]]
             if total <= 0:
                 continue
             # A wide interval carries little information, so its weight is the share of the week
             # outside it.
             weight = 1.0 / (end - i) * ((1 - (by - after) / BLURRED_HOURS) / total)
-            for hour in range(first, last + 1):
-                inside = min(by, hour + 1) - max(after, hour)
-                h = wall.hours[hour - wall.base] % WEEK_HOURS
-                counts[h] += weight * inside * spread[h]
+            for k in range(hours):
+                counts[of_week[k]] += weight * inside[k] * spread[of_week[k]]
         i = end
     return counts
 
@@ -181,8 +190,8 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
     the rate and e the exposure, an interval with a change has the likelihood 1 - e^(-r e), one
     without a change e^(-r e).
     """
-    result = np.zeros(len(rates))
-    silent, begin, i = 0.0, past.since, 0
+    result, chance, changed = np.zeros(len(rates)), np.ones(len(rates)), np.empty(len(rates))
+    silent, begin, i, factors = 0.0, past.since, 0, 0
     while i < len(past.by):
         days = np.floor((past.after[i] - begin) / BURST_HOURS)
         if days > 0:
@@ -195,16 +204,31 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
         end = max(past.by[i], min(begin + BURST_HOURS, past.until))
         span = max(exposure(mass, wall, begin, end), MIN_WEEKS)
         for g in range(len(rates)):
-            result[g] += np.log(-np.expm1(-rates[g] * span))
+            changed[g] = -rates[g] * span
+        complements(changed)
+        for g in range(len(rates)):
+            chance[g] *= changed[g]
+        factors += 1
+        if factors % MAX_FACTORS == 0:
+            _add_logarithms(result, chance)
         begin = end
         # Skip changes that end within this interval: they belong to the same burst.
         while i < len(past.by) and past.by[i] <= begin:
             i += 1
     if past.until > begin:
         silent += exposure(mass, wall, begin, past.until)
+    _add_logarithms(result, chance)
     for g in range(len(rates)):
         result[g] -= rates[g] * silent
     return result
+
+
+@compiled
+def _add_logarithms(result: Floats, chance: Floats) -> None:
+    """Add the logarithms of probabilities to the result, and begin again with 1."""
+    for g in range(len(chance)):
+        result[g] += np.log(chance[g])
+        chance[g] = 1.0
 
 
 @compiled
@@ -378,26 +402,50 @@ def fit_prior(likelihood: Likelihood, group: Ints, parent: Ints) -> Floats:
     everywhere = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
     of_site = np.tile(everywhere, (sites, 1))
     of_group = np.tile(everywhere, (len(parent), 1))
+    order = np.argsort(group, kind="stable")
     for _ in range(PRIOR_ROUNDS):
-        posterior = likelihood * of_group.astype(np.float32)[group]
-        posterior /= posterior.sum(1, keepdims=True)
-        sums = _summed(posterior, group, len(parent))
-        site_sums = _summed(sums, parent, sites)
+        sums = _posterior_sums(likelihood, of_group.astype(np.float32), group, order)
+        site_sums = np.zeros_like(of_site)
+        np.add.at(site_sums, parent, sums)
         everywhere = _normal(site_sums.sum(0) + 1e-9)
         of_site = _normal(site_sums + LEANING * everywhere)
         of_group = _normal(sums + LEANING * of_site[parent])
     return of_group
 
 
-def _summed(rows: NDArray[np.floating], group: Ints, groups: int) -> Floats:
-    """Return the sums of the rows of each group."""
-    order = np.argsort(group, kind="stable")
-    bounds = np.searchsorted(group[order], np.arange(groups))
-    result = np.zeros((groups, rows.shape[1]))
-    filled = np.diff(np.append(bounds, len(group))) > 0
-    if filled.any():
-        result[filled] = np.add.reduceat(rows[order], bounds[filled], axis=0, dtype=np.float64)
-    return result
+@compiled
+def _posterior_sums(likelihood: Likelihood, prior: Likelihood, group: Ints, order: Ints) -> Floats:
+    """Return the (p, g) sums of the posteriors of each group, of n targets in this order."""
+    sums = np.zeros((len(prior), likelihood.shape[1]))
+    posterior = np.empty(likelihood.shape[1], np.float32)
+    for i in order:
+        own = prior[group[i]]
+        for g in range(len(posterior)):
+            posterior[g] = likelihood[i, g] * own[g]
+        total, to = _sum(posterior), sums[group[i]]
+        for g in range(len(posterior)):
+            to[g] += posterior[g] / total
+    return sums
+
+
+@compiled
+def _sum(values: Likelihood) -> np.float32:
+    """Return the sum of small numbers, pairwise as NumPy does, for the same rounding."""
+    n = len(values)
+    if n > PAIRWISE:
+        half = n // 2 - n // 2 % LANES
+        return _sum(values[:half]) + _sum(values[half:])
+    lanes = np.zeros(LANES, np.float32)
+    whole = n - n % LANES
+    for i in range(0, whole, LANES):
+        for k in range(LANES):
+            lanes[k] += values[i + k]
+    total: np.float32 = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + (
+        (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
+    )
+    for i in range(whole, n):
+        total += values[i]
+    return total
 
 
 def _normal(rows: Floats) -> Floats:

@@ -222,15 +222,20 @@ def rate_silences(
     population: Population, histories: Histories, mixtures: Mixtures, prior: Floats
 ) -> Ratings:
     """Rate the current silence of all targets. prior: (p, g) as of `fit_gaps`."""
+    changes, n = np.diff(histories.first), len(population)
+    score, since, gap = np.full(n, -np.inf), np.full(n, np.nan), np.full(n, np.nan)
+    changed = changes > 0
+    since[changed] = histories.by[histories.first[1:][changed] - 1]
 
-    def work(part: Part) -> tuple[Floats, Floats, Floats]:
-        profile = profiles_of(population, histories, mixtures, part)
-        zone = population.zone[population.site[part]]
-        model = Model(profile, population.group[part], prior, SHAPES, GRID)
-        return _rated(pasts_of(histories, part), population.walls, zone, model)
+    def work(part: Part) -> None:
+        rows = part.start + np.flatnonzero(changes[part] >= MIN_BURSTS)
+        some, past, every = population.of(rows), histories.of(rows), slice(0, len(rows))
+        profile = profiles_of(some, past, mixtures, every)
+        model = Model(profile, some.group, prior, SHAPES, GRID)
+        zone = some.zone[some.site]
+        score[rows], gap[rows] = _rated(pasts_of(past, every), some.walls, zone, model)
 
-    columns = zip(*spread_over(work, parts(len(population))), strict=True)
-    score, since, gap = (np.concatenate(column) for column in columns)
+    spread_over(work, parts(n))
     return Ratings(score, since, since + WEEK_HOURS * gap, gap)
 
 
@@ -423,17 +428,11 @@ def _likelihoods(
 
 
 @compiled
-def _rated(pasts: Pasts, walls: Walls, zone: Ints, model: Model) -> tuple[Floats, Floats, Floats]:
-    """Return score, last change and mean gap of m targets, as in Ratings."""
+def _rated(pasts: Pasts, walls: Walls, zone: Ints, model: Model) -> tuple[Floats, Floats]:
+    """Return score and mean gap of m targets, as in Ratings."""
     n = len(zone)
-    score, since, mean = np.full(n, -np.inf), np.full(n, np.nan), np.full(n, np.nan)
+    score, mean = np.full(n, -np.inf), np.full(n, np.nan)
     for i in range(n):
-        begin, end = pasts.first[i], pasts.first[i + 1]
-        if end == begin:
-            continue
-        since[i] = pasts.by[end - 1]
-        if end - begin < MIN_BURSTS:
-            continue
         wall = Wall(walls.base, walls.hours[zone[i]])
         gaps = gaps_of(past_of(pasts, i), running(model.profile[i]), wall)
         if len(gaps.length) < MIN_BURSTS - 1:
@@ -445,7 +444,7 @@ def _rated(pasts: Pasts, walls: Walls, zone: Ints, model: Model) -> tuple[Floats
         own = model.prior[model.group[i]]
         posterior = _posterior(len(gaps.length), log_sum, powers, own, model.shapes, model.grid)
         score[i], mean[i] = _score(posterior, gaps.now, model.shapes, model.grid)
-    return score, since, mean
+    return score, mean
 
 
 @compiled

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pymongo
 from rich.console import Console
 from rich.table import Table
@@ -32,25 +33,33 @@ BUDGET, LESS = 0.4, 0.985
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """A run of the command, as measured by the process and as reported by the command."""
+    """A run of the command, as measured by the process and as reported by the command.
+
+    cpu_seconds, server_seconds: processor time of the command and of mongod
+    """
 
     seconds: float
     planning_seconds: float
+    cpu_seconds: float
+    server_seconds: float
     peak_mb: float
     updated: int
 
 
 def run(sizes: tuple[int, ...] = SIZES) -> int:
     """Measure each size and print a table."""
-    table = Table("targets", "replan", "seconds", "planning s", "peak MB", "updated")
+    table = Table(
+        "targets", "replan", "seconds", "planning s", "CPU s", "mongod CPU s", "peak MB", "updated"
+    )
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
             folder = Path(name)
             server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None))
             try:
-                for word, one in _measured(server.start(), folder, size).items():
+                for word, one in _measured(server, folder, size).items():
                     table.add_row(
                         f"{size:,}", word, f"{one.seconds:.1f}", f"{one.planning_seconds:.1f}",
+                        f"{one.cpu_seconds:.1f}", f"{one.server_seconds:.1f}",
                         f"{one.peak_mb:.0f}", f"{one.updated:,} ({one.updated / size:.1%})",
                     )  # fmt: skip
             finally:
@@ -59,23 +68,25 @@ def run(sizes: tuple[int, ...] = SIZES) -> int:
     return 0
 
 
-def _measured(uri: str, folder: Path, size: int) -> dict[str, Replan]:
+def _measured(server: EmbeddedServer, folder: Path, size: int) -> dict[str, Replan]:
+    uri = server.start()
     insert(uri, size)
     with pymongo.MongoClient(uri) as client:
         # As after a crawl without a plan: the first replan updates all targets.
         client.get_default_database().targets.update_many({}, {"$unset": {"plan": ""}})
     return {
-        "first": _replan(folder, BUDGET * size),
-        "again": _replan(folder, BUDGET * size),
-        "less": _replan(folder, BUDGET * LESS * size),
+        "first": _replan(server, folder, BUDGET * size),
+        "again": _replan(server, folder, BUDGET * size),
+        "less": _replan(server, folder, BUDGET * LESS * size),
     }
 
 
-def _replan(folder: Path, budget: float) -> Replan:
+def _replan(server: EmbeddedServer, folder: Path, budget: float) -> Replan:
     ahead = (NOW - datetime.now(UTC)).total_seconds() / 3600
     environment = {name: value for name, value in os.environ.items() if name != "MONGO_URI"}
     environment |= {"FRESHET_DATA_DIR": str(folder), "FRESHET_CLOCK_OFFSET_HOURS": str(ahead)}
-    figures, began = folder / "figures.json", time.perf_counter()
+    figures, mongod = folder / "figures.json", psutil.Process(server.pid())
+    began, before = time.perf_counter(), _cpu_seconds(mongod)
     command = [sys.executable, "-m", "tests.bench.measured", str(figures), "replan"]
     done = subprocess.run(
         [*command, "--budget", str(budget), "--json"],
@@ -84,8 +95,16 @@ def _replan(folder: Path, budget: float) -> Replan:
     if done.returncode:
         raise RuntimeError(done.stderr)
     seconds, (report,) = time.perf_counter() - began, json.loads(done.stdout)
-    peak = json.loads(figures.read_text())["peak_mb"]
-    return Replan(seconds, report["planning_seconds"], peak, report["updated"])
+    used, on_server = json.loads(figures.read_text()), _cpu_seconds(mongod) - before
+    return Replan(
+        seconds, report["planning_seconds"], used["cpu_seconds"], on_server, used["peak_mb"],
+        report["updated"],
+    )  # fmt: skip
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,18 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 
+from crawler.config import Config
+from crawler.planning.options import PlanOptions, ReplanRequest
+from crawler.planning.replan import Replan, next_visits, replan_parts
+from crawler.storage.client import Database
+from crawler.storage.targets import EPOCH
+from crawler.utils.text import period
+from schedules.allocation import policies
+from schedules.allocation.plan import LIMITS, Plan
+from schedules.schedule import FREQUENCY_CLASSES
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.holding import holding
 from tests.integration.inside import in_json, run
@@ -18,6 +28,7 @@ from tests.integration.known_pages import (
     clock,
     never_seen,
     of_the_paper,
+    on,
     page,
     put,
     spread,
@@ -25,6 +36,7 @@ from tests.integration.known_pages import (
 
 SHOP = "https://shop.example"
 Stored = tuple[Db, str]
+MILLISECOND = timedelta(milliseconds=1)
 pytestmark = pytest.mark.usefixtures("warm")
 
 
@@ -224,6 +236,57 @@ def test_what_does_not_move_is_not_written(stored: Stored, freshet: Freshet) -> 
     newest = str(db.plans.find_one(sort=[("_id", -1)])["_id"])
     assert plans[newest] == second["updated"]
     assert first["updated"] == 40
+
+
+@pytest.mark.parametrize("policy", ["optimal", "adaptive", "groups"])
+def test_the_stored_plans_are_those_of_the_arrays(stored: Stored, policy: str) -> None:
+    """Compare each stored field with the plan that `schedules` made."""
+    db, uri = stored
+    put(db, uri, [*of_the_paper(), *some_pages(40), never_seen(f"{SHOP}/item/new")])
+    config, made = Config.load(clock_offset_hours=clock()), list[Replan]()
+    order = ReplanRequest(PlanOptions(policy=policy, budget=None if policy == "groups" else 60.0))
+
+    async def replanned(adb: Database) -> None:
+        await replan_parts(adb, config, order, lambda _: None, made.append)
+
+    on(uri, replanned)
+    ((replan,), rows) = made, {row["_id"]: row for row in db.targets.find()}
+    pure, watched = replan.plan, replan.gathered.watched
+    assert isinstance(pure, Plan)
+    moments = next_visits(
+        replan.gathered, pure.schedules, np.arange(len(watched)), replan.now_hours
+    )
+    assert len(rows) == len(watched) == replan.updated
+    for i, key in enumerate(watched.ids):
+        schedule, figures = pure.schedules[i], pure.figures(np.array([i]))
+        times = [" ".join(time) for time in policies.times_of(schedule)]
+        limits = replan.gathered.population
+        expected = {
+            "policy": policy,
+            "frequency_class": FREQUENCY_CLASSES[
+                policies.nearest_group(np.array([schedule.visits_per_week]))[0]
+            ],
+            "windows": times or [f"every {period(schedule.every_hours)}"],
+            "visits_per_week": shown(schedule.visits_per_week),
+            "weeks": schedule.weeks,
+            "slots": list(schedule.slots),
+            "every_hours": schedule.every_hours,
+            "phase_hours": schedule.phase_hours,
+            **{name: shown(column[0]) for name, column in figures.items()},
+            "marginal_value": shown(pure.value[i]),
+            "last_value": shown(pure.worth[i]),
+            "limited_by": LIMITS[pure.bound[i]],
+        }
+        if policy == "adaptive":
+            expected |= {"min_hours": limits.min_hours[i], "max_hours": limits.max_hours[i]}
+        stored_plan = rows[key]["plan"]
+        assert stored_plan == {"id": stored_plan["id"]} | expected
+        assert next(iter(stored_plan)) == "id"
+        assert rows[key]["next_visit"] == EPOCH + round(moments[i] * 3_600_000) * MILLISECOND
+
+
+def shown(value: Any) -> float | None:
+    return float(np.round(value, 5)) if np.isfinite(value) else None
 
 
 def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(

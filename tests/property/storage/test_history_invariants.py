@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.storage.histories import NameColumn, TextColumn, offsets, until_now
+from crawler.storage.columns import NameColumn, TextColumn
+from crawler.storage.histories import until_now
 from crawler.storage.targets import history_document, history_of
-from schedules.history import CHANGE, MINUTES, Histories, History
+from schedules.history import CHANGE, MINUTES, Histories, History, offsets
 
 OBSERVATIONS = st.lists(st.tuples(st.integers(1, 500), st.booleans()), max_size=12)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import bson
 import numpy as np
 import pytest
+from bson.codec_options import CodecOptions
 
 from crawler.errors import ConfigError
 from crawler.planning.options import Effect, PlanOptions
@@ -27,6 +29,8 @@ from tests.unit.watching import (
     plan_document,
 )
 
+NEVER = NOW + timedelta(days=9999)
+
 
 def daily(days_ago: set[int]) -> tuple[tuple[float, float, float], ...]:
     """Return changes found by the daily visits of the given days ago, without dates."""
@@ -43,8 +47,12 @@ def made(
 
 
 def rows_of(replan: Replan) -> dict[str, tuple[Document, datetime]]:
-    rows = [row for batch in replan.rows() for row in batch]
-    return {key.partition("example/")[2]: (part, when) for key, part, when in rows}
+    options = CodecOptions[Document](tz_aware=True)
+    stored = b"".join(batch.statements("new", NEVER) for batch in replan.batches())
+    rows = {row["q"]["_id"]: row["u"]["$set"] for row in bson.decode_all(stored, options)}
+    return {
+        key.partition("example/")[2]: (row["plan"], row["next_visit"]) for key, row in rows.items()
+    }
 
 
 @pytest.fixture(scope="module")

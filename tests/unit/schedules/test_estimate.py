@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from schedules.calendar import EPOCH
-from schedules.estimation.estimate import LOW, NODES, Estimate, Rates, estimate
+from schedules.estimation.estimate import (
+    LOW,
+    NODES,
+    Estimate,
+    Rates,
+    estimate,
+    likelihoods,
+)
 from schedules.estimation.rates import (
     RATES,
     Counts,
@@ -114,10 +121,10 @@ def test_a_day_of_23_hours_is_a_day(zone: str, day: int) -> None:
 def test_the_posterior_is_prior_times_likelihood() -> None:
     n = 60
     some = population(n, UTC)
-    estimated, rate = estimates(some, watched(some, changes(some, rates(n)), every=6))
-    part = slice(0, n)
-    mass = running(np.full(WEEK_HOURS, 1 / WEEK_HOURS))
-    posterior = estimated.likelihood.astype(float) * estimated.prior[some.group]
+    past = watched(some, changes(some, rates(n)), every=6)
+    estimated, rate = estimates(some, past)
+    likelihood = likelihoods(some, past, estimated.mixtures)
+    posterior = likelihood.astype(float) * estimated.prior[some.group]
     posterior /= posterior.sum(1, keepdims=True)
     np.testing.assert_allclose(rate.mean, posterior @ RATES, rtol=1e-5)
     np.testing.assert_allclose(rate.node.mean(1), rate.mean, rtol=1e-5)
@@ -128,8 +135,7 @@ def test_the_posterior_is_prior_times_likelihood() -> None:
         assert rate.low[i] <= rate.mean[i] <= rate.high[i]
     assert np.all(np.diff(rate.node, axis=1) >= -1e-9)
     assert rate.node.shape == (n, NODES)
-    assert len(mass) == WEEK_HOURS + 1
-    np.testing.assert_allclose(estimated.profiles(part).sum(1), 1)
+    np.testing.assert_allclose(estimated.profiles(slice(0, n)).sum(1), 1)
 
 
 @pytest.mark.parametrize("every", [1.0, 24.0, 36.0, 60.0])

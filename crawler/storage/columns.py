@@ -1,0 +1,149 @@
+"""Columns of numbers, texts, names and arrays, without a Python object for each value.
+
+Some grow batch by batch, as a replan reads targets; others hold what it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.history import Floats, Ints, offsets
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """n texts in one block of memory; a text is decoded when it is read.
+
+    data:  all texts, UTF-8, one after the other
+    first: (n + 1,) text i is data[first[i]:first[i + 1]]
+    """
+
+    data: bytes
+    first: Ints
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def __getitem__(self, i: int) -> str:
+        return self.data[self.first[i] : self.first[i + 1]].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.data[begin:end].decode() for begin, end in pairwise(self.first.tolist()))
+
+    def of(self, rows: Ints) -> Texts:
+        """Return some of the texts."""
+        begins, ends = self.first[rows], self.first[rows + 1]
+        bounds = zip(begins.tolist(), ends.tolist(), strict=True)
+        data = b"".join([self.data[begin:end] for begin, end in bounds])
+        return Texts(data, offsets(ends - begins))
+
+
+class Choices(NamedTuple):
+    """Hold n of few texts. rows: (n,) place of each text in the table."""
+
+    table: Sequence[str]
+    rows: Ints
+
+
+class Arrays(NamedTuple):
+    """Hold an array for each of n rows. first: (n + 1,) offsets into the values."""
+
+    first: Ints
+    values: NDArray[np.integer] | Choices
+
+
+# Factor by which a full column grows.
+GROWTH = 1.5
+# One value for all rows, or one for each.
+Column = str | Floats | NDArray[np.integer] | Choices | Arrays
+
+
+class NumberColumn(Generic[Number]):
+    """A growing column of numbers."""
+
+    def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
+        self._values = np.empty(0, dtype)
+        self._length = 0
+
+    def add(self, values: Sequence[Any] | NDArray[Any]) -> None:
+        """Append values."""
+        begin, self._length = self._length, self._length + len(values)
+        if self._length > len(self._values):
+            # In place, so that there is no second copy; no other object has a view of the values.
+            capacity = max(self._length, int(len(self._values) * GROWTH))
+            self._values.resize(capacity, refcheck=False)
+        self._values[begin : self._length] = values
+
+    def finish(self) -> NDArray[Number]:
+        """Return the whole column and empty this object."""
+        values, self._values = self._values, np.empty(0, self._values.dtype)
+        values.resize(self._length, refcheck=False)
+        self._length = 0
+        return values
+
+
+class TextColumn:
+    """A growing column of texts."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._lengths = NumberColumn(np.int64)
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Append texts."""
+        encoded = [text.encode() for text in texts]
+        self._data += b"".join(encoded)
+        self._lengths.add([len(text) for text in encoded])
+
+    def extend(self, texts: Texts) -> None:
+        """Append the texts of a column."""
+        self._data += texts.data
+        self._lengths.add(np.diff(texts.first))
+
+    def finish(self) -> Texts:
+        """Return the whole column and empty this object."""
+        data, self._data = bytes(self._data), bytearray()
+        return Texts(data, offsets(self._lengths.finish()))
+
+
+class NameColumn:
+    """A growing column with few distinct names: a number for each row, and the names."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._rows = NumberColumn(np.int32)
+
+    def add(self, names: Iterable[str | None]) -> None:
+        """Append names; None becomes -1."""
+        numbers = self._numbers
+        self._rows.add(
+            [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+        )
+
+    def finish(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """Return the names, and for each row the number of its name, -1 for none."""
+        return tuple(self._numbers), self._rows.finish()
+
+    def finish_split(
+        self, between: str, count: int
+    ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
+        """Split every name into `count` parts, and return each part as `finish` does.
+
+        Empty parts get -1. Without any name, all parts have no names.
+        """
+        texts, row = self.finish()
+        parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
+        columns = []
+        for part in list(parts) or [()] * count:
+            names = {name: number for number, name in enumerate(dict.fromkeys(filter(None, part)))}
+            numbers = np.array([names.get(name, -1) for name in part], np.int32)
+            columns.append((tuple(names), numbers[row]))
+        return columns

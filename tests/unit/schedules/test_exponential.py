@@ -1,0 +1,32 @@
+"""Exponentials are as accurate as those of the C library."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from schedules.exponential import complements, exponentials
+
+X = np.concatenate([-np.geomspace(1e-300, 690, 10_000), [0.0], np.linspace(-40, 40, 5001)])
+
+
+def test_exponentials_are_accurate() -> None:
+    values = X.copy()
+    exponentials(values)
+    np.testing.assert_allclose(values, np.exp(X), rtol=3e-16)
+
+
+def test_complements_of_small_numbers_keep_all_digits() -> None:
+    x = X[X <= 0]
+    values = x.copy()
+    complements(values)
+    np.testing.assert_allclose(values, -np.expm1(x), rtol=5e-16)
+
+
+def test_numbers_that_are_too_low_do_not_overflow() -> None:
+    x = np.array([-1e9, -750.0, -700.0])
+    values, rest = x.copy(), x.copy()
+    exponentials(values)
+    complements(rest)
+    assert (values <= 1e-300).all()
+    assert (values >= 0).all()
+    np.testing.assert_array_equal(rest, 1.0)

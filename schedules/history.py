@@ -157,3 +157,13 @@ class Histories:
         return Histories(
             self.since[rows], self.until[rows], first, self.after[place], self.by[place]
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Histories]) -> Histories:
+        """Return the histories of all targets of these parts."""
+        counts = np.concatenate([np.diff(each.first) for each in parts])
+        since, until, after, by = (
+            np.concatenate([getattr(each, name) for each in parts])
+            for name in ("since", "until", "after", "by")
+        )
+        return cls(since, until, offsets(counts), after, by)

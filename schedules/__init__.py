@@ -4,6 +4,7 @@ The package works on arrays only. `history` holds what visits observed, `populat
 targets, `terms` the budget and the caps of a plan, and `schedule` and `calendar` its result.
 `estimation` estimates how often and when targets change, `allocation` divides the budget among
 them, and `cost` and `placement` choose hours of the week. `feeds` does the same for feeds.
+Targets may be in `shards`, which several processes plan together.
 `dispatch` decides which due targets go first under overload, `freshness` estimates how fresh copies
 are now, and `evaluation` simulates and scores policies.
 

@@ -38,6 +38,7 @@ R = TypeVar("R")
 Part = slice
 # Targets of a part. Every thread holds the profiles of one part, 1.3 kB of each target.
 CHUNK = 5_000
+_limits = {"threads": os.cpu_count() or 1}
 KERNELS = Path("freshet", "kernels")
 # The package whose subpackages import each other's kernels.
 PLANNER = "schedules"
@@ -61,9 +62,14 @@ def parts(n: int) -> Iterator[Part]:
         yield slice(begin, min(begin + CHUNK, n))
 
 
+def use_threads(count: int) -> None:
+    """Limit the threads of `spread_over`, in a process that is one of several."""
+    _limits["threads"] = count
+
+
 def spread_over(work: Callable[[Part], R], pieces: Iterator[Part]) -> list[R]:
     """Return the results of `work` for each piece, in order; compiled kernels run in parallel."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_limits["threads"]) as pool:
         return list(pool.map(work, pieces))
 
 

@@ -188,6 +188,13 @@ class FieldHistories:
     by: NDArray[np.uint32]
     fields: NDArray[np.uint32]
 
+    @classmethod
+    def none(cls) -> FieldHistories:
+        """Return no histories."""
+        empty, no_changes = np.empty(0, np.int64), np.empty(0, np.uint32)
+        first = np.zeros(1, np.int64)
+        return cls(empty, (), empty, np.empty(0), first, no_changes, no_changes)
+
     def __len__(self) -> int:
         return len(self.row)
 
@@ -239,6 +246,16 @@ class Histories:
         return Histories(
             self.since[rows], self.until[rows], first, self.after[place], self.by[place]
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Histories]) -> Histories:
+        """Return the histories of all targets of these parts."""
+        counts = np.concatenate([np.diff(each.first) for each in parts])
+        since, until, after, by = (
+            np.concatenate([getattr(each, name) for each in parts])
+            for name in ("since", "until", "after", "by")
+        )
+        return cls(since, until, offsets(counts), after, by)
 
 
 def fields_apart(

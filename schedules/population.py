@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -101,6 +102,15 @@ class Population:
         """Return the population of some of the targets."""
         own = {name: getattr(self, name)[rows] for name in PER_TARGET}
         return replace(self, **own)
+
+    @classmethod
+    def joined(cls, populations: Sequence[Population]) -> Population:
+        """Return all targets of populations that have the same groups and sites."""
+        own: dict[str, Any] = {
+            name: np.concatenate([getattr(each, name) for each in populations])
+            for name in PER_TARGET
+        }
+        return replace(populations[0], **own)
 
 
 # Tolerance for 20 minutes, which floating-point hours cannot represent exactly.

@@ -21,6 +21,14 @@ PAGE_CYCLES = (4, 3, 2, 1)
 FEED_CYCLES = (24, 12, 8, 6, 4, 3, 2, 1)
 ROUND_WEEKS = math.lcm(*PAGE_CYCLES, *FEED_CYCLES)
 MAX_WEEKS, MAX_FEED_WEEKS = PAGE_CYCLES[0], FEED_CYCLES[0]
+# Visits a week are summed in whole parts, so that the sum does not depend on its order. Visits in
+# any cycle are a whole number of them.
+VISIT_PARTS = ROUND_WEEKS * 2**16
+
+
+def in_parts(visits_per_week: NDArray[np.floating]) -> Ints:
+    """Return visits a week as whole numbers of parts."""
+    return np.rint(visits_per_week.astype(np.float64) * VISIT_PARTS).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,16 @@ class Schedules:
             np.array([each.every_hours for each in schedules], np.float64),
             np.array([each.phase_hours for each in schedules], np.float64),
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Schedules]) -> Schedules:
+        """Return the schedules of all targets of these parts."""
+        weeks, slots, every, phase = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("weeks", "slots", "every_hours", "phase_hours")
+        )
+        counts = np.concatenate([np.diff(part.first) for part in parts])
+        return cls(weeks, offsets(counts), slots, every, phase)
 
     def same_as(self, other: Schedules) -> Flags:
         """Return (n,) flags of the targets that have the same schedule in both."""

@@ -7,5 +7,8 @@ policies on a trace (`traces`), on the history in the database, or on cells unde
 `plots` draws the results. `budget_forecast` computes what any budget would give, and `jobs` runs it
 and replans in a subprocess of the web app.
 
+`sharded` does a replan in several processes or on a cluster, which `engines` run, and `visit_log`
+reads histories from exported visits.
+
 Nothing here sends requests to sites. Math that needs no database belongs to `schedules`.
 """

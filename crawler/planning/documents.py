@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crawler.planning.options import BALANCED, Budget, PlanOptions
 from crawler.planning.population import Gathered
 from crawler.planning.replan_report import ReplanReport
 from crawler.storage.client import Document
-from crawler.storage.targets import ADAPTIVE
+from crawler.storage.sites import Site
 from crawler.utils.text import amount, count, is_known, listed
-from schedules.allocation.outlook import outlook
+from schedules.allocation.outlook import Outlook, outlook
 from schedules.allocation.plan import LIMITS, Plan, Terms
+from schedules.estimation.estimate import Estimate
 from schedules.feeds.plan import FeedsPlan
-from schedules.history import DAY_HOURS, Floats
+from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules
 from schedules.terms import UNBOUNDED, least_per_day, least_visits
 
@@ -75,31 +77,134 @@ def replan_report(
     }
 
 
+class Figures(NamedTuple):
+    """Hold sums over the targets of a plan or of a part of it; the sum of parts is that of all.
+
+    limited_by:         (l,) number of targets by index of LIMITS
+    seen_twice:         number of targets that were observed twice
+    least:              (s,) visits a week that the limits require, of each site
+    stale, age_days:    sums over the targets with finite values, whose number follows
+    closed, slots:      number of slots in closed hours, and of all
+    daily_stale, daily_age_days: with daily visits, sums over a sample whose size follows
+    """
+
+    targets: int
+    unplanned: int
+    ahead: int
+    learning: int
+    updated: int
+    seen_twice: int
+    changes: int
+    limited_by: Ints
+    visits_per_week: float
+    least: Floats
+    rate_low: float
+    rate_high: float
+    stale: float
+    stale_known: int
+    age_days: float
+    age_known: int
+    closed: int
+    slots: int
+    daily_stale: float
+    daily_age_days: float
+    daily_known: int
+
+    @classmethod
+    def of(
+        cls, gathered: Gathered, made: Plan, learning: int, updated: int, sample: Ints
+    ) -> Figures:
+        """Return the sums over the targets of a plan.
+
+        learning: number of targets that are left alone because they are being sampled
+        updated:  number of targets whose plan is written
+        sample:   targets for which the results of daily visits are computed
+        """
+        population, past = gathered.population, gathered.histories
+        site = np.repeat(population.site, np.diff(made.schedules.first))
+        opened = population.open_hours[site, made.schedules.slots % WEEK_HOURS]
+        stale, age = np.isfinite(made.stale), np.isfinite(made.age_days)
+        daily = _daily(made.estimates.of(sample))
+        least = np.zeros(population.sites)
+        np.add.at(least, population.site, least_visits(population))
+        return cls(
+            targets=len(population),
+            unplanned=int(np.count_nonzero(gathered.watched.plan < 0)),
+            ahead=gathered.watched.ahead,
+            learning=learning,
+            updated=updated,
+            seen_twice=int(np.count_nonzero(past.until > past.since)),
+            changes=len(past.by),
+            limited_by=np.bincount(made.bound, minlength=len(LIMITS)),
+            visits_per_week=float(made.schedules.visits_per_week.sum()),
+            least=least,
+            rate_low=float(np.nansum(made.rate_low)),
+            rate_high=float(np.nansum(made.rate_high)),
+            stale=float(made.stale[stale].sum()),
+            stale_known=int(np.count_nonzero(stale)),
+            age_days=float(made.age_days[age].sum()),
+            age_known=int(np.count_nonzero(age)),
+            closed=int(np.count_nonzero(~opened)),
+            slots=len(opened),
+            daily_stale=float(daily.stale.sum()),
+            daily_age_days=float(daily.age_days.sum()),
+            daily_known=len(sample),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Figures]) -> Figures:
+        """Return the sums over all parts."""
+        return cls(*(sum(column) for column in zip(*parts, strict=True)))
+
+    @property
+    def requests_per_day(self) -> float:
+        """Return the mean number of requests a day."""
+        return self.visits_per_week / WEEK_DAYS
+
+    @property
+    def freshness(self) -> float:
+        """Return the expected mean freshness; NaN if it is unknown."""
+        return 1 - self.stale / self.stale_known if self.stale_known else math.nan
+
+    @property
+    def mean_age_days(self) -> float:
+        """Return the expected mean age in days; NaN if it is unknown."""
+        return self.age_days / self.age_known if self.age_known else math.nan
+
+
 def document_of(
-    gathered: Gathered,
+    sites: Sequence[Site],
+    dated: Flags,
     options: PlanOptions,
     terms: Terms,
     budget: Budget,
-    made: Plan,
-    learning: int,
+    price: float,
+    figures: Figures,
 ) -> Document:
     """Return the document of a plan for pages, as stored in `plans`.
 
-    learning: number of targets that are left alone because they are being sampled
+    dated: (s,) whether the dates of each site are reliable
     """
-    document = {
-        **_beginning("pages", gathered, terms, budget, made),
+    names = [site.name for site in sites]
+    return {
+        **_beginning("pages", names, terms, budget, price),
+        **_counts(figures.targets, figures.unplanned, figures.ahead, figures.limited_by),
         "objective": options.objective or BALANCED,
-        "learning": learning,
-        "totals": _totals(made),
-        "dated": sorted(np.array(gathered.watched.spiders)[gathered.reliable_dates].tolist()),
+        "learning": figures.learning,
+        "totals": _totals(figures),
+        "dated": sorted(name for name, is_dated in zip(names, dated, strict=True) if is_dated),
         "warnings": [
-            *_warnings_of_the_past(gathered, learning),
-            *_warnings_of_the_sites(gathered),
-            *_warnings_of_the_plan(terms, made),
+            *_warnings_of_the_past(figures),
+            *_warnings_of_the_sites(sites, figures),
+            *_warnings_of_the_plan(terms, figures),
         ],
     }
-    return document | ({"limits": limits_of(gathered)} if terms.policy == ADAPTIVE else {})
+
+
+def daily_sample(key: NDArray[np.uint64], most: int = MAX_SAMPLE) -> Ints:
+    """Return the targets for which the results of daily visits are computed."""
+    rows: Ints = np.argsort(key)[:most]
+    return rows
 
 
 def document_of_feeds(
@@ -126,7 +231,13 @@ def document_of_feeds(
             f"{terms.daily_cap:,.0f}: the crawl will fall behind"
         )
     return {
-        **_beginning("feeds", gathered, terms, budget, made),
+        **_beginning("feeds", gathered.watched.spiders, terms, budget, made.price),
+        **_counts(
+            len(gathered.watched),
+            int(np.count_nonzero(gathered.watched.plan < 0)),
+            gathered.watched.ahead,
+            np.bincount(made.bound, minlength=len(LIMITS)),
+        ),
         "totals": {
             "requests_per_day": round(spends, DIGITS),
             "least_per_day": round(least_per_day(gathered.population), DIGITS),
@@ -140,13 +251,12 @@ def document_of_feeds(
 
 
 def _beginning(
-    kind: str, gathered: Gathered, terms: Terms, budget: Budget, made: Plan | FeedsPlan
+    kind: str, spiders: Sequence[str], terms: Terms, budget: Budget, price: float
 ) -> Document:
     """Return the fields that documents of pages and of feeds have in common."""
-    watched = gathered.watched
     return {
         "kind": kind,
-        "spiders": sorted(watched.spiders),
+        "spiders": sorted(spiders),
         "policy": terms.policy,
         "budget_per_day": _number(budget.per_day),
         "budget_from": budget.source,
@@ -154,11 +264,17 @@ def _beginning(
         "budget_added": _number(budget.added),
         "daily_cap": int(terms.daily_cap or 0),
         "hourly_cap": int(terms.hourly_cap or 0),
-        "shadow_price": _number(made.price),
-        "targets": len(watched),
-        "unplanned": int(np.count_nonzero(watched.plan < 0)),
-        "limited_by": {LIMITS[code]: n for code, n in sorted(Counter(made.bound.tolist()).items())},
-        "ignored": {"future": watched.ahead},
+        "shadow_price": _number(price),
+    }
+
+
+def _counts(targets: int, unplanned: int, ahead: int, limited_by: Ints) -> Document:
+    """Return the numbers of targets in a document."""
+    return {
+        "targets": targets,
+        "unplanned": unplanned,
+        "limited_by": {LIMITS[code]: n for code, n in enumerate(limited_by.tolist()) if n},
+        "ignored": {"future": ahead},
     }
 
 
@@ -167,62 +283,53 @@ def _number(value: float) -> float | None:
     return round(float(value), DIGITS) if math.isfinite(value) else None
 
 
-def _mean(values: Floats) -> float:
-    """Return the mean of the finite values; NaN if there are none."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else math.nan
-
-
-def _totals(made: Plan) -> Document:
-    """Return requests and freshness of a plan, and of daily visits to every target."""
-    estimates, n = made.estimates, len(made.stale)
-    least = least_visits(estimates.population)
-    if n > MAX_SAMPLE:
-        estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLE])
-    # Visit each target daily at a pseudorandom but fixed hour.
+def _daily(estimates: Estimate) -> Outlook:
+    """Return the expected results of daily visits, at pseudorandom but fixed hours."""
     key, m = estimates.population.key, len(estimates.population)
     hour = (key % np.uint64(DAY_HOURS)).astype(np.int64)
     slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
     none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
-    daily = outlook(estimates, Schedules(np.ones(m, np.uint8), first, slots, none, none))
+    return outlook(estimates, Schedules(np.ones(m, np.uint8), first, slots, none, none))
+
+
+def _totals(figures: Figures) -> Document:
+    """Return requests and freshness of a plan, and of daily visits to every target."""
+    n = figures.targets
     return {
-        "requests_per_day": round(made.requests_per_day, DIGITS),
-        "least_per_day": round(float(least.sum() / WEEK_DAYS), DIGITS),
-        "known": is_known(float(np.nansum(made.rate_low)), float(np.nansum(made.rate_high))),
-        "freshness": _number(1 - _mean(made.stale)),
-        "age_days": _number(_mean(made.age_days)),
-        "load": round(made.requests_per_day / n, DIGITS),
+        "requests_per_day": round(figures.requests_per_day, DIGITS),
+        "least_per_day": round(float(figures.least.sum() / WEEK_DAYS), DIGITS),
+        "known": is_known(figures.rate_low, figures.rate_high),
+        "freshness": _number(figures.freshness),
+        "age_days": _number(figures.mean_age_days),
+        "load": round(figures.requests_per_day / n, DIGITS),
         "daily": {
             "requests_per_day": n,
-            "freshness": _number(1 - _mean(daily.stale)),
-            "age_days": _number(_mean(daily.age_days)),
+            "freshness": _number(1 - figures.daily_stale / figures.daily_known),
+            "age_days": _number(figures.daily_age_days / figures.daily_known),
         },
     }
 
 
-def _warnings_of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
+def _warnings_of_the_past(figures: Figures) -> Iterator[str]:
     """Yield warnings about missing or implausible history."""
-    watched, past = gathered.watched, gathered.histories
-    if not (past.until > past.since).any():
+    if not figures.seen_twice:
         yield "no page has been observed twice yet: rates and hours are those of an average page"
-    elif not len(past.by):
+    elif not figures.changes:
         yield "no page has been observed to change yet"
-    if watched.ahead:
-        yield f"ignored visits dated in the future of {count(watched.ahead, 'target')}"
-    if learning:
-        yield f"{count(learning, 'target')} in a sampling phase, polled until it ends"
+    if figures.ahead:
+        yield f"ignored visits dated in the future of {count(figures.ahead, 'target')}"
+    if figures.learning:
+        yield f"{count(figures.learning, 'target')} in a sampling phase, polled until it ends"
 
 
-def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
+def _warnings_of_the_sites(sites: Sequence[Site], figures: Figures) -> Iterator[str]:
     """Yield warnings about missing site definitions and caps that are too low."""
-    population = gathered.population
-    if unknown := [site.name for site in gathered.sites if site.at is None]:
+    if unknown := [site.name for site in sites if site.at is None]:
         yield (
             f"no crawl has stored the site definition of {listed(unknown)} yet: assuming UTC, "
             "weight 1 and no closed hours"
         )
-    least = np.bincount(population.site, least_visits(population), population.sites) / WEEK_DAYS
-    for site, needs in zip(gathered.sites, least.tolist(), strict=True):
+    for site, needs in zip(sites, (figures.least / WEEK_DAYS).tolist(), strict=True):
         caps = {"requests_per_day": needs, "requests_per_hour": needs / DAY_HOURS}
         for name, needed in caps.items():
             cap = getattr(site, name)
@@ -233,18 +340,15 @@ def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
                 )
 
 
-def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
+def _warnings_of_the_plan(terms: Terms, figures: Figures) -> Iterator[str]:
     """Yield warnings about closed hours and exceeded caps."""
     # The frequency classes have fixed times, regardless of the site's visiting hours.
-    population, schedules = made.estimates.population, made.schedules
-    site = np.repeat(population.site, np.diff(schedules.first))
-    shut = ~population.open_hours[site, schedules.slots % WEEK_HOURS]
-    if shut.any():
-        share = np.count_nonzero(shut) / len(shut)
+    if figures.closed:
+        share = figures.closed / figures.slots
         yield (
             f"{share:.0%} of the visits are planned for closed hours and wait until the site opens"
         )
-    spends = made.requests_per_day
+    spends = figures.requests_per_day
     if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
         yield (
             f"the policy needs {amount(spends)} requests a day, more than the daily cap of "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from crawler.utils.text import DAY, amount, count, period, rounded_up, span
 from schedules.allocation.plan import BudgetTooSmall, GoalTooHigh, Terms, budget_for
 from schedules.cost import Objective
 from schedules.evaluation.feeds import FEED_POLICIES
-from schedules.history import Flags
-from schedules.population import Population
+from schedules.history import Flags, Floats
 from schedules.schedule import WEEK_DAYS
 from schedules.terms import POLICIES, UNBOUNDED, least_per_day
 
@@ -119,55 +118,105 @@ def budget_of(gathered: Gathered, options: PlanOptions, effect: Effect, now_hour
     if options.budget is not None:
         return Budget(options.budget, ASKED)
     if not options.has_goal:
-        return _current(gathered, effect)
+        return current_budget(Usage.of(gathered, effect), effect)
     days = None if options.max_age_hours is None else options.max_age_hours / DAY_HOURS
-    try:
-        per_day = budget_for(
+    return goal_budget(
+        options,
+        lambda: budget_for(
             gathered.population, gathered.histories, now_hours, options.freshness, days
-        )
+        ),
+    )
+
+
+def goal_budget(options: PlanOptions, per_day: Callable[[], float]) -> Budget:
+    """Return the budget that a goal needs. Raises ConfigError if no budget reaches the goal.
+
+    per_day: computes the requests a day, or raises GoalTooHigh
+    """
+    try:
+        return Budget(per_day(), GOAL)
     except GoalTooHigh as error:
-        best = f"{error.best:.3f}" if days is None else span(error.best * DAY)
-        goal = (
-            f"freshness {options.freshness:g}"
-            if days is None
-            else f"age {options.max_age_hours:g} h"
-        )
+        if options.max_age_hours is None:
+            best, goal = f"{error.best:.3f}", f"freshness {options.freshness:g}"
+        else:
+            best, goal = span(error.best * DAY), f"age {options.max_age_hours:g} h"
         raise ConfigError(
             f"{goal} cannot be reached: hourly visits to all targets give {best}. Relax the goal."
         ) from None
-    return Budget(per_day, GOAL)
 
 
-def _current(gathered: Gathered, effect: Effect) -> Budget:
+class Usage(NamedTuple):
+    """Hold what targets use so far; the sum of parts is that of all.
+
+    least:   requests a day that keep the longest intervals
+    apart:   requests a day of targets whose plan includes spiders that do not take part
+    added:   requests a day at the fixed intervals, of targets for which the budget grows
+    planned, growing: number of targets with a plan, and of those for which the budget grows
+    """
+
+    least: float
+    apart: float
+    added: float
+    planned: int
+    growing: int
+
+    @classmethod
+    def of(cls, gathered: Gathered, effect: Effect) -> Usage:
+        """Return what these targets use. If the user chose a budget, new targets share it."""
+        watched, whole = gathered.watched, effect.whole
+        # Polls of a sampling phase, whose plan has an end, are not part of the plans' budgets.
+        lasting = [
+            plan is None or plan.get("until") is None
+            for plan in map(effect.older.get, watched.plans)
+        ]
+        planned = np.array([*lasting, False])[watched.plan]
+        apart = planned & ~_planned_by(whole, watched)
+        chosen = [plan for plan in whole if _source(plan) in (ASKED, GOAL)]
+        growing = ~planned & ~_planned_by(chosen, watched)
+        return cls(
+            least_per_day(gathered.population),
+            float(watched.schedules.visits_per_week[apart].sum() / WEEK_DAYS),
+            float(gathered.fixed[growing].sum()),
+            int(np.count_nonzero(planned)),
+            int(np.count_nonzero(growing)),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Usage]) -> Usage:
+        """Return what all parts use."""
+        return cls(
+            math.fsum(part.least for part in parts),
+            math.fsum(part.apart for part in parts),
+            math.fsum(part.added for part in parts),
+            sum(part.planned for part in parts),
+            sum(part.growing for part in parts),
+        )
+
+
+def current_budget(usage: Usage, effect: Effect) -> Budget:
     """Return the current budget: that of the plans, and fixed intervals for unplanned targets.
 
     The nominal budget of a plan counts, because the number of requests actually planned would
-    shrink with each replan. If the user chose that budget, new targets have to share it.
+    shrink with each replan.
     """
-    watched, whole = gathered.watched, effect.whole
-
-    # Polls of a sampling phase, whose plan has an end, are not part of the plans' budgets.
-    lasting = [
-        plan is None or plan.get("until") is None for plan in map(effect.older.get, watched.plans)
-    ]
-    planned = np.array([*lasting, False])[watched.plan]
+    whole = effect.whole
     spent = sum(
         float(plan.get("budget_per_day") or plan["totals"]["requests_per_day"]) for plan in whole
     )
-    # Targets whose plan includes spiders that do not take part.
-    apart = planned & ~_planned_by(whole, watched)
-    spent += float(watched.schedules.visits_per_week[apart].sum() / WEEK_DAYS)
-    sources = {plan["_id"]: plan.get("budget_from", INTERVALS) for plan in whole}
-    chosen = [plan for plan in whole if sources[plan["_id"]] in (ASKED, GOAL)]
-    growing = ~planned & ~_planned_by(chosen, watched)
-    added = float(gathered.fixed[growing].sum())
-    source = set(sources.values()) | ({INTERVALS} if growing.any() or not whole else set())
+    grows = usage.growing > 0 or not whole
+    source = {_source(plan) for plan in whole} | ({INTERVALS} if grows else set())
     return Budget(
-        max(spent + added, least_per_day(gathered.population)),
+        max(spent + usage.apart + usage.added, usage.least),
         source.pop() if len(source) == 1 else PLANS,
-        bool(planned.any()),
-        added,
+        usage.planned > 0,
+        usage.added,
     )
+
+
+def _source(plan: Document) -> str:
+    """Return the source of a plan's budget."""
+    source: str = plan.get("budget_from", INTERVALS)
+    return source
 
 
 def _planned_by(plans: list[Document], watched: Watched) -> Flags:
@@ -190,9 +239,12 @@ def _cap(most: float | None, budget: float, name: str, hours: int) -> float | No
     return cap
 
 
-def too_small(budget: float, error: BudgetTooSmall, population: Population) -> ConfigError:
-    """Return the error for a budget that does not cover every target's longest interval."""
-    longest, least = population.max_hours, rounded_up(error.least_per_day)
+def too_small(budget: float, error: BudgetTooSmall, longest: Floats) -> ConfigError:
+    """Return the error for a budget that does not cover every target's longest interval.
+
+    longest: these intervals in hours, or the least and the greatest of them
+    """
+    least = rounded_up(error.least_per_day)
     even = np.ptp(longest) == 0
     how = f"every {period(float(longest[0]))}" if even else "at their longest intervals"
     return ConfigError(
@@ -253,6 +305,12 @@ class PlanOptions:
         """Return whether the options determine the budget, directly or by a goal."""
         return any(name in self.given for name in GOALS)
 
+    def is_reached(self, freshness: float, age_days: float) -> bool:
+        """Return whether a plan with these means reaches the goal; age if none is given."""
+        if self.freshness is not None:
+            return freshness >= self.freshness
+        return age_days * DAY_HOURS <= (self.max_age_hours or 0.0)
+
     @property
     def given(self) -> dict[str, Any]:
         """Return the options that are given."""
@@ -301,6 +359,8 @@ class ReplanRequest:
     spiders: None: all
     kind:    one of KINDS, None: both
     shared:  pages and feeds share one budget
+    history_from: folder or URL of an export with the visits of pages, whose histories are then not
+                  read from the database
     """
 
     options: PlanOptions
@@ -308,6 +368,7 @@ class ReplanRequest:
     kind: str | None = None
     shared: bool = False
     dry_run: bool = False
+    history_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

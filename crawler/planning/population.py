@@ -20,8 +20,8 @@ from crawler.storage.columns import Texts
 from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.utils.regex import compiled
-from schedules.estimation.rates import reliable, timed
-from schedules.history import Flags, Floats, Histories
+from schedules.estimation.rates import DateCounts, timed
+from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 
@@ -55,19 +55,35 @@ class Gathered:
 async def gather(db: Database, watched: Watched, config: Config, now_hours: float) -> Gathered:
     """Return the input of a plan. Raises ConfigError if a site's settings contradict each other."""
     stored = await sites.of_spiders(db, watched.spiders)
+    dates = date_counts(watched)
+    return await gather_some(db, watched, stored, dates.reliable(), config, now_hours)
+
+
+async def gather_some(
+    db: Database,
+    watched: Watched,
+    stored: tuple[Site, ...],
+    reliable_dates: Flags,
+    config: Config,
+    now_hours: float,
+    groups: Ints | None = None,
+) -> Gathered:
+    """Return the input of a plan for some of its targets.
+
+    stored:         sites of `watched.spiders`, in order
+    reliable_dates: (s,) whether their dates are reliable
+    groups:         as in `population_of`
+    """
     keys, site = keys_of(watched.ids), watched.spider.astype(np.int64)
 
     async def in_category(spider: str, category: str) -> Keys:
         return keys_of_texts(await sites.keys_in_category(db, spider, category))
 
     weight = await weights_of(watched, stored, keys, in_category)
-    reliable_dates = reliable(
-        watched.histories, watched.stated, watched.false_dates, site, len(stored)
-    )
     with_window = watched.feed_size > 0
     trusted = reliable_dates[site] | with_window
     histories = timed(watched.histories, watched.stated, trusted, with_window)
-    population = population_of(watched, stored, keys, weight, config, now_hours)
+    population = population_of(watched, stored, keys, weight, config, now_hours, groups)
     # Visits a day at the fixed intervals.
     lists = np.array([s.list_interval_hours or config.list_interval_hours for s in stored])
     items = np.array([s.item_interval_hours or config.item_interval_hours for s in stored])
@@ -78,6 +94,14 @@ async def gather(db: Database, watched: Watched, config: Config, now_hours: floa
     longest = np.where(feeds, config.longest_hours(feeds=True), config.longest_hours(feeds=False))
     fixed: Floats = DAY_HOURS / np.minimum(hours, longest)
     return Gathered(watched, stored, population, histories, reliable_dates, fixed)
+
+
+def date_counts(watched: Watched) -> DateCounts:
+    """Return what decides whether the dates of each site are reliable."""
+    site = watched.spider.astype(np.int64)
+    return DateCounts.of(
+        watched.histories, watched.stated, watched.false_dates, site, len(watched.spiders)
+    )
 
 
 async def weights_of(
@@ -115,13 +139,16 @@ def population_of(
     weight: Floats,
     config: Config,
     now_hours: float,
+    groups: Ints | None = None,
 ) -> Population:
-    """Return the targets as input of the planner; keys and weight: (n,)."""
-    site = watched.spider.astype(np.int64)
-    # A group is the targets of one spider, category and kind.
-    categories, kinds = len(watched.categories) + 1, len(watched.kinds) + 1
-    place = (site * categories + watched.category + 1) * kinds + watched.kind + 1
-    groups, group = np.unique(place, return_inverse=True)
+    """Return the targets as input of the planner; keys and weight: (n,).
+
+    groups: (p,) all `group_numbers` of the population, if these are only some of its targets
+    """
+    site, names = watched.spider.astype(np.int64), (len(watched.categories), len(watched.kinds))
+    place = group_numbers(site, watched.category, watched.kind, *names)
+    groups = np.unique(place) if groups is None else groups
+    group = np.searchsorted(groups, place)
     of_pages, of_feeds = (
         np.array([_interval(each, config, feeds=feeds) for each in stored]).reshape(-1, 2)
         for feeds in (False, True)
@@ -142,7 +169,7 @@ def population_of(
         key=keys,
         site=site,
         group=group,
-        parent=groups // (categories * kinds),
+        parent=groups // ((names[0] + 1) * (names[1] + 1)),
         zones=zones,
         open_hours=np.array([each.open_hours for each in stored]).reshape(-1, WEEK_HOURS),
         weight=weight,
@@ -153,6 +180,22 @@ def population_of(
         site_hour=np.array([each.requests_per_hour or np.inf for each in stored]),
         walls=walls_of(tuple(dict.fromkeys(zones)), since, now_hours),
     )
+
+
+def group_numbers(
+    spider: NDArray[np.integer],
+    category: NDArray[np.integer],
+    kind: NDArray[np.integer],
+    categories: int,
+    kinds: int,
+) -> Ints:
+    """Return the (n,) number of each target's group: those of one spider, category and kind.
+
+    spider, category, kind: (n,) as in Watched, with so many categories and kinds
+    """
+    place = spider.astype(np.int64) * (categories + 1) + category + 1
+    numbers: Ints = place * (kinds + 1) + kind + 1
+    return numbers
 
 
 def longest_interval(config: Config, *, feeds: bool) -> float:

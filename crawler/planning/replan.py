@@ -16,6 +16,8 @@ import numpy as np
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning.documents import (
+    Figures,
+    daily_sample,
     document_of,
     document_of_feeds,
     limits_of,
@@ -24,7 +26,6 @@ from crawler.planning.documents import (
 from crawler.planning.explain_reasons import in_words
 from crawler.planning.options import (
     BALANCED,
-    DAY_HOURS,
     FEEDS,
     GOAL,
     OBJECTIVES,
@@ -37,9 +38,10 @@ from crawler.planning.options import (
     terms_within,
     too_small,
 )
-from crawler.planning.population import Gathered, gather, longest_interval
+from crawler.planning.population import Gathered, gather, keys_of, longest_interval
 from crawler.planning.replan_report import ReplanReport
 from crawler.planning.silence import store_silences
+from crawler.planning.visit_log import files_of, read_visits, with_histories
 from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import Arrays, Choices, Column
@@ -50,7 +52,8 @@ from crawler.utils.memory import return_large_blocks
 from crawler.utils.text import amount, rounded_up
 from crawler.utils.time import Clock
 from schedules import calendar
-from schedules.allocation import optimal, policies
+from schedules.allocation import policies
+from schedules.allocation.draft import draft, sampled
 from schedules.allocation.plan import LIMITS, BudgetTooSmall, Plan, plan
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate, estimate
@@ -159,12 +162,23 @@ def hours_of(moment: datetime) -> float:
 
 
 async def gathered_of(
-    db: Database, config: Config, now: datetime, spiders: Sequence[str] | None
+    db: Database,
+    config: Config,
+    now: datetime,
+    spiders: Sequence[str] | None,
+    history_from: str | None = None,
 ) -> Gathered:
-    """Return the input of a plan for some spiders. Raises ConfigError if they have no targets."""
+    """Return the input of a plan for some spiders. Raises ConfigError if they have no targets.
+
+    history_from: as in ReplanRequest
+    """
     watched = await histories.read(db, now, spiders)
     if not len(watched):
         raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
+    if history_from is not None:
+        groups = files_of(history_from, watched.spiders)
+        visits = [read_visits(1, history_from, files, now)[0] for files in groups]
+        watched = with_histories(watched, keys_of(watched.ids), np.concatenate(visits))
     return await gather(db, watched, config, hours_of(now))
 
 
@@ -185,12 +199,9 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
         try:
             made = plan(gathered.population, gathered.histories, terms, hours, schedules)
         except BudgetTooSmall as error:
-            raise too_small(budget.per_day, error, gathered.population) from None
-        if options.freshness is not None:
-            is_reached = float(1 - made.stale.mean()) >= options.freshness
-        else:
-            is_reached = float(made.age_days.mean()) * DAY_HOURS <= (options.max_age_hours or 0.0)
-        if not tries or is_reached:
+            raise too_small(budget.per_day, error, gathered.population.max_hours) from None
+        freshness, age_days = float(1 - made.stale.mean()), float(made.age_days.mean())
+        if not tries or options.is_reached(freshness, age_days):
             break
         tries -= 1
         budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
@@ -198,7 +209,13 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
     learning = learned(gathered, effect, now)
     written = (made.updated | followed_otherwise(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
-    document = document_of(gathered, options, terms, budget, made, count) | {"at": now}
+    updated, sample = int(np.count_nonzero(written)), daily_sample(gathered.population.key)
+    figures = Figures.of(gathered, made, count, updated, sample)
+    sites, dated = gathered.sites, gathered.reliable_dates
+    document = document_of(sites, dated, options, terms, budget, made.price, figures)
+    if terms.policy == ADAPTIVE:
+        document["limits"] = limits_of(gathered)
+    document["at"] = now
     return Replan(gathered, made, terms.policy, document, written, hours)
 
 
@@ -214,7 +231,7 @@ def replanned_feeds(
             gathered.watched.schedules,
         )  # fmt: skip
     except BudgetTooSmall as error:
-        raise too_small(terms.budget_per_day, error, gathered.population) from None
+        raise too_small(terms.budget_per_day, error, gathered.population.max_hours) from None
     written = made.updated | followed_otherwise(gathered, terms.policy, effect)
     document = document_of_feeds(gathered, terms, budget, made) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
@@ -283,7 +300,8 @@ async def replan_parts(
         began, now = time.perf_counter(), clock.now()
         say(f"reading {part.kind}")
         spiders = None if part.everything and whole else part.spiders
-        gathered = await gathered_of(db, config, now, spiders)
+        history_from = None if part.kind == FEEDS else order.history_from
+        gathered = await gathered_of(db, config, now, spiders, history_from)
         effect = await effect_of(db, gathered.watched, now, everything=part.everything)
         options = part.options.over(effect.options) if part.as_it_is else part.options
         tasks.append(Task(part, gathered, effect, options, began))
@@ -370,14 +388,14 @@ def parted(
 
 def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Price:
     """Return the price of a request for pages as a function of requests a day."""
-    sample, share = optimal.sampled(estimate(pages.population, pages.histories))
+    sample, share = sampled(estimate(pages.population, pages.histories))
     terms = Terms(aim=OBJECTIVES[options.objective or BALANCED])
     none = Schedules.none(len(sample.population))
     least = least_per_day(sample.population)
 
     def price(per_day: float) -> float:
         spending = replace(terms, budget_per_day=max(per_day * share, least))
-        return optimal.draft(sample, spending, now_hours, none).price
+        return draft(sample, spending, now_hours, none).price
 
     return price
 

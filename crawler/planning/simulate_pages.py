@@ -221,7 +221,9 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
         population = world.population.of(world.there(self.scenario.span.split))
         least = least_per_day(population)
         if min(budgets) < least * (1 - 1e-9):
-            raise too_small(min(budgets), BudgetTooSmall(least, len(population)), population)
+            raise too_small(
+                min(budgets), BudgetTooSmall(least, len(population)), population.max_hours
+            )
         return budgets
 
     def play(self, say: Say) -> None:
@@ -246,7 +248,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
                 replan_hours=self.replan_hours, closed_loop=self.closed_loop,
             )  # fmt: skip
         except BudgetTooSmall as error:
-            raise too_small(amount, error, world.population) from None
+            raise too_small(amount, error, world.population.max_hours) from None
         return self.scored(policy, amount, visits)
 
     def scored(self, policy: str, budget: float, visits: Times) -> PageOutcome:

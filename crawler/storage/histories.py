@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +31,7 @@ from schedules.history import (
     Histories,
     Ints,
     offsets,
+    places_of,
 )
 from schedules.schedule import Schedules
 
@@ -63,6 +64,14 @@ PATHS = (
     "plan", "plan.id", "plan.weeks", "plan.slots", "plan.every_hours", "plan.phase_hours",
 )  # fmt: skip
 FIELDS = {path: 1 for path in PATHS if path not in {"limits", "history", "field_history", "plan"}}
+# Fields of Watched: numbers of names, and other numbers of each target.
+NAMED = {"spiders": "spider", "kinds": "kind", "categories": "category", "plans": "plan"}
+PER_TARGET = (
+    *NAMED.values(), "next_visit", "visited", "refreshed", "feed_size", "asks", "least", "most",
+    "false_dates",
+)  # fmt: skip
+# Keys from which the borders of ranges are chosen.
+KEYS_OF_A_RANGE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,90 @@ class Watched:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def of(self, rows: Ints) -> Watched:
+        """Return some of the targets, without changes of fields; `ahead` stays that of all."""
+        histories = self.histories.of(rows)
+        stated = self.stated[places_of(rows, self.histories.first)[1]]
+        own = {name: getattr(self, name)[rows] for name in PER_TARGET}
+        return replace(
+            self, ids=self.ids.of(rows), histories=histories, fields=FieldHistories.none(),
+            stated=stated, schedules=self.schedules.of(rows), **own,
+        )  # fmt: skip
+
+    def renamed(
+        self, spiders: tuple[str, ...], categories: tuple[str, ...], kinds: tuple[str, ...]
+    ) -> Watched:
+        """Return the same targets with numbers of these names, which include all of theirs."""
+        return replace(
+            self,
+            spiders=spiders, spider=_renumbered(self.spider, self.spiders, spiders),
+            categories=categories, category=_renumbered(self.category, self.categories, categories),
+            kinds=kinds, kind=_renumbered(self.kind, self.kinds, kinds),
+        )  # fmt: skip
+
+    @classmethod
+    def joined(cls, parts: Sequence[Watched]) -> Watched:
+        """Return all targets of parts, with the names in alphabetical order.
+
+        Without changes of fields, as plans do not depend on them.
+        """
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in PER_TARGET
+        }
+        for many, one in NAMED.items():
+            names = tuple(sorted({name for part in parts for name in getattr(part, many)}))
+            numbers = [
+                _renumbered(getattr(part, one), getattr(part, many), names) for part in parts
+            ]
+            columns |= {many: names, one: np.concatenate(numbers)}
+        ids = TextColumn()
+        for part in parts:
+            ids.extend(part.ids)
+        return cls(
+            ids=ids.finish(),
+            histories=Histories.joined([part.histories for part in parts]),
+            fields=FieldHistories.none(),
+            stated=np.concatenate([part.stated for part in parts]),
+            schedules=Schedules.joined([part.schedules for part in parts]),
+            ahead=sum(part.ahead for part in parts),
+            **columns,
+        )
+
+
+def _renumbered(
+    numbers: NDArray[np.int32], names: tuple[str, ...], others: tuple[str, ...]
+) -> NDArray[np.int32]:
+    """Return numbers of names as numbers of the same names among others."""
+    place = {name: number for number, name in enumerate(others)}
+    # The last one is for rows without a name, whose number is -1.
+    table = np.array([*(place[name] for name in names), -1], np.int32)
+    result: NDArray[np.int32] = table[numbers]
+    return result
+
+
+async def id_ranges(db: Database, parts: int) -> list[Document]:
+    """Return conditions on `_id` that divide the targets into about `parts` equal ranges."""
+    pipeline: list[Document] = [
+        {"$sample": {"size": parts * KEYS_OF_A_RANGE}}, {"$project": {"_id": 1}}
+    ]  # fmt: skip
+    keys = sorted([row["_id"] async for row in await db.targets.aggregate(pipeline)])
+    places = (len(keys) * number // parts for number in range(1, parts))
+    borders = sorted({keys[place] for place in places}) if keys else []
+    return [
+        ({"$gte": begin} if begin else {}) | ({"$lt": end} if end else {})
+        for begin, end in pairwise(["", *borders, ""])
+    ]
+
+
+async def read_range(
+    db: Database, now: datetime, spiders: Sequence[str] | None, ids: Document
+) -> Watched:
+    """Read the watched targets of these spiders in a range of `id_ranges`, as `read` does."""
+    columns = _Columns()
+    query = to_plan(spiders) | ({"_id": ids} if ids else {})
+    await _add(db, columns, query, {"batchSize": BATCH, "hint": "_id_"})
+    return columns.finish(now.timestamp() / HOUR_SECONDS)
 
 
 async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> Watched:

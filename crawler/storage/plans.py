@@ -9,7 +9,8 @@ and the staged collection is deleted. `discarded`: it was never activated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -174,25 +175,48 @@ async def activate(
 
     Raises StorageError if another replan of these spiders has started meanwhile.
     """
+    async with staging(db, plan) as staged:
+        count = await stage(db, staged, moved, longest)
+    await activate_staged(db, staged, count)
+    return count
+
+
+@asynccontextmanager
+async def staging(db: Database, plan: Document) -> AsyncIterator[Document]:
+    """Begin a plan during a block that stages it; yield its document. Discard it after an error."""
     plan = {"_id": ObjectId()} | plan | {"state": STAGING}
     await recover(db, plan["at"], plan["spiders"])
     await db.plans.insert_one(plan)
     try:
-        staged, until, count = _staged(db, plan), plan["at"] + longest, 0
-        async with _ConcurrentWrites() as writes:
-            for batch in moved:
-                statements = batch.statements(plan["_id"], until)
-                row = {"_id": count, "targets": list(batch.ids), "statements": statements}
-                await writes.begin(staged.insert_one(row))
-                count += len(batch.ids)
+        yield plan
     except BaseException:
         await _undo(db, plan)
         raise
+
+
+async def stage(
+    db: Database, plan: Document, moved: Iterable[TargetPlans], longest: timedelta
+) -> int:
+    """Stage the plans of some targets, and return their number. Several processes may do this.
+
+    plan: its `_id` and `at`; other arguments as in `activate`
+    """
+    staged, until, count = _staged(db, plan), plan["at"] + longest, 0
+    async with _ConcurrentWrites() as writes:
+        for batch in moved:
+            statements = batch.statements(plan["_id"], until)
+            row = {"targets": list(batch.ids), "statements": statements}
+            await writes.begin(staged.insert_one(row))
+            count += len(batch.ids)
+    return count
+
+
+async def activate_staged(db: Database, plan: Document, count: int) -> None:
+    """Activate a plan of which the plans of `count` targets are staged, as `activate` does."""
     if not await _change_state(db, plan, STAGING, ACTIVATING, {"updated": count}):
         await _staged(db, plan).drop()
         raise StorageError("another replan has started meanwhile: this one changed nothing")
     await _carry_on(db, plan, plan["at"])
-    return count
 
 
 async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:

@@ -1,7 +1,8 @@
 """Allocation: decide how many visits each target gets from the budget.
 
 `optimal` is the default policy. It equalizes the marginal value of a visit (the Lagrange multiplier
-of the budget) over all targets, which `allocate` finds. `policies` has the policies for comparison:
+of the budget) over all targets, which `allocate` finds; `draft` does this for targets in shards.
+`policies` has the policies for comparison:
 the frequency classes of Cho, Lee and Choi (2013), even intervals by the rules of Cho and
 Garcia-Molina (2003), and adaptive intervals. `outlook` computes the expected stale share and age of
 any schedules (Cho and Garcia-Molina 2003, over the posterior of the rate). `demand` computes the

@@ -1,21 +1,33 @@
-"""Allocate the budget: take the steps of highest value over all targets until it is spent.
+"""Choose from the options of all targets at one price, by marginal value.
 
-The price of a request is the Lagrange multiplier of the budget: the value of one more visit.
+Targets may be divided into shards. Each offers its steps as a demand curve: how many visits are
+worth more than a price. Only sums of the curves are needed to find the price, and they are sums of
+whole numbers, so the result is the same for any number of shards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schedules.history import Floats, Ints
+from schedules.schedule import VISIT_PARTS, in_parts
 
 # Relative bonus for visits that a target already has, and relative penalty for new ones.
 DEAD_BAND = 0.1
+MAX_PARTS = 2.0**62
+# Prices of a grid. Three grids, each between two prices of the previous one, reach neighboring
+# values of 32 bits.
+GRID = 2**11
 
 Floats32 = NDArray[np.float32]
+# Values of steps, >= 0, as whole numbers in the same order: the bits of a positive float.
+Codes = NDArray[np.uint32]
+INFINITE = int(np.float32(np.inf).view(np.uint32))
 
 
 class Steps(NamedTuple):
@@ -47,43 +59,73 @@ class Allocation(NamedTuple):
     sold_out: bool
 
 
+def least_parts(steps: Steps) -> int:
+    """Return the parts of the visits that the limits require."""
+    return int(in_parts(steps.visits[steps.first[:-1]]).sum())
+
+
 def least_visits(steps: Steps) -> float:
     """Return the visits a week that the limits require."""
-    return float(steps.visits[steps.first[:-1]].sum(dtype=np.float64))
+    return least_parts(steps) / VISIT_PARTS
 
 
-def allocate(
-    steps: Steps, key: NDArray[np.uint64], budget: float, current: Floats | None = None
-) -> Allocation:
-    """Allocate `budget` visits a week; never more, provided that it covers `least_visits`.
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """Hold the optional steps of n targets, with values under the current schedules.
 
-    current: (n,) current visits a week. Visits that a target has get a bonus and further ones a
-             penalty, so that small changes of the estimates do not change the plan.
-
-    Values decrease along a target's steps, so the steps taken are always its first ones. Ties are
-    broken by the key, so the result does not depend on the order of the targets.
+    first, option: as in Steps
+    value:         (m,) with the bonus or penalty; inf for mandatory steps
+    more:          (m,) parts of visits that each step adds to the previous one
+    key:           (n,) breaks ties
+    codes:         (k,) of the optional steps, ascending
+    from_code:     (k + 1,) parts of the optional steps from each of these codes on
     """
-    value = steps.value if current is None else _with_preference(steps, current)
-    more, optional = np.diff(steps.visits, prepend=np.float32(0)), np.isfinite(value)
-    left = budget * (1 + 1e-9) - least_visits(steps)
-    order = np.flatnonzero(optional).astype(np.int32)
-    order = order[np.argsort(-value[order])]
-    owner = np.repeat(np.arange(len(key), dtype=np.int32), np.diff(steps.first))
-    count = int(np.searchsorted(np.cumsum(more[order], dtype=np.float64), left, "right"))
-    sold_out = count == len(order)
-    # The budget may not cover all steps whose value equals the price. The key decides which to
-    # take.
-    marginal = -np.inf if sold_out else float(value[order[count]])
-    allocated = order[value[order] > marginal]
-    even = np.flatnonzero(optional & (value == marginal))
-    even = even[np.lexsort((steps.option[even], key[owner[even]]))]
-    left -= more[allocated].sum(dtype=np.float64)
-    even = even[: np.searchsorted(np.cumsum(more[even], dtype=np.float64), left, "right")]
-    dearest = float(value[allocated].min(initial=np.inf)) if len(allocated) else max(marginal, 0.0)
-    price = marginal if len(even) else dearest
-    taken = np.bincount(owner[allocated], minlength=len(key))
-    taken += np.bincount(owner[even], minlength=len(key))
-    return Allocation(steps.first[:-1] + taken, price, sold_out)
+
+    first: Ints
+    option: NDArray[np.uint8]
+    value: Floats32
+    more: NDArray[np.int32]
+    key: NDArray[np.uint64]
+    codes: Codes
+    from_code: Ints
+
+    @classmethod
+    def of(cls, steps: Steps, key: NDArray[np.uint64], current: Floats | None = None) -> Offers:
+        """Return the offers of n targets.
+
+        current: (n,) current visits a week. Visits that a target has get a bonus and further ones a
+                 penalty, so that small changes of the estimates do not change the plan.
+        """
+        value = steps.value if current is None else _with_preference(steps, current)
+        # No target has 2**31 parts of visits.
+        more = np.diff(in_parts(steps.visits), prepend=0).astype(np.int32)
+        optional = np.flatnonzero(np.isfinite(value)).astype(np.int32)
+        codes = value[optional].view(np.uint32)
+        order = np.argsort(codes)
+        parts = more[optional[order]]
+        from_code = np.append(np.cumsum(parts[::-1], dtype=np.int64)[::-1], 0)
+        return cls(steps.first, steps.option, value, more, key, codes[order], from_code)
+
+    def demand(self, codes: Codes) -> Ints:
+        """Return the (g,) parts of visits whose value is at least that of each code."""
+        result: Ints = self.from_code[np.searchsorted(self.codes, codes)]
+        return result
+
+    def taken(self, price: float, left: int) -> Taken:
+        """Take the steps whose value exceeds the price, and some that equal it.
+
+        left: parts for the latter; the key decides which to take
+        """
+        owner = np.repeat(np.arange(len(self.key), dtype=np.int32), np.diff(self.first))
+        marginal, optional = np.float32(price), np.isfinite(self.value)
+        above = np.flatnonzero(optional & (self.value > marginal))
+        even = np.flatnonzero(optional & (self.value == marginal))
+        even = even[np.lexsort((self.option[even], self.key[owner[even]]))]
+        even = even[: np.searchsorted(np.cumsum(self.more[even], dtype=np.int64), left, "right")]
+        count = np.bincount(owner[above], minlength=len(self.key))
+        count += np.bincount(owner[even], minlength=len(self.key))
+        lowest = float(np.append(self.value[above], self.value[even]).min(initial=np.inf))
+        return Taken(self.first[:-1] + count, lowest)
 
 
 def _with_preference(steps: Steps, current: Floats) -> Floats32:
@@ -93,3 +135,80 @@ def _with_preference(steps: Steps, current: Floats) -> Floats32:
     preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
     value: Floats32 = steps.value * np.where(had > 0, preferred, np.float32(1))
     return value
+
+
+class Taken(NamedTuple):
+    """Hold what a shard takes: (n,) chosen as in Allocation, and the lowest value; inf if none."""
+
+    chosen: Ints
+    lowest: float
+
+
+class Clearing(NamedTuple):
+    """Hold where the budget ends.
+
+    marginal: value of the first step that does not fit; every step with a higher value is taken;
+              negative if all steps fit
+    left:     (h,) parts for the steps of each shard that have the marginal value
+    """
+
+    marginal: float
+    left: list[int]
+
+    @property
+    def sold_out(self) -> bool:
+        """Return whether every offered step was taken."""
+        return self.marginal < 0
+
+    def price(self, lowest: Sequence[float]) -> float:
+        """Return the value of the last visit taken, or of the first one not taken if none is.
+
+        lowest: value taken by each shard
+        """
+        least = min(lowest, default=np.inf)
+        return least if least < np.inf else max(self.marginal, 0.0)
+
+
+def cleared(demand: Callable[[Codes], Sequence[Ints]], least: int, budget: float) -> Clearing:
+    """Find the price at which the demand of all shards meets the budget.
+
+    demand: returns `Offers.demand` of each shard, in the order of their keys
+    least:  parts of the visits that the limits require
+    budget: visits a week; never exceeded, provided that it covers `least`
+    """
+    left = max(int(min(np.floor(budget * (1 + 1e-9) * VISIT_PARTS), MAX_PARTS)) - least, 0)
+    everything = demand(np.zeros(1, np.uint32))
+    if sum(int(parts[0]) for parts in everything) <= left:
+        return Clearing(-1.0, [0] * len(everything))
+    # The steps from code `high` on fit into the budget, those from `low` on do not.
+    low, high = 0, INFINITE
+    while high - low > 1:
+        grid = np.unique(np.linspace(low, high, GRID + 1).astype(np.uint32))
+        total = np.sum(demand(grid), axis=0)
+        fits = int(np.searchsorted(-total, -left))
+        low, high = int(grid[fits - 1]), int(grid[fits])
+    at_edge = demand(np.array([low, high], np.uint32))
+    left -= sum(int(above) for _, above in at_edge)
+    shares = []
+    for from_low, above in at_edge:
+        shares.append(left)
+        even = int(from_low - above)
+        # A step that does not fit ends the allocation.
+        left = left - even if even <= left else 0
+    return Clearing(float(np.uint32(low).view(np.float32)), shares)
+
+
+def allocate(
+    steps: Steps, key: NDArray[np.uint64], budget: float, current: Floats | None = None
+) -> Allocation:
+    """Allocate `budget` visits a week; never more, provided that it covers `least_visits`.
+
+    current: (n,) current visits a week, as in Offers
+
+    Values decrease along a target's steps, so the steps taken are always its first ones. Ties are
+    broken by the key, so the result does not depend on the order of the targets.
+    """
+    offers = Offers.of(steps, key, current)
+    clearing = cleared(lambda codes: [offers.demand(codes)], least_parts(steps), budget)
+    chosen, lowest = offers.taken(clearing.marginal, clearing.left[0])
+    return Allocation(chosen, clearing.price([lowest]), clearing.sold_out)

@@ -2,7 +2,7 @@
 
 At a given price of a request, the targets are independent of each other: each takes the visits that
 save more than the price. One pass over the targets therefore gives the results of every budget,
-while `optimal.draft` plans one budget. The results leave out what a plan does after the allocation:
+while `draft.draft` plans one budget. The results leave out what a plan does after the allocation:
 it keeps current schedules that are hardly worse, and explores targets with a short history.
 """
 

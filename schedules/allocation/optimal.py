@@ -13,22 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.allocation.allocate import Allocation, Steps, allocate, least_visits
-from schedules.allocation.outlook import AGE, STALE, Draft, Outlook, outlook
+from schedules.allocation.allocate import Steps
+from schedules.allocation.outlook import AGE, STALE, Outlook, outlook
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.cost import MAX_RATE, Objective, curves
 from schedules.estimation.estimate import Estimate
 from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
-from schedules.placement.load import (
-    Caps,
-    balanced,
-    day_surcharges,
-    even_phase,
-    first_weeks,
-    fullest_week,
-    in_time,
-    site_days,
-)
+from schedules.placement.load import even_phase, first_weeks
 from schedules.placement.placement import (
     MAX_SLOTS,
     RARE,
@@ -38,14 +29,11 @@ from schedules.placement.placement import (
     options,
     refine,
 )
-from schedules.schedule import PAGE_CYCLES, WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
+from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import (
     AT_MAX_RATE,
     AT_MIN_RATE,
     BUDGET,
-    EXPLORATION,
-    BudgetTooSmall,
-    Terms,
 )
 
 # Moving visits to other hours must save more than this share of a visit's price.
@@ -55,13 +43,7 @@ INDIFFERENCE = 0.05
 # Targets observed for less time get even intervals, to learn the hours of their changes. Ten days
 # are a week of visits and a margin; more costs more than it teaches.
 KNOWN_HOURS = 240.0
-# Number of targets from which the price and the surcharges are estimated.
-MAX_SAMPLE = 4_000
-# Steps whose value is far below the expected price are not computed.
-MIN_VALUE_SHARE = 0.7
-FIRST_MIN_VALUE, LOWEST_PRICE = 16.0, 1e-3
-# Rare visits that must not wait can make one week fuller than others; the next try spends less.
-TRIES = 3
+LOWEST_PRICE = 1e-3
 
 Columns = tuple[NDArray[Any], ...]
 
@@ -183,24 +165,35 @@ def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
     return counts, steps[0], steps[1], steps[2], rare, slots, order[:placed].copy(), full
 
 
+def weeks_of(chosen: Ints, steps: Steps, cycles: tuple[int, ...]) -> Ints:
+    """Return the (n,) cycle lengths of allocated options; arguments as in `schedules_of`."""
+    option = steps.option[chosen].astype(np.int64)
+    weeks: Ints = np.array(cycles)[np.minimum(option, len(cycles) - 1)]
+    return weeks
+
+
 def schedules_of(
-    chosen: Ints, candidates: Candidates, key: NDArray[np.uint64], cycles: tuple[int, ...]
+    chosen: Ints,
+    candidates: Candidates,
+    key: NDArray[np.uint64],
+    cycles: tuple[int, ...],
+    before: Ints | None = None,
 ) -> Schedules:
     """Return the allocated schedules.
 
     chosen: (n,) indices into the steps
     key:    (n,) spreads rare visits over weeks
     cycles: cycle lengths in weeks, as in `schedule`
+    before: number of targets with each cycle in earlier shards, as in `first_weeks`
     """
     option = candidates.steps.option[chosen].astype(np.int64)
     weekly = len(cycles) - 1
-    rare = option < weekly
-    weeks = np.array(cycles)[np.minimum(option, weekly)]
+    rare, weeks = option < weekly, weeks_of(chosen, candidates.steps, cycles)
     count = np.where(rare, 1, option - weekly + 1)
     first = offsets(count)
     place = np.arange(first[-1]) - np.repeat(first[:-1], count)
     slots = candidates.order[np.repeat(candidates.begin[:-1], count) + place].astype(np.int64)
-    week = first_weeks(weeks, key) * WEEK_HOURS
+    week = first_weeks(weeks, key, before) * WEEK_HOURS
     slots[first[:-1][rare]] = candidates.rare[rare, option[rare]] + week[rare]
     # Put all targets on one axis, each with its own stretch, to sort their slots together.
     stretch = np.repeat(np.arange(len(count)) * cycles[0] * WEEK_HOURS, count)
@@ -315,102 +308,23 @@ def exploring(
     return chosen_of(explored, even, schedules), Outlook(stale, age), explored
 
 
-def draft(estimates: Estimate, terms: Terms, now: float, current: Schedules) -> Draft:
-    """Return the best schedules for the budget; keep current ones if others are hardly better.
-
-    Raises BudgetTooSmall if the budget does not keep every target's longest interval.
-    """
-    population, last = estimates.population, estimates.histories.until
-    sample, share = sampled(estimates)
-    small = _Sample(sample, terms, now, share)
-    days = day_surcharges(small.loads, Caps.of(terms, population, share), population.sites)
-    surcharge, price = small.surcharge(days), small.allocated(days)[1]
-    candidates = candidates_of(estimates, terms.aim, surcharge, MIN_VALUE_SHARE * price)
-    whole, least = terms.budget_per_day * WEEK_DAYS, least_visits(candidates.steps)
-    if least > whole * (1 + 1e-6):
-        raise BudgetTooSmall(least / WEEK_DAYS, len(population))
-    # Visits are whole, so the fullest week can have one more than the mean.
-    budget = max(whole - 1, least)
-    for _ in range(TRIES):
-        allocated = allocate(candidates.steps, population.key, budget, current.visits_per_week)
-        new = schedules_of(allocated.chosen, candidates, population.key, PAGE_CYCLES)
-        schedules, expected = settled(
-            estimates, terms.aim, surcharge, allocated.price, new, current
-        )
-        schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
-        schedules, expected, explored = exploring(estimates, schedules, expected)
-        schedules = balanced(schedules, population, last, now)
-        over = fullest_week(schedules) - whole
-        if over <= 1e-6:
-            break
-        budget = max(budget - over, least)
-    value, worth, bound = why(candidates, allocated)
-    bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
-    return Draft(schedules, expected, value, worth, bound, allocated.price)
-
-
-def why(candidates: Candidates, allocated: Allocation) -> tuple[Floats, Floats, NDArray[np.uint8]]:
+def why(candidates: Candidates, chosen: Ints) -> tuple[Floats, Floats, NDArray[np.uint8]]:
     """Return the (n,) value of one more visit, worth of the last one, and limiting reason.
+
+    chosen: (n,) as in Allocation
 
     The ceiling is the limit if no further visit fits, the floor if only the mandatory visits were
     allocated. The worth of a mandatory visit is unknown, but at least the value of the next one.
     """
     steps = candidates.steps
-    last = allocated.chosen == steps.first[1:] - 1
-    following = np.minimum(allocated.chosen + 1, len(steps.value) - 1)
+    last = chosen == steps.first[1:] - 1
+    following = np.minimum(chosen + 1, len(steps.value) - 1)
     value = np.where(last, 0.0, steps.value[following])
-    at_max = last & candidates.full & np.isfinite(steps.value[allocated.chosen])
-    at_min = allocated.chosen == steps.first[:-1]
-    worth = np.where(at_min, value, steps.value[allocated.chosen])
+    at_max = last & candidates.full & np.isfinite(steps.value[chosen])
+    at_min = chosen == steps.first[:-1]
+    worth = np.where(at_min, value, steps.value[chosen])
     return (
         value,
         worth,
         np.select([at_min, at_max], [AT_MIN_RATE, AT_MAX_RATE], BUDGET).astype(np.uint8),
     )
-
-
-def sampled(estimates: Estimate) -> tuple[Estimate, float]:
-    """Return a sample of the targets if there are very many, and its share of all."""
-    n = len(estimates.population)
-    if n <= MAX_SAMPLE:
-        return estimates, 1.0
-    return estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLE]), MAX_SAMPLE / n
-
-
-class _Sample:
-    """Allocate visits to a sample of the targets at given surcharges."""
-
-    def __init__(self, estimates: Estimate, terms: Terms, now: float, share: float) -> None:
-        self.estimates, self.aim = estimates, terms.aim
-        self.budget = terms.budget_per_day * WEEK_DAYS * share
-        self.ahead = estimates.population.ahead(now)
-        local = np.arange(WEEK_HOURS) - self.ahead[:, None]
-        self.utc_day = local % WEEK_HOURS // DAY_HOURS
-        self.least = FIRST_MIN_VALUE
-
-    def surcharge(self, surcharges: Floats) -> Floats:
-        """Return the (s, 168) surcharges of local hours from the (s, 7) surcharges of UTC days."""
-        closed = np.where(self.estimates.population.open_hours, 0.0, np.inf)
-        return np.take_along_axis(surcharges, self.utc_day, 1) + closed
-
-    def allocated(self, surcharges: Floats) -> tuple[Schedules, float]:
-        """Return the allocated schedules, and the price of the last visit."""
-        key, surcharge = self.estimates.population.key, self.surcharge(surcharges)
-        while True:
-            candidates = candidates_of(self.estimates, self.aim, surcharge, self.least)
-            allocation = allocate(candidates.steps, key, self.budget)
-            # Every candidate was taken, so the price is lower: offer cheaper ones.
-            if self.least <= LOWEST_PRICE or not allocation.sold_out:
-                break
-            self.least = max(self.least / 4, LOWEST_PRICE)
-        self.least = max(min(MIN_VALUE_SHARE * allocation.price, self.least), LOWEST_PRICE)
-        return schedules_of(allocation.chosen, candidates, key, PAGE_CYCLES), allocation.price
-
-    def loads(self, surcharges: Floats) -> tuple[Floats, float]:
-        """Return the (s, 7) visits of each site on each UTC day of the week, and the price."""
-        allocated, price = self.allocated(surcharges)
-        surcharge, none = self.surcharge(surcharges), Schedules.none(len(allocated))
-        schedules, _ = settled(self.estimates, self.aim, surcharge, price, allocated, none)
-        population = self.estimates.population
-        ahead = self.ahead[population.site]
-        return site_days(schedules, ahead, population.site, population.sites), price

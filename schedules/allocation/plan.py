@@ -7,13 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.allocation import optimal, policies
+from schedules.allocation import policies
+from schedules.allocation.draft import (
+    MAX_SAMPLE,
+    columns_of,
+    draft,
+    draft_shards,
+    estimates_of,
+    sampled,
+)
 from schedules.allocation.outlook import outlook
 from schedules.estimation.estimate import Estimate, estimate
+from schedules.estimation.sharded import lowest_keys
 from schedules.history import Floats, Histories, Ints
-from schedules.placement.load import Caps, leveled
+from schedules.placement.leveling import level
+from schedules.placement.load import Caps
 from schedules.population import Population
 from schedules.schedule import WEEK_DAYS, Schedules
+from schedules.shards import Columns, InMemory, Shards
 from schedules.terms import (
     BUDGET,
     KEPT,
@@ -112,20 +123,76 @@ def plan(
         raise BudgetTooSmall(least, len(population))
     current = Schedules.none(len(population)) if current is None else current
     estimates = estimate(population, histories)
+    columns = columns_of(estimates, current)
+    shards = InMemory([columns])
     if terms.policy == "optimal":
-        draft = optimal.draft(estimates, terms, now_hours, current)
+        sample, _ = sampled(estimates)
+        price = draft_shards(shards, sample, len(population), terms, now_hours)
     else:
-        draft = policies.draft(estimates, terms, current)
-    schedules, expected, value, worth, bound, price = draft
-    caps = Caps.of(terms, population)
+        made = policies.draft(estimates, terms, current)
+        price = made.price
+        columns["schedules"], columns["expected"] = made.schedules, made.outlook
+        columns["reasons"] = made.value, made.worth, made.bound
+    complete(shards, population, terms, now_hours)
+    return plan_of(columns, price)
+
+
+def plan_shards(
+    shards: Shards, counts: Ints, least: float, terms: Terms, now_hours: float
+) -> float:
+    """Make the optimal plan for targets in shards; return the price of a request.
+
+    counts: (h,) number of targets of each shard
+    least:  requests a day that keep every target's longest interval
+
+    The shards are estimated (`estimate_shards`) and have a column `current`. Afterwards, `plan_of`
+    returns the plan of each. Raises BudgetTooSmall as `plan` does.
+    """
+    n = int(counts.sum())
+    if terms.budget_per_day < least * (1 - 1e-9):
+        raise BudgetTooSmall(least, n)
+    sample = lowest_keys(shards, counts, MAX_SAMPLE)
+    price = draft_shards(shards, sample, n, terms, now_hours)
+    complete(shards, sample.population, terms, now_hours)
+    return price
+
+
+def complete(shards: Shards, sites: Population, terms: Terms, now_hours: float) -> None:
+    """Keep the caps of hours in drafted schedules, and compute the other figures of a plan.
+
+    sites: any targets of the population
+    """
+    caps = Caps.of(terms, sites)
     if caps.by_hour:
-        schedules = leveled(schedules, current, population, caps, population.ahead(now_hours))
-        expected = outlook(estimates, schedules)
-    _, mean, low, high = estimates.all_rates
-    moved = ~schedules.same_as(current)
+        level(shards, caps, sites.open_hours, sites.ahead(now_hours))
+    shards.each(finish, caps.by_hour)
+
+
+def finish(columns: Columns, is_leveled: bool) -> None:
+    """Find out which targets of a shard have new schedules, and what limits their visits.
+
+    is_leveled: whether their slots have changed since they were drafted
+    """
+    estimates, schedules = estimates_of(columns), columns["schedules"]
+    if is_leveled:
+        columns["expected"] = outlook(estimates, schedules)
+    moved = ~schedules.same_as(columns["current"])
+    value, worth, bound = columns["reasons"]
     bound = np.where((bound == BUDGET) & ~moved, KEPT, bound)
-    bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
-    return Plan(estimates, schedules, mean, low, high, *expected, value, worth, bound, moved, price)
+    bound = np.where(np.isnan(estimates.histories.until), PRIOR, bound).astype(np.uint8)
+    columns["reasons"], columns["updated"] = (value, worth, bound), moved
+
+
+def plan_of(columns: Columns, price: float) -> Plan:
+    """Return the plan of a shard's targets."""
+    estimates = estimates_of(columns)
+    _, mean, low, high = estimates.all_rates
+    value, worth, bound = columns["reasons"]
+    stale, age_days = columns["expected"]
+    return Plan(
+        estimates, columns["schedules"], mean, low, high, stale, age_days,
+        value, worth, bound, columns["updated"], price,
+    )  # fmt: skip
 
 
 def budget_for(
@@ -143,13 +210,24 @@ def budget_for(
     If there are very many targets, a sample of them is planned. Raises GoalTooHigh if no budget
     reaches the goal.
     """
-    sample, share = optimal.sampled(estimate(population, histories))
+    sample, share = sampled(estimate(population, histories))
+    return budget_of_sample(sample, share, now_hours, freshness, max_age_days)
+
+
+def budget_of_sample(
+    sample: Estimate,
+    share: float,
+    now_hours: float,
+    freshness: float | None = None,
+    max_age_days: float | None = None,
+) -> float:
+    """Return the same as `budget_for`, from a sample of the targets. share: of all targets."""
     none = Schedules.none(len(sample.population))
 
     def reached(per_day: float) -> float:
         """Return by how much a budget exceeds the goal; negative if it falls short."""
         terms = Terms(budget_per_day=per_day)
-        outlook = optimal.draft(sample, terms, now_hours, none).outlook
+        outlook = draft(sample, terms, now_hours, none).outlook
         if freshness is not None:
             return float(1 - outlook.stale.mean()) - freshness
         return (max_age_days or 0.0) - float(outlook.age_days.mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -66,6 +67,11 @@ class Rates(NamedTuple):
     low: Floats
     high: Floats
 
+    @classmethod
+    def joined(cls, parts: Sequence[Rates]) -> Rates:
+        """Return the rates of all targets of these parts."""
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
     def of(self, rows: Ints | Part) -> Rates:
         """Return the rates of some of the targets."""
         return Rates(self.node[rows], self.mean[rows], self.low[rows], self.high[rows])
@@ -128,22 +134,30 @@ def rates_of(likelihood: Likelihood, prior: Floats, group: Ints) -> Rates:
     pieces = spread_over(
         lambda part: _rates(likelihood[part], prior, group[part], RATES), parts(len(group))
     )
-    return Rates(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+    return Rates.joined([Rates(*piece) for piece in pieces])
 
 
 def site_mixtures(population: Population, histories: Histories) -> Mixtures:
-    """Fit the mixtures of all sites, from the targets with the most changes.
+    """Fit the mixtures of all sites, from the targets with the most changes."""
+    changes = np.diff(histories.first)
+    order = np.lexsort((population.key, -changes, population.site))
+    begins = np.searchsorted(population.site[order], population.site[order], side="left")
+    rows = order[np.arange(len(order)) - begins < most_telling(population.sites)]
+    return mixtures_of(population.of(rows), histories.of(rows))
+
+
+def most_telling(sites: int) -> int:
+    """Return the maximum number of targets from which the mixture of a site is fitted."""
+    return int(np.clip(MAX_TELLING_TOTAL // sites, MIN_TELLING, MAX_TELLING))
+
+
+def mixtures_of(population: Population, histories: Histories) -> Mixtures:
+    """Fit the mixtures of all sites from these targets, in the order of their sites.
 
     If a change is only known to lie in a wide interval, the profile determines where in it, and
     such changes in turn determine the profile. This is solved by expectation maximization, too.
     """
-    # The targets with the most changes, by site.
-    changes = np.diff(histories.first)
-    order = np.lexsort((population.key, -changes, population.site))
-    begins = np.searchsorted(population.site[order], population.site[order], side="left")
-    most = np.clip(MAX_TELLING_TOTAL // population.sites, MIN_TELLING, MAX_TELLING)
-    rows = order[np.arange(len(order)) - begins < most]
-    site, pasts = population.site[rows], pasts_of(histories.of(rows), slice(0, len(rows)))
+    site, pasts = population.site, pasts_of(histories, slice(0, len(population)))
     begins = np.searchsorted(site, np.arange(population.sites + 1))
     mixtures = uniform_mixtures(population.sites)
     for _ in range(POOLING_ROUNDS):

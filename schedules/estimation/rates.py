@@ -456,11 +456,24 @@ def _normal(rows: Floats) -> Floats:
 
 def sample(group: Ints, key: NDArray[np.uint64]) -> Ints:
     """Return rows to fit: all of a small group, some of a large one, independent of their order."""
+    groups = len(np.unique(group))
+    most = np.full(int(group.max(initial=-1)) + 1, most_of_a_group(groups))
+    return first_of_each(group, key, most)
+
+
+def most_of_a_group(groups: int) -> int:
+    """Return the maximum number of targets from which the prior of a group is fitted."""
+    return int(np.clip(MAX_SAMPLE // max(1, groups), MIN_OF_A_GROUP, MAX_OF_A_GROUP))
+
+
+def first_of_each(group: Ints, key: NDArray[np.uint64], most: Ints) -> Ints:
+    """Return the rows with the lowest keys of each group, ordered by group and key.
+
+    most: (p,) number of rows of each group
+    """
     order = np.lexsort((key, group))
     begins = np.searchsorted(group[order], group[order], side="left")
-    groups = len(np.unique(group))
-    most = np.clip(MAX_SAMPLE // max(1, groups), MIN_OF_A_GROUP, MAX_OF_A_GROUP)
-    rows: Ints = order[np.arange(len(order)) - begins < most]
+    rows: Ints = order[np.arange(len(order)) - begins < most[group[order]]]
     return rows
 
 
@@ -477,18 +490,32 @@ def right(histories: Histories, stated: Floats) -> Flags:
     return inside
 
 
-def reliable(histories: Histories, stated: Floats, lies: Ints, site: Ints, sites: int) -> Flags:
-    """Return (s,) flags of the sites whose dates have proved reliable.
+class DateCounts(NamedTuple):
+    """Count the dates that the targets of each of s sites state.
 
-    lies: (n,) visits with a new date but unchanged content
-    site: (n,) 0 to s - 1
+    dated, right: (s,) changes with a date, and with a right one
+    lies:         (s,) visits with a new date but unchanged content
     """
-    of = np.repeat(site, np.diff(histories.first))
-    dated = np.bincount(of[~np.isnan(stated)], minlength=sites)
-    proved = np.bincount(of[right(histories, stated)], minlength=sites)
-    lied = np.bincount(site, lies, sites)
-    result: Flags = (dated >= MIN_DATED) & (proved >= MIN_RIGHT * dated)
-    return result & (lied <= MAX_LIES * dated)
+
+    dated: Ints
+    right: Ints
+    lies: Ints
+
+    @classmethod
+    def of(
+        cls, histories: Histories, stated: Floats, lies: Ints, site: Ints, sites: int
+    ) -> DateCounts:
+        """Count the dates of n targets. lies, site: (n,)."""
+        of = np.repeat(site, np.diff(histories.first))
+        dated = np.bincount(of[~np.isnan(stated)], minlength=sites)
+        proved = np.bincount(of[right(histories, stated)], minlength=sites)
+        lied = np.bincount(site, lies, sites).astype(np.int64)
+        return cls(dated, proved, lied)
+
+    def reliable(self) -> Flags:
+        """Return (s,) flags of the sites whose dates have proved reliable."""
+        result: Flags = (self.dated >= MIN_DATED) & (self.right >= MIN_RIGHT * self.dated)
+        return result & (self.lies <= MAX_LIES * self.dated)
 
 
 def timed(

@@ -140,7 +140,7 @@ def optimal_schedules(
 
     spread_over(work, parts(len(new)))
     refined = replace(new, slots=slots.astype(np.uint16))
-    return FeedPlan(chosen_of(kept, current, refined), *why(candidates, allocation), last)
+    return FeedPlan(chosen_of(kept, current, refined), *why(candidates, allocation.chosen), last)
 
 
 def _allocated(

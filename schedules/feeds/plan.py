@@ -23,7 +23,8 @@ from schedules.feeds.post_rates import (
     table,
 )
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
-from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time, leveled
+from schedules.placement.leveling import leveled
+from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time
 from schedules.population import MONDAY_HOURS, Population
 from schedules.schedule import FEED_CYCLES, MAX_WEEKS, WEEK_DAYS, WEEK_HOURS, Schedules
 from schedules.terms import (

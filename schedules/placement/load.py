@@ -1,30 +1,35 @@
-"""Balance the load of weeks, days and hours, and keep the caps.
+"""Balance the load of weeks and days, and describe the caps.
 
 Rare visits move between weeks until weeks differ by at most one visit. A day above its cap gets a
-surcharge, with which the allocation is repeated. Hours have no surcharge, because an hour more or
-less costs a visit little: each visit moves to the nearest hour that the caps, the site's visiting
-hours and the target's intervals allow. Current slots stay unless a move brings them closer to the
-drawn slots, so that a replan does not level an already leveled plan differently.
+surcharge, with which the allocation is repeated. `leveling` keeps the caps of hours.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from schedules.compiled import compiled
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.population import MONDAY_HOURS, Keys, Population
-from schedules.schedule import ROUND_WEEKS, WEEK_HOURS, Schedules, chosen_of, replace_slots
+from schedules.schedule import (
+    ROUND_WEEKS,
+    VISIT_PARTS,
+    WEEK_HOURS,
+    Schedules,
+    in_parts,
+    replace_slots,
+)
+from schedules.shards import Columns, InMemory, Shards
 from schedules.terms import Terms
 
 NEVER = 2**31
 PLACES = ROUND_WEEKS + 1
+# Rare visits of each cycle and week that shards offer to move, and the factor if more are needed.
+FIRST_MOVABLE, MORE_MOVABLE = 64, 16
 DAYS = 7
 CAPS_ROUNDS = 40
 # The step is initially this share of a load's distance from its cap, both as logarithms. It grows
@@ -34,20 +39,6 @@ STEP_GROWTH, STEP_SHRINK = 1.2, 0.5
 # Ratios of load to cap are clipped to this factor on either side of 1.
 MAX_RATIO = 20.0
 TOLERANCE = 0.01
-# Loads are whole numbers, so that sums do not depend on their order. A weekly visit counts PARTS, a
-# rarer one proportionally fewer.
-PARTS = ROUND_WEEKS
-UNCAPPED = 2**62
-# A visit before its best hour misses the changes until then, so an hour earlier costs as much as
-# this many hours later.
-EARLIER = 4
-# Moving to other hours must save this share of the distance to the drawn hours.
-DEAD_BAND = 0.5
-# A target that leaves an hour makes room for another one, so repeat.
-ROUNDS = 3
-# Sites that need more than this share of their available hours are leveled first, because they
-# cannot use what others leave.
-CROWDED = 0.5
 Loads = Callable[[Floats], tuple[Floats, float]]
 
 
@@ -92,30 +83,6 @@ class Rare(NamedTuple):
         """Return the (r,) first upcoming week that is this week of the cycle."""
         return self.soonest + (week - self.soonest) % self.weeks
 
-    def best_move(
-        self, load: Ints, waiting: dict[tuple[int, int], list[int]]
-    ) -> tuple[int, int, int] | None:
-        """Return a cycle length and two of its weeks between which a move evens the load most.
-
-        load:    (ROUND_WEEKS,) visits of each week
-        waiting: indices of the targets that may move, by cycle length and week; the last one moves
-                 first
-        """
-        best, least = None, 0
-        for length in sorted({length for length, _ in waiting}):
-            by_phase = [int(load[phase::length].sum()) for phase in range(length)]
-            size = ROUND_WEEKS // length
-            for old in (phase for phase in range(length) if waiting[length, phase]):
-                for new in (phase for phase in range(length) if phase != old):
-                    # Change of the sum of squared loads.
-                    change = 2 * (by_phase[new] - by_phase[old] + size)
-                    place = waiting[length, old][-1]
-                    soonest = int(self.soonest[place])
-                    in_time = soonest + (new - soonest) % length <= self.limit[place]
-                    if change < least and in_time:
-                        best, least = (length, old, new), change
-        return best
-
     def put(self, schedules: Schedules, at: Ints) -> Schedules:
         """Return the schedules with these hours, counted like the weeks."""
         return replace_slots(schedules, self.rows, at % (self.weeks * WEEK_HOURS))
@@ -132,12 +99,18 @@ def even_phase(key: Keys) -> Floats:
     return key.astype(np.float64) / 2.0**64
 
 
-def first_weeks(weeks: Ints, key: Keys) -> Ints:
-    """Return the (n,) week of each target in its cycle, spread as evenly as possible."""
+def first_weeks(weeks: Ints, key: Keys, before: Ints | None = None) -> Ints:
+    """Return the (n,) week of each target in its cycle, spread as evenly as possible.
+
+    before: (PLACES,) number of targets with each cycle in earlier shards
+    """
     order = np.lexsort((key, weeks))
     begins = np.searchsorted(weeks[order], weeks[order], side="left")
+    rank = np.arange(len(weeks)) - begins
+    if before is not None:
+        rank += before[weeks[order]]
     result = np.empty(len(weeks), np.int64)
-    result[order] = (np.arange(len(weeks)) - begins) % weeks[order]
+    result[order] = rank % weeks[order]
     return result
 
 
@@ -167,42 +140,190 @@ def in_time(
     return rare.put(schedules, np.where(moved[rare.rows], at, same))
 
 
+class Movable(NamedTuple):
+    """Hold the rare visits of a shard that can move to another week first.
+
+    place:          (m,) index into the shard's rare targets
+    weeks, week:    (m,) as in Rare
+    soonest, limit: (m,) as in Rare
+    latest, key:    (m,) recently visited targets can wait, so they move first
+    has_more:       (PLACES, PLACES) whether the shard has others of this cycle and week
+    """
+
+    place: Ints
+    weeks: Ints
+    week: Ints
+    soonest: Ints
+    limit: Ints
+    latest: Ints
+    key: Keys
+    has_more: Flags
+
+    @classmethod
+    def of(cls, rare: Rare, key: Keys, most: int) -> Movable:
+        """Select up to `most` of each cycle and week. `key` is that of the rare targets."""
+        order = np.lexsort((key, rare.latest))
+        cell = (rare.weeks * PLACES + rare.week)[order]
+        by_cell = np.argsort(cell, kind="stable")
+        counts = np.bincount(cell, minlength=PLACES * PLACES)
+        from_end = np.repeat(np.cumsum(counts), counts) - np.arange(len(cell))
+        place = order[np.sort(by_cell[from_end <= most])]
+        weeks, week, soonest, limit, latest = (
+            column[place]
+            for column in (rare.weeks, rare.week, rare.soonest, rare.limit, rare.latest)
+        )
+        has_more = (counts > most).reshape(PLACES, PLACES)
+        return cls(place, weeks, week, soonest, limit, latest, key[place], has_more)
+
+
+class Moves(NamedTuple):
+    """Hold new weeks of some rare visits of a shard. Fields are (m,) as in Movable."""
+
+    place: Ints
+    week: Ints
+
+
 def balanced(schedules: Schedules, population: Population, last: Floats, now: float) -> Schedules:
     """Return the schedules with a few rare visits moved between weeks that differ by two or more.
 
     last, now: as in `in_time`. No visit moves past its longest interval.
     """
-    rare = Rare.of(schedules, population, last, now)
-    # Recently visited targets can wait, so they move first.
-    order = np.lexsort((population.key[rare.rows], rare.latest)).tolist()
+    columns: Columns = {"schedules": schedules, "population": population, "last": last}
+    shards = InMemory([columns])
+    balance(shards, now)
+    result: Schedules = columns["schedules"]
+    return result
+
+
+def balance(shards: Shards, now: float) -> None:
+    """Balance the weeks of the schedules of shards, in place; `now` is as in `in_time`."""
+    load = np.sum(shards.each(rare_load), axis=0)
+    most = FIRST_MOVABLE
+    while (moves := _moves(load, shards.each(movable, now, most))) is None:
+        most *= MORE_MOVABLE
+    if any(len(own.place) for own in moves):
+        shards.each(change_weeks, now, own=[(own,) for own in moves])
+
+
+def rare_load(columns: Columns) -> Ints:
+    """Return the (ROUND_WEEKS,) rare visits of a shard in each week of the round."""
+    schedules: Schedules = columns["schedules"]
+    rows = np.flatnonzero((schedules.weeks > 1) & (np.diff(schedules.first) == 1))
+    week = schedules.slots[schedules.first[rows]].astype(np.int64) // WEEK_HOURS
+    return _round(schedules.weeks[rows].astype(np.int64) * PLACES + week)
+
+
+def movable(columns: Columns, now: float, most: int) -> Movable:
+    """Return the rare visits of a shard that can move first, `most` of each cycle and week."""
+    rare = _rare(columns, now)
+    return Movable.of(rare, columns["population"].key[rare.rows], most)
+
+
+def change_weeks(columns: Columns, now: float, moves: Moves) -> None:
+    """Move rare visits of a shard to other weeks."""
+    rare = _rare(columns, now)
     week = rare.week.copy()
+    week[moves.place] = moves.week
+    columns["schedules"] = rare.put(columns["schedules"], week * WEEK_HOURS + rare.hour)
+
+
+def _rare(columns: Columns, now: float) -> Rare:
+    return Rare.of(columns["schedules"], columns["population"], columns["last"], now)
+
+
+def _moves(load: Ints, offers: Sequence[Movable]) -> list[Moves] | None:
+    """Return the moves of each shard that even the weeks; None if more offers are needed.
+
+    load: (ROUND_WEEKS,) rare visits of all shards
+    """
+    shard = np.repeat(np.arange(len(offers)), [len(own.place) for own in offers])
+    place, weeks, week, soonest, limit, latest, key = (
+        np.concatenate(column) for column in list(zip(*offers, strict=True))[:-1]
+    )
+    has_more = np.any([own.has_more for own in offers], axis=0)
+    most = {
+        (length, phase): min(
+            int(np.count_nonzero((own.weeks == length) & (own.week == phase)))
+            for own in offers
+            if own.has_more[length, phase]
+        )
+        for length, phase in zip(*(axis.tolist() for axis in np.nonzero(has_more)), strict=True)
+    }
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
-    load = np.zeros(ROUND_WEEKS, np.int64)
-    for place in order:
-        length, phase = int(rare.weeks[place]), int(week[place])
-        waiting[length, phase].append(place)
-        load[phase::length] += 1
-    for _ in order:
-        if (move := rare.best_move(load, waiting)) is None:
+    for i in np.lexsort((key, latest)).tolist():
+        waiting[int(weeks[i]), int(week[i])].append(i)
+    # Where a shard has others, they may come between the offers, but not after the last ones.
+    for cell, count in most.items():
+        waiting[cell] = waiting[cell][-count:]
+    load, moved = load.copy(), {}
+    for _ in range(int(load.sum()) + 1):
+        if (move := _best_move(load, waiting, soonest, limit)) is None:
             break
         length, old, new = move
-        place = waiting[length, old].pop()
-        waiting[length, new].append(place)
-        week[place] = new
+        i = waiting[length, old].pop()
+        waiting[length, new].append(i)
+        moved[i] = new
         load[old::length] -= 1
         load[new::length] += 1
-    return rare.put(schedules, week * WEEK_HOURS + rare.hour)
+        if not waiting[length, old] and (length, old) in most:
+            return None
+    rows = np.array(sorted(moved), np.int64)
+    weeks = np.array([moved[i] for i in rows.tolist()], np.int64)
+    return [
+        Moves(place[rows[shard[rows] == number]], weeks[shard[rows] == number])
+        for number in range(len(offers))
+    ]
+
+
+def _best_move(
+    load: Ints, waiting: dict[tuple[int, int], list[int]], soonest: Ints, limit: Ints
+) -> tuple[int, int, int] | None:
+    """Return a cycle length and two of its weeks between which a move evens the load most.
+
+    load:           (ROUND_WEEKS,) visits of each week
+    waiting:        targets that may move, by cycle length and week; the last one moves first
+    soonest, limit: as in Rare
+    """
+    best, least = None, 0
+    for length in sorted({length for length, _ in waiting}):
+        by_phase = [int(load[phase::length].sum()) for phase in range(length)]
+        size = ROUND_WEEKS // length
+        for old in (phase for phase in range(length) if waiting[length, phase]):
+            for new in (phase for phase in range(length) if phase != old):
+                # Change of the sum of squared loads.
+                change = 2 * (by_phase[new] - by_phase[old] + size)
+                i = waiting[length, old][-1]
+                first = int(soonest[i])
+                in_time = first + (new - first) % length <= limit[i]
+                if change < least and in_time:
+                    best, least = (length, old, new), change
+    return best
+
+
+def _round(cell: Ints) -> Ints:
+    """Return the (ROUND_WEEKS,) number of visits in each week of the round.
+
+    cell: (k,) cycle length times PLACES plus week of each visit
+    """
+    load = np.zeros(ROUND_WEEKS, np.int64)
+    place, count = np.unique(cell, return_counts=True)
+    for length, phase, visits in zip(*np.divmod(place, PLACES), count, strict=True):
+        load[phase::length] += visits
+    return load
+
+
+def week_load(schedules: Schedules) -> Ints:
+    """Return the (ROUND_WEEKS,) visits in each week of the round, in parts of a visit."""
+    even = in_parts(schedules.visits_per_week[schedules.every_hours > 0]).sum()
+    cycle = np.repeat(schedules.weeks.astype(np.int64), np.diff(schedules.first))
+    visits = _round(cycle * PLACES + schedules.slots // WEEK_HOURS)
+    result: Ints = visits * VISIT_PARTS + even
+    return result
 
 
 def fullest_week(schedules: Schedules) -> float:
     """Return the number of visits in the fullest week of the round."""
-    even = float(schedules.visits_per_week[schedules.every_hours > 0].sum())
-    cycle = np.repeat(schedules.weeks.astype(np.int64), np.diff(schedules.first))
-    place, count = np.unique(cycle * PLACES + schedules.slots // WEEK_HOURS, return_counts=True)
-    load = np.full(ROUND_WEEKS, even)
-    for length, phase, visits in zip(*np.divmod(place, PLACES), count, strict=True):
-        load[phase::length] += visits
-    return float(load.max())
+    return float(week_load(schedules).max() / VISIT_PARTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,241 +409,3 @@ def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Flo
     weight = np.repeat(1 / schedules.weeks, count)
     visits = np.bincount(place, weight, sites * DAYS).astype(np.float64)
     return visits.reshape(sites, DAYS)
-
-
-class _Room(NamedTuple):
-    """Hold the remaining room in parts, and the visiting hours.
-
-    common: (168,) by hour of the UTC week
-    own:    (s, 168) of each site
-    opened: (s, 168) by hour of the local week
-    """
-
-    common: Ints
-    own: NDArray[np.int64]
-    opened: Flags
-
-
-class _Targets(NamedTuple):
-    """Hold n targets for the kernels.
-
-    first:       (n + 1,) offsets into slots
-    cycle:       (n,) length in hours
-    site:        (n,)
-    ahead:       (n,) hours ahead of UTC
-    least, most: (n,) shortest and longest hours between two visits
-    """
-
-    first: Ints
-    cycle: Ints
-    site: Ints
-    ahead: Ints
-    least: Floats
-    most: Floats
-
-
-class _Target(NamedTuple):
-    """Hold one of the targets. part: room that a visit takes in an hour."""
-
-    part: int
-    cycle: int
-    site: int
-    ahead: int
-    least: float
-    most: float
-
-
-def leveled(
-    drawn: Schedules, current: Schedules, population: Population, caps: Caps, ahead: Ints
-) -> Schedules:
-    """Return the drawn schedules with no UTC hour of the week above its caps, if there is room.
-
-    current: schedules so far
-    ahead:   (s,) hours that each site's clock is ahead of UTC
-    """
-    # The limits are no tighter than those that the drawn schedules keep.
-    cycle, site = drawn.weeks.astype(np.int64) * WEEK_HOURS, population.site
-    shortest, longest = np.maximum(population.min_hours, 1.0), population.max_hours.copy()
-    targets = _Targets(drawn.first, cycle, site, ahead[site], shortest, longest)
-    _relax_limits(targets, drawn.slots)
-
-    # Compare single slots in the week nearest to the drawn one, because the week is chosen
-    # elsewhere.
-    single = (np.diff(current.first) == 1) & (np.diff(drawn.first) == 1)
-    rows = np.flatnonzero(single & (current.weeks == drawn.weeks))
-    wanted = drawn.slots[drawn.first[rows]].astype(np.int64)
-    shift = current.slots[current.first[rows]] - wanted + WEEK_HOURS // 2
-    nearest = (wanted + shift % WEEK_HOURS - WEEK_HOURS // 2) % cycle[rows]
-    current = replace_slots(current, rows, nearest)
-
-    slots = drawn.slots.astype(np.int64)
-    had = (drawn.weeks == current.weeks) & (np.diff(drawn.first) == np.diff(current.first))
-    had &= _allowed(targets, population.open_hours, current.first, current.slots, had)
-    begun = chosen_of(had, current, drawn).slots.astype(np.int64)
-    opened = population.open_hours
-    common, own = np.full(WEEK_HOURS, caps.hour), np.repeat(caps.site_hour, WEEK_HOURS)
-    room = _Room(_parts(common), _parts(own).reshape(opened.shape), opened)
-    # Sites that need much of their own caps go first. New targets go last.
-    needed = PARTS * WEEK_HOURS // cycle * np.diff(drawn.first)
-    has = np.where(opened, room.own.astype(np.float64), 0).sum(1)
-    crowded: Flags = np.bincount(site, needed, len(has)) > CROWDED * has
-    order = np.lexsort((population.key, ~had))
-    first = crowded[site[order]]
-    for rows in (order[first], order[~first]):
-        _level(room, targets, slots, begun, rows)
-    return replace(drawn, slots=begun.astype(np.uint16))
-
-
-def _parts(cap: Floats) -> Ints:
-    """Return caps in parts; UNCAPPED for inf."""
-    parts = np.minimum(cap * PARTS * (1 + 1e-9), UNCAPPED)
-    return np.floor(parts).astype(np.int64)
-
-
-@compiled
-def _relax_limits(t: _Targets, slots: NDArray[np.uint16]) -> None:
-    """Widen the limits of targets in place, to include the intervals of these slots."""
-    for i in range(len(t.cycle)):
-        for j in range(t.first[i], t.first[i + 1]):
-            gap = _gap(slots, j, t.first[i], t.first[i + 1], t.cycle[i])
-            t.least[i], t.most[i] = min(t.least[i], gap), max(t.most[i], gap)
-
-
-@compiled
-def _gap(slots: NDArray[np.uint16], j: int, begin: int, end: int, cycle: int) -> int:
-    """Return the hours from slot j to the next of the slots from `begin` to `end`."""
-    later = int(slots[j + 1]) if j + 1 < end else int(slots[begin]) + cycle
-    return later - int(slots[j])
-
-
-@compiled
-def _allowed(
-    t: _Targets, opened: Flags, first: Ints, slots: NDArray[np.uint16], candidates: Flags
-) -> Flags:
-    """Return (n,) flags of the candidates that keep their limits with these slots."""
-    allowed = candidates.copy()
-    for i in np.flatnonzero(candidates):
-        for j in range(first[i], first[i + 1]):
-            gap = _gap(slots, j, first[i], first[i + 1], t.cycle[i])
-            allowed[i] &= opened[t.site[i], slots[j] % WEEK_HOURS]
-            allowed[i] &= t.least[i] <= gap <= t.most[i]
-    return allowed
-
-
-@compiled
-def _level(room: _Room, t: _Targets, drawn: Ints, slots: Ints, order: Ints) -> None:
-    """Move slots in place, from their current hours toward the drawn ones."""
-    placed = np.zeros(len(slots), np.bool_)
-    for i in order:
-        begin, end = t.first[i], t.first[i + 1]
-        _take_room(room, _target(t, i), slots[begin:end], placed[begin:end])
-    for _ in range(ROUNDS):
-        moved = False
-        for i in order:
-            begin, end = t.first[i], t.first[i + 1]
-            wanted, had, fine = drawn[begin:end], slots[begin:end], placed[begin:end]
-            if not (np.all(fine) and np.all(wanted == had)):
-                moved |= _try_move(room, _target(t, i), wanted, had, fine)
-        if not moved:
-            break
-
-
-@compiled
-def _target(t: _Targets, i: int) -> _Target:
-    """Return one of the targets."""
-    part = PARTS * WEEK_HOURS // t.cycle[i]
-    return _Target(part, t.cycle[i], t.site[i], t.ahead[i], t.least[i], t.most[i])
-
-
-@compiled
-def _try_move(room: _Room, target: _Target, drawn: Ints, slots: Ints, placed: Flags) -> bool:
-    """Try to move a target closer to the drawn slots; return whether there was room."""
-    _add_room(room, target, slots[placed], target.part)
-    tried, fits = drawn.copy(), np.zeros(len(drawn), np.bool_)
-    _take_room(room, target, tried, fits)
-    for j in range(len(tried)):
-        if not fits[j]:
-            # Take the nearest room; an earlier hour only if it is much nearer.
-            later, earlier = (
-                _nearest_room(room, target, tried, j, 1),
-                _nearest_room(room, target, tried, j, -1),
-            )
-            way = later if earlier == 0 or 0 < later <= EARLIER * earlier else -earlier
-            tried[j], fits[j] = (tried[j] + way) % target.cycle, way != 0
-            if fits[j]:
-                _add_room(room, target, tried[j : j + 1], -target.part)
-    gained = int(np.sum(fits)) - int(np.sum(placed))
-    far, was = _distance(drawn, tried, target.cycle), _distance(drawn, slots, target.cycle)
-    if gained > 0 or (gained == 0 and far < (1 - DEAD_BAND) * was):
-        order = np.argsort(tried)
-        slots[:], placed[:] = tried[order], fits[order]
-        return True
-    _add_room(room, target, tried[fits], target.part)
-    _add_room(room, target, slots[placed], -target.part)
-    return False
-
-
-@compiled
-def _take_room(room: _Room, target: _Target, slots: Ints, placed: Flags) -> None:
-    """Take the room that slots need, and mark those that got it."""
-    for j in range(len(slots)):
-        placed[j] = _has_room(room, target, slots[j])
-        if placed[j]:
-            _add_room(room, target, slots[j : j + 1], -target.part)
-
-
-@compiled
-def _has_room(room: _Room, target: _Target, slot: int) -> bool:
-    """Return whether an hour has room for one more visit."""
-    hour = (slot - target.ahead) % WEEK_HOURS
-    return bool(min(room.common[hour], room.own[target.site, hour]) >= target.part)
-
-
-@compiled
-def _add_room(room: _Room, target: _Target, slots: Ints, part: int) -> None:
-    """Change the room in the hours of these slots."""
-    for slot in slots:
-        hour = (slot - target.ahead) % WEEK_HOURS
-        room.common[hour] += part
-        room.own[target.site, hour] += part
-
-
-@compiled
-def _nearest_room(room: _Room, target: _Target, slots: Ints, j: int, step: int) -> int:
-    """Return how many steps from slot j an open hour has room and keeps the limits; 0: none."""
-    left, right = _neighbors(target.cycle, slots, j, slots[j])
-    for way in range(1, WEEK_HOURS):
-        at = slots[j] + step * way
-        if not (room.opened[target.site, at % WEEK_HOURS] and _has_room(room, target, at)):
-            continue
-        # With slot j there, no interval may be shorter or longer than allowed.
-        before, after = _neighbors(target.cycle, slots, j, at)
-        between = (at - slots[j]) % target.cycle < right or (slots[j] - at) % target.cycle < left
-        longest = max(before, after) if between else max(before, after, left + right)
-        if target.least <= min(before, after) and longest <= target.most:
-            return way
-    return 0
-
-
-@compiled
-def _neighbors(cycle: int, slots: Ints, j: int, at: int) -> tuple[int, int]:
-    """Return the hours from the previous slot to an hour, and to the next, ignoring slot j."""
-    before, after = cycle, cycle
-    for k in range(len(slots)):
-        if k != j:
-            before = min(before, (at - slots[k]) % cycle)
-            after = min(after, (slots[k] - at) % cycle)
-    return before, after
-
-
-@compiled
-def _distance(drawn: Ints, slots: Ints, cycle: int) -> int:
-    """Return the hours between drawn and other slots, for the best order-keeping pairing."""
-    n, least = len(drawn), UNCAPPED
-    for turn in range(n):
-        total = 0
-        for j in range(n):
-            later = (slots[(j + turn) % n] - drawn[j]) % cycle
-            total += min(later, EARLIER * (cycle - later))
-        least = min(least, total)
-    return least

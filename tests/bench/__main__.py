@@ -57,6 +57,13 @@ def arguments() -> argparse.ArgumentParser:
         "--planning", action="store_true", help="replans of up to a million targets"
     )
     parser.add_argument(
+        "--engine", default="local", help="with --planning: local (default), processes, dask://…"
+    )
+    parser.add_argument(
+        "--targets", type=int, nargs="+", default=planning.SIZES,
+        help="with --planning: numbers of targets",
+    )  # fmt: skip
+    parser.add_argument(
         "--budget", action="store_true", help="budget curves of up to a million targets"
     )
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
@@ -144,7 +151,7 @@ def main() -> int:
 def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
     """Return the other benchmarks by the name of their option."""
     return {
-        "planning": planning.run,
+        "planning": lambda: planning.run(tuple(options.targets), options.engine),
         "budget": budget.run,
         "feeds": lambda: feedloop.run(options.days, trace=options.trace),
         "feed_plans": feedplans.run,

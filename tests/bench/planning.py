@@ -1,17 +1,20 @@
 """The cost of `scrapy replan`, from MongoDB to MongoDB: `make bench ARGS=--planning`.
 
 Fills an embedded server with targets of 20 visits each. The first replan plans and writes all
-targets; a second one with a slightly smaller budget updates a few.
+targets; a second one with a slightly smaller budget updates a few. With `--engine processes`, pages
+are planned in shards.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,13 +32,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SIZES = (10_000, 100_000, 1_000_000)
 # Requests per day and target, and the factor for the last replan.
 BUDGET, LESS = 0.4, 0.985
+SAMPLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Replan:
     """A run of the command, as measured by the process and as reported by the command.
 
-    cpu_seconds, server_seconds: processor time of the command and of mongod
+    cpu_seconds, server_seconds: processor time of the command with its processes, and of mongod
+    peak_mb:                     of the largest of the processes
     """
 
     seconds: float
@@ -46,7 +51,7 @@ class Replan:
     updated: int
 
 
-def run(sizes: tuple[int, ...] = SIZES) -> int:
+def run(sizes: tuple[int, ...] = SIZES, engine: str = "local") -> int:
     """Measure each size and print a table."""
     table = Table(
         "targets", "replan", "seconds", "planning s", "CPU s", "mongod CPU s", "peak MB", "updated"
@@ -56,7 +61,7 @@ def run(sizes: tuple[int, ...] = SIZES) -> int:
             folder = Path(name)
             server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None))
             try:
-                for word, one in _measured(server, folder, size).items():
+                for word, one in _measured(server, folder, size, engine).items():
                     table.add_row(
                         f"{size:,}", word, f"{one.seconds:.1f}", f"{one.planning_seconds:.1f}",
                         f"{one.cpu_seconds:.1f}", f"{one.server_seconds:.1f}",
@@ -68,44 +73,64 @@ def run(sizes: tuple[int, ...] = SIZES) -> int:
     return 0
 
 
-def _measured(server: EmbeddedServer, folder: Path, size: int) -> dict[str, Replan]:
+def _measured(server: EmbeddedServer, folder: Path, size: int, engine: str) -> dict[str, Replan]:
     uri = server.start()
     insert(uri, size)
     with pymongo.MongoClient(uri) as client:
         # As after a crawl without a plan: the first replan updates all targets.
         client.get_default_database().targets.update_many({}, {"$unset": {"plan": ""}})
     return {
-        "first": _replan(server, folder, BUDGET * size),
-        "again": _replan(server, folder, BUDGET * size),
-        "less": _replan(server, folder, BUDGET * LESS * size),
+        "first": _replan(server, folder, BUDGET * size, engine),
+        "again": _replan(server, folder, BUDGET * size, engine),
+        "less": _replan(server, folder, BUDGET * LESS * size, engine),
     }
 
 
-def _replan(server: EmbeddedServer, folder: Path, budget: float) -> Replan:
+def _replan(server: EmbeddedServer, folder: Path, budget: float, engine: str) -> Replan:
     ahead = (NOW - datetime.now(UTC)).total_seconds() / 3600
     environment = {name: value for name, value in os.environ.items() if name != "MONGO_URI"}
     environment |= {"FRESHET_DATA_DIR": str(folder), "FRESHET_CLOCK_OFFSET_HOURS": str(ahead)}
     figures, mongod = folder / "figures.json", psutil.Process(server.pid())
     began, before = time.perf_counter(), _cpu_seconds(mongod)
     command = [sys.executable, "-m", "tests.bench.measured", str(figures), "replan"]
-    done = subprocess.run(
-        [*command, "--budget", str(budget), "--json"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    seconds, (report,) = time.perf_counter() - began, json.loads(done.stdout)
+    others = _Processes()
+    with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
+        process = subprocess.Popen(
+            [*command, "--engine", engine, "--budget", str(budget), "--json"],
+            cwd=ROOT, env=environment, stdout=out, stderr=err,
+        )  # fmt: skip
+        while process.poll() is None:
+            others.sample(process.pid)
+            time.sleep(SAMPLE_SECONDS)
+    if process.returncode:
+        raise RuntimeError((folder / "err").read_text())
+    seconds, (report,) = time.perf_counter() - began, json.loads((folder / "out").read_text())
     used, on_server = json.loads(figures.read_text()), _cpu_seconds(mongod) - before
+    cpu_seconds = used["cpu_seconds"] + sum(others.cpu_seconds.values())
+    peak_mb = max(used["peak_mb"], *others.peak_mb.values(), 0.0)
     return Replan(
-        seconds, report["planning_seconds"], used["cpu_seconds"], on_server, used["peak_mb"],
-        report["updated"],
-    )  # fmt: skip
+        seconds, report["planning_seconds"], cpu_seconds, on_server, peak_mb, report["updated"]
+    )
+
+
+class _Processes:
+    """What the processes that a command started have used, by process, as of the last sample."""
+
+    def __init__(self) -> None:
+        self.cpu_seconds: dict[int, float] = {}
+        self.peak_mb: dict[int, float] = {}
+
+    def sample(self, pid: int) -> None:
+        """Read the counters of the descendants of a command."""
+        with suppress(psutil.Error):
+            for process in psutil.Process(pid).children(recursive=True):
+                with suppress(psutil.Error, OSError):
+                    self.cpu_seconds[process.pid] = _cpu_seconds(process)
+                    status = Path(f"/proc/{process.pid}/status").read_text()
+                    if match := re.search(r"VmHWM:\s+(\d+) kB", status):
+                        self.peak_mb[process.pid] = int(match[1]) / 1024
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
-
-
-if __name__ == "__main__":
-    sys.exit(run(tuple(map(int, sys.argv[1:])) or SIZES))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import option
-from crawler.errors import Busy
+from crawler.errors import Busy, ConfigError
 from crawler.ops.progress import working
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line
@@ -18,6 +18,7 @@ from crawler.utils.terminal import print_line
 if TYPE_CHECKING:
     from crawler.planning.options import ReplanRequest
     from crawler.planning.replan_report import ReplanReport
+    from crawler.planning.sharded import Sharding
 
 BUSY = "another replan is running"
 
@@ -85,6 +86,21 @@ class Command(FreshetCommand):
             help="split one budget between pages and feeds (default: FRESHET_SHARED_BUDGET)",
         )  # fmt: skip
         parser.add_argument(
+            "--engine", metavar="NAME", default="local",
+            help="where pages are planned: local (default), processes (of this machine) or "
+            "dask://HOST:PORT (scheduler of a Dask cluster). The plan is the same",
+        )  # fmt: skip
+        parser.add_argument(
+            "--shards", metavar="N", type=int,
+            help="number of parts of the pages for processes and dask://; a part has to fit into "
+            "the memory of a process (default: one for each 100,000 targets)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--history-from", metavar="FOLDER",
+            help="read the history of pages from the visits of this export (scrapy export visits), "
+            "a folder or a URL, instead of the database",
+        )  # fmt: skip
+        parser.add_argument(
             "--dry-run", action="store_true", help="print the plan without storing it"
         )
 
@@ -92,7 +108,9 @@ class Command(FreshetCommand):
         """Compute, store and print the plans."""
         # Slow to import, and --help does not need it.
         from crawler.cli.plan_output import show_replan
+        from crawler.planning.engines import LOCAL, engine_of
         from crawler.planning.options import PlanOptions, ReplanRequest
+        from crawler.planning.sharded import Sharding
 
         options = PlanOptions(
             policy=opts.policy,
@@ -105,10 +123,18 @@ class Command(FreshetCommand):
         )
         options.check()
         shared = opts.shared_budget or self.config.shared_budget
-        order = ReplanRequest(options, opts.spider, opts.kind, shared, opts.dry_run)
+        order = ReplanRequest(
+            options, opts.spider, opts.kind, shared, opts.dry_run, opts.history_from
+        )
+        if opts.shards is not None and (opts.engine == LOCAL or opts.shards < 1):
+            raise ConfigError("--shards needs a number from 1, and --engine processes or dask://")
         try:
-            with working(self.config, "opening the database") as progress:
-                plans = asyncio.run(self._replan(order, progress))
+            with (
+                engine_of(opts.engine) as engine,
+                working(self.config, "opening the database") as progress,
+            ):
+                sharding = None if engine is None else Sharding(engine, opts.shards)
+                plans = asyncio.run(self._replan(order, sharding, progress))
         except Busy as busy:
             print_line(f"scrapy replan: {busy}", error=True)
             return
@@ -124,10 +150,11 @@ class Command(FreshetCommand):
         return {"scrapy replan --json": list[ReplanReport]}
 
     async def _replan(
-        self, order: ReplanRequest, progress: Callable[[str], None]
+        self, order: ReplanRequest, sharding: Sharding | None, progress: Callable[[str], None]
     ) -> list[ReplanReport]:
         # Slow to import. Invalid options are reported before.
         from crawler.planning.replan import replan_parts
+        from crawler.planning.sharded import replan_in_shards
         from crawler.storage import leases
         from crawler.storage.store import opened
 
@@ -135,4 +162,6 @@ class Command(FreshetCommand):
         async with opened(config) as db, AsyncExitStack() as stack:
             if not order.dry_run:
                 await stack.enter_async_context(leases.held(db, config, leases.REPLAN, BUSY))
+            if sharding is not None:
+                return await replan_in_shards(db, config, order, sharding, progress)
             return await replan_parts(db, config, order, progress)

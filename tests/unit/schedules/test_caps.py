@@ -10,7 +10,8 @@ import pytest
 
 from schedules.allocation.plan import Terms, plan
 from schedules.calendar import visits_between
-from schedules.placement.load import Caps, day_surcharges, leveled, site_days
+from schedules.placement.leveling import leveled
+from schedules.placement.load import Caps, day_surcharges, site_days
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
 from tests.unit.populations import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedules.estimation.rates import reliable, right, timed
+from schedules.estimation.rates import DateCounts, right, timed
 from schedules.history import Histories
 
 MINUTE = 1 / 60
@@ -58,14 +58,15 @@ def test_a_date_is_right_between_the_two_looks_and_not_at_the_second(
 def test_dates_are_believed_when_they_have_proved_right(
     changes: list[tuple[float, float, float]], false_dates: int, expected: bool
 ) -> None:
-    trusted = reliable(*visits(*changes), np.array([false_dates]), np.array([0]), 1)
+    trusted = DateCounts.of(*visits(*changes), np.array([false_dates]), np.array([0]), 1).reliable()
     assert trusted.tolist() == [expected]
 
 
 def test_sites_are_judged_apart() -> None:
     histories, stated = visits(*days(20, 5), *days(20, 24), targets=2)
     nothing, site = np.zeros(2, np.int64), np.array([1, 0])
-    assert reliable(histories, stated, nothing, site, 3).tolist() == [False, True, False]
+    counts = DateCounts.of(histories, stated, nothing, site, 3)
+    assert counts.reliable().tolist() == [False, True, False]
 
 
 def test_a_believed_change_happened_in_the_minute_it_says() -> None:
@@ -89,4 +90,5 @@ def test_in_a_longer_gap_the_last_change_does_not_pass_for_the_only_one() -> Non
 def test_no_changes_at_all() -> None:
     histories, stated = visits(targets=2)
     assert timed(histories, stated, np.array([True, True])).by.tolist() == []
-    assert reliable(histories, stated, np.zeros(2), np.array([0, 0]), 1).tolist() == [False]
+    counts = DateCounts.of(histories, stated, np.zeros(2, np.int64), np.array([0, 0]), 1)
+    assert counts.reliable().tolist() == [False]

@@ -1,0 +1,398 @@
+"""Plan the pages of more sites than fit into one process: in shards, on an engine.
+
+The driver reads no targets. Shards read them, exchange sums and a limited number of rows through
+the driver (`schedules.allocation.draft`), and stage the plans of their own targets. The driver
+activates the whole plan, or discards it after any error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.planning.documents import (
+    MAX_SAMPLE,
+    Figures,
+    daily_sample,
+    document_of,
+    replan_report,
+)
+from crawler.planning.engines import PIECES, Engine
+from crawler.planning.options import (
+    ASKED,
+    DAY_HOURS,
+    FEEDS,
+    GOAL,
+    Budget,
+    Effect,
+    Part,
+    PlanOptions,
+    ReplanRequest,
+    Usage,
+    current_budget,
+    goal_budget,
+    parts_of,
+    terms_within,
+    too_small,
+)
+from crawler.planning.population import (
+    Gathered,
+    date_counts,
+    gather_some,
+    group_numbers,
+    keys_of,
+    longest_interval,
+)
+from crawler.planning.replan import (
+    BUDGET_STEP,
+    MAX_TRIES,
+    Replan,
+    Say,
+    followed_otherwise,
+    hours_of,
+    learned,
+    replan_parts,
+)
+from crawler.planning.replan_report import ReplanReport
+from crawler.planning.visit_log import files_of, read_visits, with_histories
+from crawler.storage import histories, plans, sites, targets
+from crawler.storage.client import Database, Document, open_client, server_uri
+from crawler.storage.histories import Watched
+from crawler.storage.sites import Site
+from crawler.utils.time import Clock
+from schedules.allocation.draft import MAX_SAMPLE as MAX_PRICE_SAMPLE
+from schedules.allocation.plan import Plan, budget_of_sample, plan_of, plan_shards
+from schedules.estimation.rates import DateCounts
+from schedules.estimation.sharded import estimate_shards, first_rows, lowest_keys
+from schedules.history import Flags, Floats, Ints
+from schedules.shards import Columns, Shards, shard_of
+from schedules.terms import POLICIES, BudgetTooSmall
+
+Value = TypeVar("Value")
+# Targets of a shard. A shard of so many takes a few hundred megabytes in the largest step.
+TARGETS_OF_A_SHARD = 100_000
+OPTIMAL = POLICIES[0]
+NO_SILENCES = "a replan in shards looks for no silent targets. Run scrapy silence --check"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Hold where a shard finds the database, and the time of the replan."""
+
+    uri: str
+    config: Config
+    now: datetime
+
+    def run(self, work: Callable[[Database], Awaitable[Value]]) -> Value:
+        """Return the result of statements, in this process."""
+
+        async def connected() -> Value:
+            client = open_client(self.uri, self.config)
+            try:
+                return await work(client.get_default_database())
+            finally:
+                await client.close()
+
+        return asyncio.run(connected())
+
+
+class Names(NamedTuple):
+    """Hold the names in a shard, and the number of its targets.
+
+    dates:  of each of its spiders
+    groups: distinct spiders, categories and kinds of targets; "" for none
+    """
+
+    targets: int
+    spiders: tuple[str, ...]
+    plans: tuple[str, ...]
+    dates: DateCounts
+    groups: frozenset[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Hold what all shards need to describe their targets.
+
+    stored:         (s,) sites
+    reliable_dates: (s,)
+    groups:         all groups, as in Names
+    """
+
+    stored: tuple[Site, ...]
+    reliable_dates: Flags
+    groups: tuple[tuple[str, ...], ...]
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """Return all spiders, categories and kinds, in alphabetical order."""
+        categories, kinds = (
+            tuple(sorted({group[part] for group in self.groups} - {""})) for part in (1, 2)
+        )
+        return tuple(site.name for site in self.stored), categories, kinds
+
+    def group_numbers(self) -> Ints:
+        """Return the (p,) numbers of all groups, as in `population_of`."""
+        names = self.names
+        place = [{name: number for number, name in enumerate(part)} for part in names]
+        rows = [
+            [numbers.get(name, -1) for numbers, name in zip(place, group, strict=True)]
+            for group in self.groups
+        ]
+        spider, category, kind = np.array(rows).T
+        return np.unique(group_numbers(spider, category, kind, len(names[1]), len(names[2])))
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Hold how a replan is divided. shards: their number; None: by the number of targets."""
+
+    engine: Engine
+    shards: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Replan:
+    """Hold a replan of pages: where, which, and with what options."""
+
+    place: Place
+    part: Part
+    order: ReplanRequest
+    say: Say
+
+
+async def replan_in_shards(
+    db: Database, config: Config, order: ReplanRequest, sharding: Sharding, say: Say
+) -> list[ReplanReport]:
+    """Make and write the plans of a request, as `replan_parts` does; feeds in this process.
+
+    Raises ConfigError if the options cannot be met, and EngineError if a process is lost.
+    """
+    if order.shared:
+        raise ConfigError("--shared-budget needs all targets in one process. Use --engine local")
+    clock = Clock(config.clock_offset_hours)
+    stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
+    reports = []
+    for part in parts_of(order, stored, of_feeds, config):
+        if part.kind == FEEDS:
+            reports += await replan_parts(db, config, replace(order, kind=FEEDS), say)
+            continue
+        if not order.dry_run:
+            await plans.recover(db, clock.now(), part.spiders)
+        place = Place(await asyncio.to_thread(server_uri, config), config, clock.now())
+        reports.append(await _replanned(db, _Replan(place, part, order, say), sharding))
+    if not reports:
+        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
+    return reports
+
+
+async def _replanned(db: Database, replan: _Replan, sharding: Sharding) -> ReplanReport:
+    """Make and write the plan for pages; return its report."""
+    part, engine, began = replan.part, sharding.engine, time.perf_counter()
+    if (policy := part.options.policy or OPTIMAL) != OPTIMAL:
+        raise ConfigError(f"policy {policy!r} cannot be planned in shards. Use --engine local")
+    parts = -(-await db.targets.estimated_document_count() // TARGETS_OF_A_SHARD)
+    count = sharding.shards or max(parts, engine.workers)
+    ranges = await histories.id_ranges(db, max(parts, engine.workers))
+    sources: list[tuple[Any, ...]] = [
+        (read_targets, replan.place, part.spiders, ids) for ids in ranges
+    ]
+    if (address := replan.order.history_from) is not None:
+        groups = await asyncio.to_thread(files_of, address, part.spiders)
+        sources += [(read_visits, address, files, replan.place.now) for files in groups]
+    replan.say(f"reading {part.kind} in {count} shards")
+    with ExitStack() as stack:
+        shards = await asyncio.to_thread(stack.enter_context, engine.read(sources, count))
+        return await _planned(db, replan, shards, began)
+
+
+async def _planned(db: Database, replan: _Replan, shards: Shards, began: float) -> ReplanReport:
+    """Make and write the plan of shards that have read their targets. began: in seconds."""
+    place, part, say, dry_run = replan.place, replan.part, replan.say, replan.order.dry_run
+    config, now, hours = place.config, place.now, hours_of(place.now)
+    names = await asyncio.to_thread(shards.each, join)
+    counts = np.array([each.targets for each in names])
+    if not counts.sum():
+        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
+    common = await _common(db, names)
+    effect = await _effect(db, names, common, now, everything=part.everything)
+    options = part.options.over(effect.options) if part.as_it_is else part.options
+    described = await asyncio.to_thread(shards.each, describe, place, common, effect)
+    usage = Usage.joined([own for own, _ in described])
+    longest = np.concatenate([own for _, own in described])
+
+    say(f"planning {counts.sum():,} {part.kind}")
+    planning = time.perf_counter()
+    await asyncio.to_thread(estimate_shards, shards)
+    budget = await asyncio.to_thread(_budget, shards, counts, options, usage, effect, hours)
+    tries = MAX_TRIES if budget.source == GOAL and not budget.kept else 0
+    while True:
+        terms = terms_within(options, budget)
+        try:
+            price = await asyncio.to_thread(plan_shards, shards, counts, usage.least, terms, hours)
+        except BudgetTooSmall as error:
+            raise too_small(budget.per_day, error, longest) from None
+        own = [(int(rows),) for rows in first_rows(counts, MAX_SAMPLE)]
+        step = partial(shards.each, summarize, price, effect, now, own=own)
+        figures = Figures.joined(await asyncio.to_thread(step))
+        if not tries or options.is_reached(figures.freshness, figures.mean_age_days):
+            break
+        tries -= 1
+        budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
+    planned_in = time.perf_counter() - planning
+
+    stored, dated = common.stored, common.reliable_dates
+    document = document_of(stored, dated, options, terms, budget, price, figures) | {"at": now}
+    if config.silence_false_alarms_per_week:
+        document["warnings"].append(NO_SILENCES)
+    moved = figures.updated
+    if not dry_run:
+        say(f"writing {moved:,} of {figures.targets:,} plans")
+        async with plans.staging(db, document) as staged:
+            reference = {name: staged[name] for name in ("_id", "at")}
+            writing = partial(shards.each, stage, place, reference, price, effect)
+            moved = sum(await asyncio.to_thread(writing))
+        await plans.activate_staged(db, staged, moved)
+    seconds = round(time.perf_counter() - began, 3)
+    return replan_report(document, moved, seconds, round(planned_in, 3), dry_run=dry_run)
+
+
+async def _common(db: Database, names: Sequence[Names]) -> Common:
+    """Return what all shards need, from the names in each."""
+    spiders = tuple(sorted({spider for each in names for spider in each.spiders}))
+    place = {spider: number for number, spider in enumerate(spiders)}
+    dates = DateCounts(*(np.zeros(len(spiders), np.int64) for _ in DateCounts._fields))
+    for each in names:
+        rows = [place[spider] for spider in each.spiders]
+        for total, own in zip(dates, each.dates, strict=True):
+            total[rows] += own
+    groups = sorted(set().union(*(each.groups for each in names)))
+    return Common(await sites.of_spiders(db, spiders), dates.reliable(), tuple(groups))
+
+
+async def _effect(
+    db: Database, names: Sequence[Names], common: Common, now: datetime, *, everything: bool
+) -> Effect:
+    """Return the plans in effect for the targets of all shards."""
+    latest = {site.name: await plans.latest(db, site.name, now) for site in common.stored}
+    older = sorted({plan for each in names for plan in each.plans})
+    return Effect(latest, await plans.plans_of(db, older), everything)
+
+
+def _budget(
+    shards: Shards, counts: Ints, options: PlanOptions, usage: Usage, effect: Effect, hours: float
+) -> Budget:
+    """Return the budget that the options give, as `budget_of` does."""
+    if options.budget is not None:
+        return Budget(options.budget, ASKED)
+    if not options.has_goal:
+        return current_budget(usage, effect)
+    sample = lowest_keys(shards, counts, MAX_PRICE_SAMPLE)
+    share = len(sample.population) / int(counts.sum())
+    days = None if options.max_age_hours is None else options.max_age_hours / DAY_HOURS
+    return goal_budget(
+        options, lambda: budget_of_sample(sample, share, hours, options.freshness, days)
+    )
+
+
+def read_targets(
+    count: int, place: Place, spiders: Sequence[str] | None, ids: Document
+) -> list[Watched]:
+    """Read a range of targets, and divide them among `count` shards."""
+    watched = place.run(lambda db: histories.read_range(db, place.now, spiders, ids))
+    number = shard_of(keys_of(watched.ids), count)
+    pieces = [watched.of(np.flatnonzero(number == shard)) for shard in range(count)]
+    # How many were cut off is only known for all of them.
+    return [pieces[0], *(replace(piece, ahead=0) for piece in pieces[1:])]
+
+
+def join(columns: Columns) -> Names:
+    """Join what was read for a shard, in the order of the keys."""
+    pieces = columns.pop(PIECES)
+    watched = Watched.joined([piece for piece in pieces if isinstance(piece, Watched)])
+    keys = keys_of(watched.ids)
+    visits = [piece for piece in pieces if not isinstance(piece, Watched)]
+    if visits:
+        watched = with_histories(watched, keys, np.concatenate(visits))
+    watched = watched.of(np.argsort(keys))
+    columns["watched"] = watched
+    numbers = watched.spider.tolist(), watched.category.tolist(), watched.kind.tolist()
+    rows = set(zip(*numbers, strict=True))
+    named = watched.spiders, watched.categories, watched.kinds
+    groups = [
+        tuple(
+            names[number] if number >= 0 else "" for names, number in zip(named, row, strict=True)
+        )
+        for row in rows
+    ]
+    return Names(
+        len(watched), watched.spiders, watched.plans, date_counts(watched), frozenset(groups)
+    )
+
+
+def describe(
+    columns: Columns, place: Place, common: Common, effect: Effect
+) -> tuple[Usage, Floats]:
+    """Describe the targets of a shard for the planner.
+
+    Returns what they use so far, and the shortest and the longest of their longest intervals.
+    """
+    watched = columns["watched"].renamed(*common.names)
+    hours, groups = hours_of(place.now), common.group_numbers()
+    gathered = place.run(
+        lambda db: gather_some(
+            db, watched, common.stored, common.reliable_dates, place.config, hours, groups
+        )
+    )
+    # Later steps need neither the dates nor a second copy of the histories.
+    nothing = watched.histories.of(np.zeros(0, np.int64))
+    columns["watched"] = replace(watched, histories=nothing, stated=nothing.after)
+    columns["common"], columns["fixed"] = common, gathered.fixed
+    columns["population"], columns["histories"] = gathered.population, gathered.histories
+    columns["last"], columns["current"] = gathered.histories.until, watched.schedules
+    longest = gathered.population.max_hours
+    extremes = np.array([longest.min(), longest.max()]) if len(longest) else longest
+    return Usage.of(gathered, effect), extremes
+
+
+def summarize(columns: Columns, price: float, effect: Effect, now: datetime, rows: int) -> Figures:
+    """Return the figures of a shard's plan. rows: targets to compare with daily visits."""
+    replan = _replan(columns, price, effect, now)
+    assert isinstance(replan.plan, Plan)
+    gathered, learning = replan.gathered, learned(replan.gathered, effect, now)
+    sample = daily_sample(gathered.population.key, rows)
+    sampled = int(np.count_nonzero(learning))
+    return Figures.of(gathered, replan.plan, sampled, replan.updated, sample)
+
+
+def stage(columns: Columns, place: Place, plan: Document, price: float, effect: Effect) -> int:
+    """Stage the new plans of a shard's targets, and return their number.
+
+    plan: `_id` and `at` of the plan's document
+    """
+    batches = _replan(columns, price, effect, place.now).batches()
+    longest = timedelta(hours=longest_interval(place.config, feeds=False))
+    return place.run(lambda db: plans.stage(db, plan, batches, longest))
+
+
+def _replan(columns: Columns, price: float, effect: Effect, now: datetime) -> Replan:
+    """Return the plan of a shard, without the document of the whole plan."""
+    common: Common = columns["common"]
+    gathered = Gathered(
+        columns["watched"], common.stored, columns["population"], columns["histories"],
+        common.reliable_dates, columns["fixed"],
+    )  # fmt: skip
+    made = plan_of(columns, price)
+    written = made.updated | followed_otherwise(gathered, OPTIMAL, effect)
+    written &= ~learned(gathered, effect, now)
+    return Replan(gathered, made, OPTIMAL, {}, written, hours_of(now))

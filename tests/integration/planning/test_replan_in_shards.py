@@ -1,0 +1,257 @@
+"""`scrapy replan --engine`: the same plan in any number of shards, in processes and on Dask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from crawler.items import Kind
+from crawler.storage.schema import prepare
+from tests.bench.planned import target_row, visit_rows
+from tests.integration.harness import Db, Freshet, Row
+from tests.integration.inside import in_json, run
+from tests.integration.known_pages import NOW, clock, never_seen, on, page, put, spread
+
+Stored = tuple[Db, str]
+pytestmark = pytest.mark.usefixtures("warm")
+PROCESSES = ("--engine", "processes")
+BUDGET = ("--budget", "60/day")
+MAX_SECONDS = 300
+# More than it takes to read.
+MANY_TASKS = 60
+
+
+def pages() -> list[Row]:
+    """Return pages of two sites in several categories, of which some were never seen."""
+    rows = []
+    for i in range(90):
+        spider = ("shop", "news")[i % 2]
+        url = f"https://{spider}.example/item/{i}"
+        kind = Kind.LIST if i % 10 == 0 else Kind.ITEM
+        changes = spread(i % 7, 8 + i % 9)[: i % 13]
+        rows.append(page(url, changes, spider=spider, kind=kind, categories=[f"c{i % 3}"]))
+    return [*rows, *(never_seen(f"https://shop.example/new/{i}") for i in range(7))]
+
+
+def planned(freshet: Freshet, *args: object) -> Row:
+    """Run a replan at NOW, and return its report."""
+    (report,) = list[Row](in_json(freshet, "replan", *args, hours=clock()))
+    return report
+
+
+def schedules(db: Db) -> dict[str, Any]:
+    """Return the plan of each target without the id of the whole plan."""
+    return {
+        row["_id"]: {name: value for name, value in row["plan"].items() if name != "id"}
+        for row in db.targets.find()
+    }
+
+
+def comparable(report: Row) -> Row:
+    """Return a report without its times."""
+    times = ("at", "seconds", "planning_seconds", "warnings")
+    return {name: value for name, value in report.items() if name not in times}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--budget", "60/day"),
+        ("--budget", "90/day", "--daily-cap", "95/day", "--hourly-cap", "5/hour"),
+        ("--freshness", "0.5"),
+    ],
+    ids=["budget", "caps", "goal"],
+)
+def test_processes_make_the_plan_of_one_process(
+    stored: Stored, freshet: Freshet, options: tuple[str, ...]
+) -> None:
+    db, uri = stored
+    put(db, uri, pages())
+    expected = planned(freshet, *options)
+    plan = schedules(db)
+    for shards in (1, 3, 7):
+        db.plans.delete_many({})
+        db.targets.update_many({}, {"$unset": {"plan": ""}})
+        made = planned(freshet, *options, *PROCESSES, "--shards", shards)
+        assert comparable(made) == comparable(expected)
+        assert schedules(db) == plan
+    # A replan of an unchanged history changes nothing.
+    again = planned(freshet, *PROCESSES)
+    assert (again["updated"], again["budget_kept"]) == (0, True)
+    assert schedules(db) == plan
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Yield a Dask cluster with two workers on this machine."""
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0"
+    ) as cluster:
+        yield cluster
+
+
+def engine_of(cluster: Any) -> tuple[str, str]:
+    """Return the options for a cluster."""
+    return "--engine", str(cluster.scheduler_address).replace("tcp://", "dask://")
+
+
+def test_a_dask_cluster_makes_the_plan_of_one_process(
+    stored: Stored, freshet: Freshet, cluster: Any
+) -> None:
+    db, uri = stored
+    put(db, uri, pages())
+    capped = (*BUDGET, "--hourly-cap", "4/hour")
+    expected = planned(freshet, *capped)
+    plan = schedules(db)
+    db.plans.delete_many({})
+    db.targets.update_many({}, {"$unset": {"plan": ""}})
+    made = planned(freshet, *capped, *engine_of(cluster), "--shards", 5)
+    assert comparable(made) == comparable(expected)
+    assert schedules(db) == plan
+
+
+def test_a_killed_dask_worker_leaves_the_old_plan(
+    stored: Stored, freshet: Freshet, cluster: Any
+) -> None:
+    def worker(_: int) -> int | None:
+        """Return a worker once the cluster has run some steps."""
+        is_running = len(cluster.scheduler.tasks) > MANY_TASKS
+        return int(cluster.workers[1].process.pid) if is_running else None
+
+    message = outcome_of_kill(stored, freshet, engine_of(cluster), worker)
+    assert "was lost: the old plan stays in effect" in message
+
+
+def test_a_killed_process_leaves_the_old_plan(stored: Stored, freshet: Freshet) -> None:
+    def worker(command: int) -> int | None:
+        """Return a process that runs steps: a child of the server that forks them."""
+        for child in psutil.Process(command).children():
+            if workers := child.children():
+                return int(workers[0].pid)
+        return None
+
+    message = outcome_of_kill(stored, freshet, PROCESSES, worker)
+    assert "a process of the replan was killed" in message
+    assert "the old plan stays in effect" in message
+
+
+def outcome_of_kill(
+    stored: Stored,
+    freshet: Freshet,
+    engine: tuple[str, ...],
+    victim: Callable[[int], int | None],
+) -> str:
+    """Kill a process in the middle of a replan, check that nothing changed, return the message.
+
+    victim: returns the process to kill, None if it has not started
+    """
+    db, uri = stored
+    put(db, uri, pages())
+    planned(freshet, *BUDGET)
+    before, plans = list(db.targets.find()), list(db.plans.find())
+    command = freshet.start("replan", "--budget", "80/day", *engine, "--shards", 40, hours=clock())
+    ends = time.monotonic() + MAX_SECONDS
+    while (pid := victim(command.pid)) is None:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    psutil.Process(pid).kill()
+    out, err = command.communicate(timeout=MAX_SECONDS)
+    assert (command.returncode, out) == (1, ""), err
+    (line,) = err.splitlines()
+    assert list(db.targets.find()) == before
+    assert list(db.plans.find({"state": {"$ne": "discarded"}})) == plans
+    assert not [name for name in db.list_collection_names() if name.startswith("staged_")]
+    return str(line)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--engine", "cloud"), "engine not found: 'cloud'. Available: local, processes, dask://"),
+        (("--engine", "dask://127.0.0.1:9"), "no response within 10 s. Start it with dask"),
+        (("--shards", "3"), "--shards needs a number from 1, and --engine processes or dask://"),
+        ((*PROCESSES, "--policy", "groups"), "policy 'groups' cannot be planned in shards"),
+        ((*PROCESSES, "--shared-budget"), "--shared-budget needs all targets in one process"),
+        ((*PROCESSES, "--budget", "1/day"), "budget 1/day is too small"),
+    ],
+)
+def test_mistakes_are_one_line(
+    stored: Stored, freshet: Freshet, args: tuple[str, ...], message: str
+) -> None:
+    db, uri = stored
+    put(db, uri, pages()[:40])
+    done = run(freshet, "replan", *args, hours=clock())
+    assert (done.code, done.out) == (1, "")
+    assert message in done.complaint
+    assert db.plans.count_documents({}) == 0
+
+
+def test_dask_is_optional(stored: Stored, freshet: Freshet, tmp_path: Path) -> None:
+    (tmp_path / "distributed.py").write_text("raise ImportError('not installed')")
+    address = "dask://127.0.0.1:8786"
+    done = freshet("replan", "--engine", address, hours=clock(), PYTHONPATH=tmp_path)
+    assert done.code == 1
+    assert "needs the package distributed. Install it with pip" in done.complaint
+
+
+def put_log(db: Db, uri: str, targets: int) -> None:
+    """Store targets of three sites as crawls leave them, with their visits."""
+    on(uri, prepare)
+    end = int(NOW.timestamp() // 60) - 700
+    at = end - 1440 * np.arange(19, -1, -1)
+    rows, log = [], []
+    for i in range(targets):
+        changed = np.random.default_rng(i).random(20) < 0.05 * (i % 10)
+        changed[0] = False
+        row = target_row(i, at + i % 600, changed)
+        del row["plan"]
+        rows.append(row)
+        log += visit_rows(row, at + i % 600, changed)
+    db.targets.insert_many(rows, bypass_document_validation=True)
+    db.visits.insert_many(log, bypass_document_validation=True)
+
+
+def test_the_history_can_be_in_parquet_files_only(
+    stored: Stored, freshet: Freshet, tmp_path: Path
+) -> None:
+    db, uri = stored
+    put_log(db, uri, 45)
+    expected = planned(freshet, *BUDGET)
+    plan = schedules(db)
+    folder = tmp_path / "export"
+    done = run(freshet, "export", "visits", folder, hours=clock())
+    assert done.code == 0, done.err
+    db.visits.delete_many({})
+    db.targets.update_many({}, {"$unset": {"history": "", "plan": ""}})
+    for args in ((), (*PROCESSES, "--shards", 3)):
+        db.plans.delete_many({})
+        db.targets.update_many({}, {"$unset": {"plan": ""}})
+        made = planned(freshet, *BUDGET, "--history-from", folder, *args)
+        assert comparable(made) == comparable(expected)
+        assert schedules(db) == plan
+
+
+def test_unreadable_histories_are_one_line(
+    stored: Stored, freshet: Freshet, tmp_path: Path
+) -> None:
+    db, uri = stored
+    put(db, uri, pages()[:9])
+    empty = run(freshet, "replan", "--history-from", tmp_path, hours=clock())
+    assert empty.code == 1
+    assert "no Parquet files with visits of news, shop. Export them with" in empty.complaint
+    file = tmp_path / "visits" / "spider=shop" / "day=2026-02-09" / "part-00000.parquet"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"PAR1 is how it begins")
+    for args in ((), PROCESSES):
+        broken = run(freshet, "replan", "--history-from", tmp_path, *args, hours=clock())
+        assert broken.code == 1
+        assert f"{file}: cannot be read as visits" in broken.complaint
+    assert db.plans.count_documents({}) == 0

@@ -102,7 +102,7 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
 
     Raises BudgetTooSmall if the budget does not keep every target's longest interval.
     """
-    population, share = sample.population, len(sample.population) / n
+    population, share = sample.population, len(sample.population) / max(n, 1)
     small = _Sample(sample, terms, now, share)
     days = day_surcharges(small.loads, Caps.of(terms, population, share), population.sites)
     surcharge, price = small.surcharge(days), small.allocated(days)[1]
@@ -196,7 +196,7 @@ def give_reasons(columns: Columns) -> None:
 def sampled(estimates: Estimate) -> tuple[Estimate, float]:
     """Return a sample of the targets, all if there are few, and its share of all."""
     rows = np.argsort(estimates.population.key)[:MAX_SAMPLE]
-    return estimates.of(rows), len(rows) / len(estimates.population)
+    return estimates.of(rows), len(rows) / max(len(estimates.population), 1)
 
 
 class _Sample:

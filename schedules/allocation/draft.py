@@ -102,7 +102,7 @@ def draft_shards(shards: Shards, sample: Estimate, n: int, terms: Terms, now: fl
 
     Raises BudgetTooSmall if the budget does not keep every target's longest interval.
     """
-    population, share = sample.population, len(sample.population) / max(n, 1)
+    population, share = sample.population, len(sample.population) / n if n else 1.0
     small = _Sample(sample, terms, now, share)
     days = day_surcharges(small.loads, Caps.of(terms, population, share), population.sites)
     surcharge, price = small.surcharge(days), small.allocated(days)[1]

@@ -19,7 +19,7 @@ from tests.integration.inside import in_json, run
 from tests.integration.known_pages import NOW, clock, never_seen, on, page, put, spread
 
 Stored = tuple[Db, str]
-pytestmark = pytest.mark.usefixtures("warm")
+pytestmark = [pytest.mark.usefixtures("warm"), pytest.mark.soak]
 PROCESSES = ("--engine", "processes")
 BUDGET = ("--budget", "60/day")
 MAX_SECONDS = 300

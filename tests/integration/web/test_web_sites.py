@@ -94,7 +94,7 @@ def test_numbers_that_are_older_than_the_page_show_their_age(local: Browser, dat
         assert "7 min ago" in page
         assert "9 min ago" in page
     at = local.get("/api/v1/sites").json()["sites"][0]["estimated_at"]
-    assert datetime.fromisoformat(at) < NOW - timedelta(minutes=8)
+    assert datetime.fromisoformat(at) < datetime.now(UTC) - timedelta(minutes=8)
 
 
 @pytest.mark.mongo

@@ -65,6 +65,7 @@ def planned(
     return list(zip(rows, plans, strict=True))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("hourly", [None, 1.1])
 @given(SEEDS, st.sampled_from([1.02, 1.5, 4.0]))
 @settings(max_examples=3)

@@ -315,7 +315,7 @@ def test_memory_does_not_grow_with_the_database(stored: tuple[Db, str]) -> None:
         common = {"spider": "s", "outcome": "new", "content_hash": "h", "fence": 0}
         both = list(zip(ids, names, strict=True))
         db.visits.insert_many([common | {"_id": i, "target": u, "at": now} for i, u in both])
-        rows = {"kind": "item", "requested": 1, "visited_at": now}
+        rows = {"kind": "item", "requested": 1, "visited_at": now, "first_seen": now}
         db.targets.insert_many([
             common | rows | {"_id": f"s {u}", "url": u, "last_visit": {"_id": i, "at": now}}
             for i, u in both

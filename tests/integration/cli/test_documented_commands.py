@@ -44,7 +44,8 @@ SERVING = (
     ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"),
 )  # fmt: skip
 # Commands that write into the source tree, run for minutes, or need a password, a user of the web
-# app, a receiver of messages, a dead letter, a cluster or an object store; they have tests of their own.
+# app, a receiver of messages, a dead letter, a cluster or an object store; they have tests of their
+# own.
 NOT_RUN = (
     ("genspider",), ("simulate", "feeds", "--posts"), ("notify", "test"), ("notify", "retry"),
     ("web", "user"), ("web", "token"), ("web", "--public-url"),

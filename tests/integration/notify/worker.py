@@ -1,9 +1,9 @@
 """A crawl or a deliverer in a process of its own, which a test kills.
 
-Arguments: role, URI of the database, folder.
+Arguments: role, URI of the database, folder, number of events.
 
-crawl    stores changes of pages, each batch in a run of its own, until there are EVENTS and the
-         file `end` is in the folder; adds the id of each acknowledged visit to `acknowledged`
+crawl    stores changes of pages, each batch in a run of its own, until there are so many events and
+         the file `end` is in the folder; adds the id of each acknowledged visit to `acknowledged`
 deliver  runs rounds of notifications until it is killed
 """
 
@@ -26,7 +26,7 @@ from crawler.storage.store import Store
 from pipelines.outcomes import decide
 from tests.integration.writing import BEGIN, HOUR, RULES, WRAPPER, process
 
-EVENTS, PAGES = 2000, 50
+EVENTS_PER_KILL, PAGES = 100, 50
 # Later batches are small: kills interrupt them, but a channel has at most 3,600 messages an hour.
 LATE_PAGES = 1
 PAUSE_SECONDS = 0.3
@@ -46,12 +46,12 @@ async def deliver(uri: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def crawl(uri: str, folder: Path) -> None:
+async def crawl(uri: str, folder: Path, enough: int) -> None:
     """Store changes until there are enough events; an unavailable server ends the process."""
     n_events = 0
-    while n_events < EVENTS or not (folder / "end").exists():
+    while n_events < enough or not (folder / "end").exists():
         await asyncio.sleep(PAUSE_SECONDS)
-        pages = PAGES if n_events < EVENTS else LATE_PAGES
+        pages = PAGES if n_events < enough else LATE_PAGES
         async with process(uri, BEGIN) as reader:
             last = await reader.db.targets.find_one({}, sort=[("visited_at", -1)])
         started = ((last or {}).get("visited_at") or BEGIN) + HOUR
@@ -78,8 +78,9 @@ def changed(target: Target, at: datetime) -> Visit:
 
 
 if __name__ == "__main__":
-    role, address, place = sys.argv[1:]
+    role, address, place, number = sys.argv[1:]
     try:
-        asyncio.run(crawl(address, Path(place)) if role == "crawl" else deliver(address))
+        crawling = role == "crawl"
+        asyncio.run(crawl(address, Path(place), int(number)) if crawling else deliver(address))
     except (StorageError, PyMongoError) as error:
         sys.exit(f"{role}: {error}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.integration.exchange.guide_queries import VIEWS, queries
@@ -66,3 +68,46 @@ def test_duckdb_answers_the_questions_of_the_guide(
         for question, query in blocks.items():
             answer = connection.execute(query).fetchall()
             assert answer == ANSWERS[question](), question
+
+
+# The delay of changes with all pages sorted by time, which takes more time.
+DELAYS_OF_ALL_PAGES = """
+WITH seen AS (
+    SELECT spider, changed, epoch(visited_at - lag(visited_at) OVER (
+        PARTITION BY spider, target ORDER BY visited_at)) / 3600 AS hours
+    FROM visits
+    WHERE day >= current_date - 7 AND outcome IN ('new', 'changed', 'unchanged', 'not_modified')
+)
+SELECT spider, count(*) AS changes, median(hours) AS median_hours, max(hours) AS max_hours
+FROM seen
+WHERE changed AND hours IS NOT NULL
+GROUP BY spider
+ORDER BY spider
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_delays_of_changed_pages_are_those_among_all_pages(tmp_path: Path, seed: int) -> None:
+    import duckdb
+
+    rng = np.random.default_rng(seed)
+    outcomes = ("changed", "unchanged", "not_modified", "error", "gone")
+    rows = []
+    for minutes in rng.permutation(10 * 24 * 60)[:2000].tolist():
+        # Both sites have the same pages, and most pages do not change.
+        site, page, outcome = int(rng.integers(2)), int(rng.integers(100)), rng.choice(outcomes)
+        at = ago(10) + timedelta(minutes=minutes)
+        is_changed = bool(outcome == "changed" and page < 20)
+        rows.append((f"site{site}", f"https://shop.example/{page}", at, str(outcome), is_changed))
+    with duckdb.connect() as connection:
+        connection.execute(
+            "CREATE TABLE rows (spider TEXT, target TEXT, visited_at TIMESTAMPTZ, outcome TEXT, "
+            "changed BOOLEAN)"
+        )
+        connection.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", rows)
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("CREATE VIEW visits AS SELECT *, visited_at::DATE AS day FROM rows")
+        expected = connection.execute(DELAYS_OF_ALL_PAGES).fetchall()
+        question = queries(tmp_path)["How late were changes found?"]
+        assert connection.execute(question).fetchall() == expected
+    assert [spider for spider, *_ in expected] == ["site0", "site1"]

@@ -24,7 +24,7 @@ from crawler.notify.deliverer import Delivered, Deliverer
 from crawler.notify.expansion import RuleSet, expand, messages_of
 from crawler.notify.messages import EventView, message_of
 from crawler.notify.outlets import ATTEMPT_SECONDS, ChannelOutlet, message_in
-from crawler.storage import change_events, outbox, targets
+from crawler.storage import outbox, targets
 from crawler.storage.client import Database
 from crawler.storage.outages import MongoRetry
 from crawler.storage.outbox import Bundle, ChannelState, Grouping
@@ -292,24 +292,21 @@ async def preview(
     """
     shown: list[PreviewedMessage] = []
     events = await outbox.recent(db, last)
-    keys = [f"{event.row['spider']} {event.row['target']}" for event in events]
-    categories = await change_events.categories(db, keys)
-    for event, key in zip(events, keys, strict=True):
-        for message in await messages_of(db, event, rules, categories.get(key, []), now):
-            channel = rules.channels.get(message["channel"])
-            if rule not in (None, message["rule"]):
-                continue
-            sent = message_in(Bundle(message["_id"], [message]), channel, Grouping.NONE)
-            shown.append(
-                {
-                    "rule": message["rule"],
-                    "channel": message["channel"],
-                    "event": message["event"],
-                    "spider": message["spider"],
-                    "target": message["target"],
-                    "at": message["at"],
-                    "title": sent.title,
-                    "text": sent.text,
-                }
-            )
+    async for message in messages_of(db, events, rules, now):
+        if rule not in (None, message["rule"]):
+            continue
+        channel = rules.channels.get(message["channel"])
+        sent = message_in(Bundle(message["_id"], [message]), channel, Grouping.NONE)
+        shown.append(
+            {
+                "rule": message["rule"],
+                "channel": message["channel"],
+                "event": message["event"],
+                "spider": message["spider"],
+                "target": message["target"],
+                "at": message["at"],
+                "title": sent.title,
+                "text": sent.text,
+            }
+        )
     return shown

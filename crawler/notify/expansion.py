@@ -6,7 +6,7 @@ ids of messages follow from event, rule and channel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -121,11 +121,7 @@ class Expansion:
 async def expand(db: Database, rules: RuleSet, now: datetime) -> Expansion:
     """Apply the rules to the oldest marked events, at most a batch; no events: nothing is left."""
     events = await outbox.marked(db)
-    keys = [f"{event.row['spider']} {event.row['target']}" for event in events]
-    categories = await change_events.categories(db, keys)
-    messages: list[Document] = []
-    for event, key in zip(events, keys, strict=True):
-        messages += await messages_of(db, event, rules, categories.get(key, []), now)
+    messages = [message async for message in messages_of(db, events, rules, now)]
     inserted = await outbox.insert(db, messages, now)
     # The marks go last: until then, a crash repeats everything above.
     await outbox.unmark(db, events)
@@ -133,51 +129,73 @@ async def expand(db: Database, rules: RuleSet, now: datetime) -> Expansion:
 
 
 async def messages_of(
-    db: Database, event: Marked, rules: RuleSet, categories: Sequence[str], now: datetime
-) -> list[Document]:
-    """Return the messages about an event, as `outbox.insert` stores them.
+    db: Database, events: Sequence[Marked], rules: RuleSet, now: datetime
+) -> AsyncIterator[Document]:
+    """Yield the messages about events in the order of these, as `outbox.insert` stores them.
 
     A message to an unknown channel waits until the channel is defined.
     """
-    row = event.row
-    site, url = row["spider"], row["target"]
-    about = [
-        (key, rule, of_rule)
-        for key, rule in rules.of(site)
-        if (of_rule := _first_event(row, rule, url, categories)) is not None
-    ]
-    if not about:
-        return []
-    before, after = await visits.contents(db, row) if "outcome" in row else (None, None)
-    posts = await visits.posts_of(db, row, MAX_POSTS) if "posts_new" in row else []
-    messages = []
-    for key, rule, of_rule in about:
-        matching = [post for post in posts if rule.holds(None, post)]
-        if not (matching if posts else rule.holds(before, after)):
-            continue
-        data = data_of(before, after) | {"categories": list(categories)}
-        data |= {name: row[name] for name in ("reason", "failures", "text") if row.get(name)}
-        if matching:
-            data["posts"] = [_shown_post(post) for post in matching[:MAX_SHOWN_POSTS]]
-            data["posts_matching"] = len(matching)
-        for name in dict.fromkeys(rule.channels):
-            channel = rules.channels.get(name)
-            message: Document = {
-                "_id": outbox.message_id(event.key, key, name),
-                "channel": name,
-                "rule": key,
-                "event": str(of_rule),
-                "spider": site,
-                "target": url,
-                "at": row["at"],
-                "due": now if channel is None else first_due(channel, now),
-                "data": data,
-            }
-            if channel is not None and channel.confirm:
-                expected = expectation(row, of_rule)
-                message |= {} if expected is None else {"confirm": expected}
-            messages.append(message)
-    return messages
+    cases = await _cases(db, events, rules)
+    rest = iter(cases)
+    rows = [case.event.row for case in cases]
+    async for row, before, after in change_events.with_contents(db, rows):
+        case = next(rest)
+        # Of one visit at a time: it may have MAX_POSTS long posts.
+        posts = await visits.posts_of(db, row, MAX_POSTS) if "posts_new" in row else []
+        for key, rule, of_rule in case.rules:
+            matching = [post for post in posts if rule.holds(None, post)]
+            if not (matching if posts else rule.holds(before, after)):
+                continue
+            data = data_of(before, after) | {"categories": list(case.categories)}
+            data |= {name: row[name] for name in ("reason", "failures", "text") if row.get(name)}
+            if matching:
+                data["posts"] = [_shown_post(post) for post in matching[:MAX_SHOWN_POSTS]]
+                data["posts_matching"] = len(matching)
+            for name in dict.fromkeys(rule.channels):
+                channel = rules.channels.get(name)
+                message: Document = {
+                    "_id": outbox.message_id(case.event.key, key, name),
+                    "channel": name,
+                    "rule": key,
+                    "event": str(of_rule),
+                    "spider": row["spider"],
+                    "target": row["target"],
+                    "at": row["at"],
+                    "due": now if channel is None else first_due(channel, now),
+                    "data": data,
+                }
+                if channel is not None and channel.confirm:
+                    expected = expectation(row, of_rule)
+                    message |= {} if expected is None else {"confirm": expected}
+                yield message
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """An event that rules are about, before their conditions are applied.
+
+    rules: key, rule, and which of its events it is
+    """
+
+    event: Marked
+    categories: Sequence[str]
+    rules: list[tuple[str, Rule, Event]]
+
+
+async def _cases(db: Database, events: Sequence[Marked], rules: RuleSet) -> list[_Case]:
+    keys = [f"{event.row['spider']} {event.row['target']}" for event in events]
+    categories = await change_events.categories(db, keys)
+    cases = []
+    for event, key in zip(events, keys, strict=True):
+        row, of_page = event.row, categories.get(key, [])
+        about = [
+            (name, rule, of_rule)
+            for name, rule in rules.of(row["spider"])
+            if (of_rule := _first_event(row, rule, row["target"], of_page)) is not None
+        ]
+        if about:
+            cases.append(_Case(event, of_page, about))
+    return cases
 
 
 def _first_event(row: Document, rule: Rule, url: str, categories: Sequence[str]) -> Event | None:

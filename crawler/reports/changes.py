@@ -11,7 +11,7 @@ from typing import Any, Literal
 from typing_extensions import TypedDict
 
 from crawler.items import Outcome
-from crawler.storage import visits
+from crawler.storage import change_events, visits
 from crawler.storage.client import Database, Document
 from crawler.utils.terminal import printable
 from crawler.utils.text import count
@@ -64,6 +64,15 @@ async def newest_changes(
     """Return the newest changes of some spiders; see `visits.latest` for the parameters."""
     rows, total, is_cut = await visits.latest(db, spiders, times, match, limit)
     changes: list[Change] = []
+    compared = [
+        row
+        for row in rows
+        if row["outcome"] in (Outcome.NEW, Outcome.CHANGED) and "posts_new" not in row
+    ]
+    summaries = {
+        row["_id"]: summary_of(before, after, row["diff_size"])
+        async for row, before, after in change_events.with_contents(db, compared)
+    }
     for row in rows:
         outcome = row["outcome"]
         if outcome == Outcome.GONE:
@@ -74,7 +83,7 @@ async def newest_changes(
             titles = await visits.titles(db, row)
             summary = posts_summary(row["posts_new"], row.get("posts_edited") or 0, titles)
         else:
-            summary = summary_of(*await visits.contents(db, row), row["diff_size"])
+            summary = summaries[row["_id"]]
         changes.append(
             {
                 "at": row["at"],

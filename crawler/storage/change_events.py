@@ -1,11 +1,11 @@
-"""Queries for the inbox of changes: events of the change log, newest first, and their pages.
+"""Queries for the inbox of changes and for notifications: events of the change log, their pages.
 
 Each query reads a bounded number of documents by an index, however long the log is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -212,6 +212,40 @@ async def contents(db: Database, keys: Sequence[str]) -> tuple[dict[str, Documen
     rows = db.versions.find(query, {"content": 1})
     found = {row["_id"]: row["content"] async for row in rows if row.get("content") is not None}
     return found, total
+
+
+async def with_contents(
+    db: Database, events: Sequence[Document]
+) -> AsyncIterator[tuple[Document, Document | None, Document | None]]:
+    """Yield events in their order, each with the contents of its page before and after it.
+
+    A content is None if it is not stored. Contents of at most MAX_BYTES are held at a time, unless
+    those of one event are larger.
+
+    events: rows of `visits`; others, such as alarms, have no contents
+    """
+    states = await before(db, [event["_id"] for event in events if "outcome" in event])
+    keys: list[Sequence[str]] = []
+    for event in events:
+        state = states.get(event["_id"])
+        hashes = () if state is None else (state.content_hash, event.get("content_hash"))
+        keys.append([f"{event['spider']} {event['target']} {each}" for each in hashes])
+    sizes = await _sizes(db, [key for pair in keys for key in pair])
+    start = 0
+    while start < len(events):
+        stop, total = start, 0
+        while stop < len(events):
+            total += sum(sizes.get(key, 0) for key in keys[stop])
+            if total > MAX_BYTES and stop > start:
+                break
+            stop += 1
+        query: Document = {"_id": {"$in": [key for pair in keys[start:stop] for key in pair]}}
+        rows = db.versions.find(query, {"content": 1})
+        stored = {row["_id"]: row["content"] async for row in rows}
+        for event, pair in zip(events[start:stop], keys[start:stop], strict=True):
+            earlier, later = map(stored.get, pair or ("", ""))
+            yield event, earlier, later
+        start = stop
 
 
 async def _sizes(db: Database, keys: Sequence[str]) -> dict[str, int]:

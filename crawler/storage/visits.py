@@ -69,21 +69,6 @@ async def latest(
     return shown, total, n_events > MAX_EVENTS
 
 
-async def contents(db: Database, event: Document) -> tuple[Document | None, Document | None]:
-    """Return the contents of an event's page before and after it; None if not stored.
-
-    event: a row of `visits`
-    """
-    query: Document = {"target": event["target"], "spider": event["spider"]}
-    earlier = query | {"at": {"$lt": event["at"]}}
-    before = await db.visits.find_one(earlier, {"content_hash": 1}, sort=[("at", DESCENDING)])
-    hashes = (before["content_hash"] if before else None, event.get("content_hash"))
-    keys = [f"{event['spider']} {event['target']} {content_hash}" for content_hash in hashes]
-    rows = db.versions.find({"_id": {"$in": keys}}, {"content": 1})
-    stored = {row["_id"]: row["content"] async for row in rows}
-    return stored.get(keys[0]), stored.get(keys[1])
-
-
 async def first_after(
     db: Database, spider: str, url: str, at: datetime, outcomes: Sequence[str]
 ) -> Document | None:

@@ -15,10 +15,10 @@ from crawler.config import Config
 from crawler.extract.notification_rules import rules_in
 from crawler.notify.confirmation import confirm
 from crawler.notify.deliverer import Delivered, Deliverer
-from crawler.notify.dispatch import run_round
+from crawler.notify.dispatch import preview, run_round
 from crawler.notify.expansion import RuleSet, expand
-from crawler.storage import notification_rules, outbox
-from crawler.storage.client import Database
+from crawler.storage import change_events, notification_rules, outbox
+from crawler.storage.client import Database, Document
 from crawler.storage.leases import Lease
 from crawler.storage.outages import MongoRetry
 from crawler.storage.outbox import Grouping
@@ -98,6 +98,59 @@ def test_conditions_see_the_page_before_and_after(stored: tuple[Db, str]) -> Non
     assert (message["target"], message["data"]["title"]) == (f"{PAGE}1", "Page 1")
     assert message["data"]["before"]["price"]["amount"] == 10.0
     assert message["data"]["after"]["price"]["amount"] == 9.0
+
+
+def test_contents_of_events_are_those_around_each(
+    stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, uri = stored
+    monkeypatch.setattr(change_events, "MAX_BYTES", 3000)
+    rows = []
+    for number in range(40):
+        # Four pages of two sites at the same URLs. Every seventh content is not stored, and every
+        # eleventh is larger than all that are held at a time.
+        site, content_hash = f"site{number % 4 // 2}", f"{number:02}"
+        row = visit(number % 2, number, spider=site, content_hash=content_hash)
+        rows.append(row)
+        if number % 7:
+            content = {"text": f"{number}" + "x" * (5000 if number % 11 == 0 else number * 10)}
+            key = f"{site} {row['target']} {content_hash}"
+            database.versions.insert_one(
+                {"_id": key, "spider": site, "target": row["target"], "at": row["at"],
+                 "content_hash": content_hash, "content": content}
+            )  # fmt: skip
+    database.visits.insert_many(rows)
+    # Newest first, as in a preview, with an alarm in between.
+    events = [*rows[:20:-1], {"_id": "shop  silent", "spider": "shop", "target": ""}, *rows[20::-1]]
+
+    async def read(db: Database) -> list[Any]:
+        return [found async for found in change_events.with_contents(db, events)]
+
+    def content_of(number: int) -> Document | None:
+        row = rows[number] if number >= 0 else {"spider": "", "target": "", "content_hash": ""}
+        key = f"{row['spider']} {row['target']} {row['content_hash']}"
+        version = database.versions.find_one({"_id": key})
+        return None if version is None else version["content"]
+
+    found = in_database(uri, read)
+    assert [row for row, _, _ in found] == events
+    for row, before, after in found:
+        number = rows.index(row) if "outcome" in row else None
+        expected = (None, None) if number is None else (content_of(number - 4), content_of(number))
+        assert (before, after) == expected
+
+
+@pytest.mark.parametrize("events", [2, 100])
+def test_a_preview_takes_few_commands(stored: tuple[Db, str], events: int) -> None:
+    database, uri = stored
+    database.visits.insert_many([visit(page, page, event=True) for page in range(events)])
+    database.command("profile", 2)
+    shown = in_database(uri, lambda db: preview(db, rule_set("phone"), events, None, NOW))
+    database.command("profile", 0)
+    reads = {"ns": {"$nin": [f"{database.name}.system.profile", f"{database.name}.meta"]}}
+    assert len(shown) == events
+    # Events, alarms, categories, the visits before, sizes of contents, contents.
+    assert database.system.profile.count_documents(reads | {"op": {"$ne": "getmore"}}) <= 6
 
 
 def test_an_alarm_is_an_event(stored: tuple[Db, str]) -> None:

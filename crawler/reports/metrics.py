@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -23,7 +23,8 @@ from crawler.items import Kind, Outcome
 from crawler.reports.estimates import estimated
 from crawler.storage import runs, stats
 from crawler.storage.outages import MongoRetry
-from crawler.storage.stats import NUMBERS, Sample, SpiderStats, State, Stats
+from crawler.storage.outbox import MAX_COUNTED
+from crawler.storage.stats import NUMBERS, Notifications, Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
 from crawler.utils.prometheus import Described, by_spider, described, gauge
 from crawler.utils.time import Clock
@@ -116,6 +117,10 @@ QUEUES = {
     "freshet_queue_leased": ("Number of queue entries leased to workers.", "leased"),
     "freshet_queue_workers": ("Number of workers in the shared crawl run.", "workers"),
 }
+# States of the messages of notifications.
+MESSAGES: tuple[Literal["unconfirmed", "waiting", "delivered", "dropped", "dead"], ...] = (
+    "unconfirmed", "waiting", "delivered", "dropped", "dead",
+)  # fmt: skip
 DEAD = "Number of dead-lettered pages."
 
 
@@ -150,6 +155,7 @@ def families(figures: Stats) -> Iterator[Metric]:
         ("part",),
         (((part,), size) for part, size in figures.size.items()),
     )
+    yield from _notifications(figures.notifications)
 
 
 def _by_field(
@@ -226,6 +232,47 @@ def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
         ("spider", "count"),
         (((name, of), float(n.get(of, 0))) for name, n in counts.items() for of in COUNTS),
     )
+
+
+def _notifications(figures: Notifications) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "freshet_notification_events_pending",
+        "Number of events to which the rules of notifications have not been applied, "
+        f"at most {MAX_COUNTED:,}.",
+        value=figures.events,
+    )
+    yield GaugeMetricFamily(
+        "freshet_notification_events_oldest_seconds",
+        "Seconds since the oldest event to which the rules have not been applied; 0 if none.",
+        value=figures.oldest_seconds,
+    )
+    channels = figures.channels
+    yield gauge(
+        "freshet_notification_messages",
+        f"Number of messages by state, at most {MAX_COUNTED:,}; "
+        "of those that were delivered or dropped, the messages of the last week.",
+        ("channel", "state"),
+        (((of["channel"], state), float(of[state])) for of in channels for state in MESSAGES),
+    )
+    yield _by_channel(
+        "freshet_notification_messages_retrying",
+        "Number of waiting messages whose last attempt failed.",
+        ((of["channel"], of["retrying"]) for of in channels),
+    )
+    yield _by_channel(
+        "freshet_notification_messages_oldest_seconds",
+        "Seconds since the oldest event whose message waits for its delivery; 0 if none.",
+        figures.waits_seconds.items(),
+    )
+    yield _by_channel(
+        "freshet_notification_channel_broken",
+        "1 if attempts fail and nothing was delivered since the first one that failed, else 0.",
+        ((of["channel"], of["broken"]) for of in channels),
+    )
+
+
+def _by_channel(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
+    return gauge(name, text, ("channel",), (((channel,), value) for channel, value in values))
 
 
 async def read_queues(store: Store) -> list[Metric]:
@@ -310,7 +357,7 @@ def of_database() -> list[Described]:
     """Return the metrics of the database and of shared runs."""
     columns = (*(name for name in NUMBERS if name != "seen"), "hours")
     sample = Sample((), np.zeros(0, np.int64), **{name: np.zeros(0) for name in columns})
-    empty = Stats({}, Counter(), sample, {}, {})
+    empty = Stats({}, Counter(), sample, {}, {}, Notifications())
     all_families = [
         *families(empty),
         *queue_families([]),

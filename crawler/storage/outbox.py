@@ -250,6 +250,14 @@ async def oldest_mark(db: Database) -> datetime | None:
     return events[0].row["at"] if events else None
 
 
+async def count_marked(db: Database) -> int:
+    """Return the number of events to which the rules have not been applied, at most MAX_COUNTED."""
+    counts = [
+        await db[source].count_documents({"notify": True}, limit=MAX_COUNTED) for source in SOURCES
+    ]
+    return min(sum(counts), MAX_COUNTED)
+
+
 async def insert(db: Database, messages: Sequence[Document], now: datetime) -> int:
     """Store messages whose `_id` is new; return their number.
 
@@ -552,11 +560,6 @@ def empty_state(channel: str) -> ChannelState:
 async def channel_names(db: Database) -> list[str]:
     """Return the names of the channels that have messages."""
     return sorted(await db.outbox.distinct("channel"))
-
-
-async def channel_states(db: Database) -> list[ChannelState]:
-    """Return the state of each channel with messages, by name."""
-    return [await state_of(db, name) for name in await channel_names(db)]
 
 
 async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> ChannelState:

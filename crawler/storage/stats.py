@@ -7,8 +7,8 @@ cover the rest. Its duration grows with both numbers, so read seldom.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -16,8 +16,9 @@ import numpy as np
 import pymongo
 from pymongo import ASCENDING
 
-from crawler.storage import plans, runs, targets
+from crawler.storage import outbox, plans, runs, targets
 from crawler.storage.client import Database, Document
+from crawler.storage.outbox import ChannelState
 from crawler.storage.scans import aggregated_targets, resting
 from crawler.storage.targets import BY_TIME, watched
 from crawler.storage.validators import VALIDATORS
@@ -29,6 +30,8 @@ OVERDUE = HOUR
 BY_VISIT = {"spider": ASCENDING, "at": ASCENDING}
 BY_COPY = {"duplicate_of": ASCENDING}
 BY_CHANGE = [("spider", ASCENDING), ("changed_at", ASCENDING)]
+# Channels of notifications, the first ones by name: each takes several queries.
+MAX_CHANNELS = 100
 # Timeout of one reading.
 MAX_SECONDS = 900.0
 SIZES = {"data": "dataSize", "storage": "storageSize", "indexes": "indexSize"}
@@ -106,6 +109,22 @@ class SpiderStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Notifications:
+    """The statistics of notifications.
+
+    events:         events to which the rules have not been applied, at most `outbox.MAX_COUNTED`
+    oldest_seconds: age of the oldest one; 0 if there is none
+    channels:       those with messages, at most MAX_CHANNELS
+    waits_seconds:  age of the oldest event that waits, by channel; 0 if none does
+    """
+
+    events: int = 0
+    oldest_seconds: float = 0.0
+    channels: Sequence[ChannelState] = ()
+    waits_seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """The statistics of all spiders, and of the database.
 
@@ -118,6 +137,7 @@ class Stats:
     sample: Sample
     documents: dict[str, int]
     size: dict[str, float]
+    notifications: Notifications
 
 
 async def read(db: Database, now: datetime) -> Stats:
@@ -137,7 +157,8 @@ async def read(db: Database, now: datetime) -> Stats:
         documents = {name: await db[name].estimated_document_count() for name in sorted(VALIDATORS)}
         stats = await db.command("dbStats")
         size = {part: float(stats[name]) for part, name in SIZES.items()}
-        return Stats(spiders, states, sample, documents, size)
+        notifications = await _notifications(db, now)
+        return Stats(spiders, states, sample, documents, size, notifications)
 
 
 def targets_by_spider(states: Counter[State]) -> Counter[str]:
@@ -146,6 +167,21 @@ def targets_by_spider(states: Counter[State]) -> Counter[str]:
     for state, n in states.items():
         of_spiders[state.spider] += n
     return of_spiders
+
+
+async def _notifications(db: Database, now: datetime) -> Notifications:
+    oldest = await outbox.oldest_mark(db)
+    names = (await outbox.channel_names(db))[:MAX_CHANNELS]
+    channels = [await outbox.state_of(db, name) for name in names]
+    return Notifications(
+        events=await outbox.count_marked(db),
+        oldest_seconds=0.0 if oldest is None else (now - oldest).total_seconds(),
+        channels=channels,
+        waits_seconds={
+            state["channel"]: 0.0 if (at := state["oldest"]) is None else (now - at).total_seconds()
+            for state in channels
+        },
+    )
 
 
 async def _spider_stats(db: Database, name: str, now: datetime, copies: int) -> SpiderStats:

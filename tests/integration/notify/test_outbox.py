@@ -209,7 +209,7 @@ def test_a_broken_channel_holds_up_no_other_and_is_tried_again(stored: tuple[Db,
     in_database(uri, retry)
     assert len(broken.ids) == 50
     assert in_database(uri, outbox.dead_letters) == []
-    assert [state["waiting"] for state in in_database(uri, outbox.channel_states)] == [0, 0]
+    assert database.outbox.count_documents({"state": {"$ne": "delivered"}}) == 0
 
 
 def test_a_slow_channel_holds_up_no_later_event_of_another(stored: tuple[Db, str]) -> None:

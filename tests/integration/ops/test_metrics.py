@@ -380,6 +380,7 @@ def test_an_empty_database_has_nothing_to_tell_but_that(freshet: Freshet) -> Non
     assert {key[0] for key in metrics} == {
         "freshet_database_bytes", "freshet_database_documents", "freshet_database_up",
         "freshet_database_read_seconds", "freshet_database_read_timestamp_seconds",
+        "freshet_notification_events_pending", "freshet_notification_events_oldest_seconds",
     }  # fmt: skip
 
 

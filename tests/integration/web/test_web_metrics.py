@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from crawler.storage.outbox import State
 from crawler.web.database import PAUSE_SECONDS
 from crawler.web.options import WebOptions
-from tests.integration.harness import Db, Freshet
+from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.second_mongod import second_mongod
 from tests.integration.web.browser import Browser, Browsers, browsers_of
@@ -27,6 +30,65 @@ def test_without_users_this_machine_may_read_them(local: Browser) -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "freshet_database_up 1.0" in answer.text.splitlines()
     assert local.request("POST", "/metrics").status_code == 405
+
+
+def message(number: int, state: str, ended: str | None = None, **more: Any) -> Row:
+    at = datetime.now(UTC) - timedelta(hours=2 + number)
+    row = {
+        "_id": f"msg_{number:032x}", "channel": "team", "rule": "all", "event": "changed",
+        "spider": "shop", "target": "https://shop.example/1", "at": at, "state": state,
+        "due": at, "attempts": 0,
+    }  # fmt: skip
+    return row | ({} if ended is None else {ended: at}) | more
+
+
+def test_they_have_the_states_of_notifications(local: Browser, database: Db) -> None:
+    now = datetime.now(UTC)
+    database.outbox.insert_many(
+        [
+            message(0, "waiting"),
+            message(1, "waiting", attempts=3, first_at=now, reason="status 503"),
+            message(2, "delivered", "delivered_at", attempts=1),
+            message(3, "dead", "dead_at", attempts=9, reason="status 410"),
+            message(4, "dead", "dead_at", attempts=9, reason="status 410"),
+            message(5, "unconfirmed", channel="phone"),
+            message(6, "dropped", "dropped_at", channel="phone", reason="the change was undone"),
+        ]
+    )
+    database.visits.insert_many(
+        [
+            {"spider": "shop", "target": f"https://shop.example/{n}", "at": now - timedelta(0, 60),
+             "outcome": "changed", "changed": 1, "event": True, "notify": True}
+            for n in range(3)
+        ]
+    )  # fmt: skip
+    lines = dict(
+        line.rsplit(" ", 1)
+        for line in local.get("/metrics").text.splitlines()
+        if line.startswith("freshet_notification_")
+    )
+    values = {name: float(value) for name, value in lines.items()}
+    assert values.pop("freshet_notification_events_pending") == 3
+    assert values.pop("freshet_notification_events_oldest_seconds") == pytest.approx(60, abs=30)
+    oldest = "freshet_notification_messages_oldest_seconds"
+    assert values.pop(f'{oldest}{{channel="team"}}') == pytest.approx(3 * 3600, abs=30)
+    assert values.pop(f'{oldest}{{channel="phone"}}') == 0
+    numbers = {
+        ("team", "waiting"): 2, ("team", "delivered"): 1, ("team", "dead"): 2,
+        ("phone", "unconfirmed"): 1, ("phone", "dropped"): 1,
+    }  # fmt: skip
+    assert values == {
+        f'freshet_notification_messages{{channel="{channel}",state="{state}"}}': numbers.get(
+            (channel, state), 0
+        )
+        for channel in ("team", "phone")
+        for state in map(str, State)
+    } | {
+        'freshet_notification_messages_retrying{channel="team"}': 1,
+        'freshet_notification_messages_retrying{channel="phone"}': 0,
+        'freshet_notification_channel_broken{channel="team"}': 1,
+        'freshet_notification_channel_broken{channel="phone"}': 0,
+    }
 
 
 def test_with_users_a_token_is_needed(freshet: Freshet, database: Db, browsers: Browsers) -> None:

@@ -6,6 +6,10 @@ with its own threshold. All alarms of these days count as false. Then each targe
 its last change before each Monday, and the silence goes on. The fixed limit is a multiple of the
 same mean gap; it is chosen in hindsight to raise as many alarms, and its alarms of one site are
 combined in the same way.
+
+No public data has the history of single fields. Their changes are therefore those of real pages:
+FIELDS pages of a site are the fields of an item, which changes whenever one of them does. Freshet
+stores only the newest changes of such an item, so a field that changes seldom has a short history.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +28,25 @@ from crawler.planning.traces import read_feed_trace, read_trace
 from schedules.estimation import silence
 from schedules.estimation.estimate import site_mixtures
 from schedules.evaluation.world import even_population
-from schedules.history import Floats, Histories, Ints, Times, offsets
+from schedules.history import MAX_FIELD_CHANGES, Floats, Histories, Ints, Times, offsets, places_of
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
 
 HOUR = 3600
+# Hours since 1970 are fewer.
+HOURS = 1_000_000.0
 WITHIN = (2.0, 4.0, 8.0)
 ALLOWED = (1.0, 2.0, 5.0)
+# Fields of an item.
+FIELDS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Real:
     """The trace of real targets. start, split, stop: in hours since 1970 (UTC).
 
     combined: alarms of one site are combined
+    item:     (n,) the item of each field; None: the targets are whole pages or feeds
     """
 
     name: str
@@ -47,6 +57,26 @@ class Real:
     split: float
     stop: float
     combined: bool
+    item: Ints | None = None
+
+    @property
+    def kind(self) -> Ints:
+        """Return (n,) numbers of what is combined: sites, or fields of the items of a site."""
+        if self.item is None:
+            return self.site
+        begins = np.searchsorted(self.item, self.item)
+        return self.site * FIELDS + np.arange(len(self.item)) - begins
+
+    @cached_property
+    def items(self) -> Real:
+        """Return the items of fields; the targets themselves if they are no fields."""
+        if self.item is None:
+            return self
+        n = int(self.item[-1]) + 1
+        first = np.searchsorted(self.item, np.arange(n + 1))
+        changes = Times(self.changes.first[first], self.changes.at)
+        began = np.fmin.reduceat(self.began, first[:-1])
+        return replace(self, changes=changes, began=began, site=self.site[first[:-1]], item=None)
 
     def population(self) -> Population:
         """Return the targets without limits of visits."""
@@ -64,13 +94,39 @@ class Real:
         found = np.unique(np.stack([target[kept], by[kept].astype(np.int64)]), axis=1)
         first = offsets(np.bincount(found[0], minlength=len(self.site)))
         at = found[1].astype(np.float64)
-        return Histories(since, np.full(len(since), until), first, at - 1, at)
+        return self.until(Histories(since, np.full(len(since), until), first, at - 1, at))
+
+    def until(self, past: Histories, until: Floats | None = None) -> Histories:
+        """Return histories that end later, without changes since.
+
+        Those of fields have only what the newest changes of their items leave.
+        """
+        past = past if until is None else replace(past, until=until)
+        if self.item is None:
+            return past
+        found = self._changes_of_items
+        after = np.searchsorted(found, self.item * HOURS + past.until, "right")
+        oldest = after - MAX_FIELD_CHANGES - 1
+        is_full = (oldest >= 0) & (found[oldest] // HOURS == self.item)
+        since = np.where(is_full, np.fmax(past.since, found[oldest] % HOURS), past.since)
+        target = np.repeat(np.arange(len(past)), np.diff(past.first))
+        kept = past.by > since[target]
+        first = offsets(np.bincount(target[kept], minlength=len(past)))
+        return Histories(since, past.until, first, past.after[kept], past.by[kept])
+
+    @cached_property
+    def _changes_of_items(self) -> Floats:
+        """Return the hours of changes of all items in order, each with its item times HOURS."""
+        changes = self.items.changes
+        item = np.repeat(np.arange(len(self.items.site)), np.diff(changes.first))
+        return np.unique(item * HOURS + np.ceil(changes.at))
 
 
 def run(folder: Path) -> int:
     """Print the false alarms and the share of stopped targets that are found."""
     table = Table("targets", "alarm", "false alarms", "allowed", *(f"{k:g} gaps" for k in WITHIN))
-    for real in (pages_of(folder / "pages"), feeds_of(folder / "feeds" / "busy")):
+    pages = pages_of(folder / "pages")
+    for real in (pages, feeds_of(folder / "feeds" / "busy"), fields_of(pages)):
         began = time.process_time()
         for row in compared(real):
             table.add_row(real.name, *row)
@@ -82,12 +138,13 @@ def run(folder: Path) -> int:
 def compared(real: Real) -> list[tuple[str, ...]]:
     """Return rows of the table: the detector, and the fixed limit with as many alarms."""
     population, days = real.population(), np.arange(real.split, real.stop + 1, 24.0)
+    items = real.items.population()
     alpha = {a: a / 1000 * len(population) for a in ALLOWED}
     ours, fixed, since, thresholds = [], [], [], {a: [] for a in ALLOWED}
     stopped: list[tuple[Floats, Floats, float]] = []
     for day, now in enumerate(days):
         past = real.seen(now)
-        mixtures = site_mixtures(population, past)
+        mixtures = site_mixtures(items, real.items.seen(now))
         prior = silence.fit_gaps(population, past, mixtures)
         ratings = silence.rate_silences(population, past, mixtures, prior)
         for a in ALLOWED:
@@ -105,19 +162,17 @@ def compared(real: Real) -> list[tuple[str, ...]]:
                 gap = np.nan_to_num(ratings.gap) * WEEK_HOURS
                 until = np.where(gap > 0, np.nan_to_num(ratings.since) + within * gap, now)
                 until = np.minimum(until, real.stop + 50 * WEEK_HOURS)
-                later = silence.rate_silences(
-                    population, replace(past, until=until), mixtures, prior
-                )
+                later = silence.rate_silences(population, real.until(past, until), mixtures, prior)
                 stopped.append((later.score[rated], np.full(len(rated), within), float(day)))
     weeks = (real.stop - real.split) / WEEK_HOURS
+    kind = real.kind
     rated = silence.shared_from(
-        np.bincount(population.site[ratings.rated], minlength=population.sites),
-        combined=real.combined,
+        np.bincount(kind[ratings.rated], minlength=int(kind.max()) + 1), combined=real.combined
     )
     rows = []
     for a in ALLOWED:
         limits = np.array(thresholds[a])
-        count = messages(np.array(ours), np.array(since), population.site, limits, rated)
+        count = messages(np.array(ours), np.array(since), kind, limits, rated)
         shares = [
             np.concatenate(
                 [score >= limits[int(day)] for score, gaps, day in stopped if gaps[0] == within]
@@ -125,7 +180,7 @@ def compared(real: Real) -> list[tuple[str, ...]]:
             for within in WITHIN
         ]
         rows.append(_row("silence alarm", count, alpha[a], weeks, shares))
-        limit = same_number(np.array(fixed), np.array(since), population.site, rated, count)
+        limit = same_number(np.array(fixed), np.array(since), kind, rated, count)
         of_limit = [float(within >= limit) for within in WITHIN]
         rows.append(_row(f"{limit:.1f} mean gaps", count, alpha[a], weeks, of_limit))
     return rows
@@ -180,6 +235,19 @@ def feeds_of(folder: Path) -> Real:
     days = map(hours, ("2024-01-01T00:00Z", "2024-01-22T00:00Z", "2024-02-12T00:00Z"))
     return Real(
         "feeds", trace.posts, np.full(n, np.nan), np.zeros(n, np.int64), *days, combined=False
+    )
+
+
+def fields_of(pages: Real) -> Real:
+    """Return the pages as fields: FIELDS pages of a site, in the order of the file, are an item."""
+    order = np.argsort(pages.site, kind="stable")
+    site = pages.site[order]
+    place = np.arange(len(site)) - np.searchsorted(site, site)
+    item = np.cumsum(place % FIELDS == 0) - 1
+    first, at = places_of(order, pages.changes.first)
+    changes = Times(first, pages.changes.at[at])
+    return replace(
+        pages, name="fields", changes=changes, began=pages.began[order], site=site, item=item
     )
 
 

@@ -27,6 +27,7 @@ UNPREFIXED = {"MONGO_URI": "mongo_uri", "REDIS_URL": "redis_url"}
 PREFIX = "FRESHET_"
 # No wildcards: every host has to be listed by its name or address.
 PLAIN_HOST = re.compile(r"[\w.:%-]+")
+WEB_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
 # The maximum interval unless max_interval_hours is set; a plan has no longer cycles.
 MAX_HOURS, MAX_FEED_HOURS = 24.0 * 28, 24.0 * 7 * 24
@@ -337,6 +338,12 @@ class Config(BaseSettings):
     notify_file: Path = Field(
         PROJECT / "notify.toml", description="file with the channels and rules of notifications"
     )
+    web_url: str | None = Field(
+        None,
+        max_length=1000,
+        description="URL at which the web app is reached, for links in notifications; unset: no "
+        "links",
+    )
 
     # Metrics.
     metrics_dir: Path | None = Field(
@@ -436,6 +443,13 @@ class Config(BaseSettings):
             if not port or pair.lower() != f"{shown}:{port}" or not PLAIN_HOST.fullmatch(host):
                 raise ValueError(f"{pair!r} is not HOST:PORT. Example: intranet.example:8080")
         return tuple(pair.lower() for pair in pairs)
+
+    @field_validator("web_url")
+    @classmethod
+    def _web_url(cls, value: str | None) -> str | None:
+        if value and not WEB_URL.fullmatch(value):
+            raise ValueError(f"{value!r} is not a URL such as https://freshet.example")
+        return value.rstrip("/") if value else None
 
     @field_validator("metrics_hosts", "web_hosts", mode="before")
     @classmethod

@@ -239,7 +239,7 @@ def run_preview(config: Config, opts: argparse.Namespace) -> None:
             )
             raise ConfigError(f"rule not found: {opts.rule!r}. Available: {available}")
         problems = rules.problems(await targets.spiders(db))
-        return rules, problems, await dispatch.preview(db, rules, opts.last, opts.rule, now)
+        return rules, problems, await dispatch.preview(db, config, rules, opts.last, opts.rule, now)
 
     with working(config, "applying the rules"):
         rules, problems, messages = with_database(config, read)

@@ -156,9 +156,12 @@ class Rounds:
         confirmed = Confirmation(0, 0)
         if confirms:
             confirmed = await patience.read(lambda: confirm(db, rules.channels, self._now()))
-        private = self._config.private_hosts
+        private, web_url = self._config.private_hosts, self._config.web_url
         self._deliverer.begin(
-            [ChannelOutlet(name, channel, private) for name, channel in rules.channels.items()]
+            [
+                ChannelOutlet(name, channel, private, web_url)
+                for name, channel in rules.channels.items()
+            ]
         )
         delivered = await self._deliverer.ended(seconds)
         report: DeliveryReport = {
@@ -262,7 +265,7 @@ async def send_test(config: Config, name: str, now: datetime) -> SendReport:
     channel = _channel(config.notify_file, name)
     event = EventView(
         "changed", "test", "https://example.com/", "Test message of Freshet", now,
-        reason="This channel works.",
+        reason="This channel works.", link=config.web_url,
     )  # fmt: skip
     key, reason = f"test_{secrets.token_hex(16)}", ""
     message = message_of(key, [event], templates=channel.templates, zone=channel.zone)
@@ -284,7 +287,7 @@ def _channel(file: Path, name: str) -> Channel:
 
 
 async def preview(
-    db: Database, rules: RuleSet, last: int, rule: str | None, now: datetime
+    db: Database, config: Config, rules: RuleSet, last: int, rule: str | None, now: datetime
 ) -> list[PreviewedMessage]:
     """Return the messages that the last events would cause, newest first; stores nothing.
 
@@ -296,7 +299,8 @@ async def preview(
         if rule not in (None, message["rule"]):
             continue
         channel = rules.channels.get(message["channel"])
-        sent = message_in(Bundle(message["_id"], [message]), channel, Grouping.NONE)
+        bundle = Bundle(message["_id"], [message])
+        sent = message_in(bundle, channel, Grouping.NONE, config.web_url)
         shown.append(
             {
                 "rule": message["rule"],

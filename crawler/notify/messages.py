@@ -89,7 +89,7 @@ class EventView:
     changes:    the fields that changed, at most MAX_FIELDS
     values:     the values of the page as texts, by field, at most MAX_FIELDS
     reason:     condition or error that caused the event; empty: none
-    link:       URL of the page's history in the web app; None if it has no public URL
+    link:       URL of the page or site in the web app; None without FRESHET_WEB_URL
     """
 
     event: str

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from urllib.parse import quote
 
 from crawler.notify import channels, delivery
 from crawler.notify.channels import Channel
@@ -16,6 +17,7 @@ from crawler.notify.messages import Change, EventView, Message, message_of
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
 from crawler.utils.text import count
+from crawler.utils.urls import target_id
 
 ATTEMPT_SECONDS = 30.0
 
@@ -25,11 +27,13 @@ class ChannelOutlet:
     """Sends messages of the outbox by a channel of `notify.toml`.
 
     private_hosts: HOST:PORT of webhooks that may be in private networks
+    web_url:       URL of the web app, for links; None: no links
     """
 
     name: str
     channel: Channel
     private_hosts: tuple[str, ...] = ()
+    web_url: str | None = None
     rng: random.Random = field(default_factory=random.Random)
 
     @property
@@ -51,7 +55,7 @@ class ChannelOutlet:
     async def send(self, bundle: Bundle) -> Failure | None:
         """Send a bundle; return the failure, or None if the channel accepted it."""
         try:
-            message = message_in(bundle, self.channel, self.grouping)
+            message = message_in(bundle, self.channel, self.grouping, self.web_url)
             await delivery.send(self.channel, message, ATTEMPT_SECONDS, self.private_hosts)
         except DeliveryFailed as error:
             wait = error.retry_after_seconds
@@ -63,19 +67,31 @@ class ChannelOutlet:
         return channels.next_attempt(self.channel, attempts, first_at, now, self.rng)
 
 
-def message_in(bundle: Bundle, channel: Channel | None, grouping: Grouping) -> Message:
+def message_in(
+    bundle: Bundle, channel: Channel | None, grouping: Grouping, web_url: str | None = None
+) -> Message:
     """Return the message that a channel sends for a bundle.
 
     channel:  None: the default templates, and times in UTC
     grouping: with PAGE, several events of a page are shown as one, from the first to the last
+    web_url:  URL of the web app, for links; None: no links
     """
     is_joined = grouping is Grouping.PAGE and not bundle.more
     events = [joined(bundle.messages)] if is_joined else list(map(view_of, bundle.messages))
+    if web_url is not None:
+        events = [replace(event, link=link_to(web_url, event.site, event.url)) for event in events]
     if channel is None:
         return message_of(bundle.id, events, more=bundle.more)
     return message_of(
         bundle.id, events, templates=channel.templates, more=bundle.more, zone=channel.zone
     )
+
+
+def link_to(web_url: str, site: str, url: str) -> str:
+    """Return the URL of a page in the web app; of its site if `url` is empty."""
+    if not url:
+        return f"{web_url}/sites/{quote(site, safe='')}"
+    return f"{web_url}/targets/{target_id(f'{site} {url}')}"
 
 
 def view_of(document: Document) -> EventView:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import TypedDict
 
+from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.extract.notification_rules import Rule, read_keys
 from crawler.notify.channels import Channel, valid_channels
@@ -156,19 +157,20 @@ async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
 
 
 async def preview_rule(
-    db: Database, file: Path, rule: Rule | str, last: int, now: datetime
+    db: Database, config: Config, rule: Rule | str, last: int, now: datetime
 ) -> list[PreviewedMessage]:
     """Return the messages that past events would cause, newest first.
 
     rule: key of a rule, or a rule that is not stored. Raises ConfigError for an unknown key.
     """
     if isinstance(rule, Rule):
-        defined = Defined.read(file)
-        return await preview(db, RuleSet((rule,), {}, defined.channels), last, rule.name, now)
-    rules = await RuleSet.read(db, file)
+        defined = Defined.read(config.notify_file)
+        rules = RuleSet((rule,), {}, defined.channels)
+        return await preview(db, config, rules, last, rule.name, now)
+    rules = await RuleSet.read(db, config.notify_file)
     if rule not in rules.by_key:
         raise ConfigError(f"rule not found: {rule[:100]!r}")
-    return await preview(db, rules, last, rule, now)
+    return await preview(db, config, rules, last, rule, now)
 
 
 def _rule_report(key: str, rule: Rule, rules: RuleSet) -> RuleReport:

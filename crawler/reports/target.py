@@ -5,8 +5,6 @@ The id of a target in URLs is its `_id`, which has the spider and the URL, in ba
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
 from datetime import datetime
@@ -24,7 +22,7 @@ from crawler.storage.plans import VisitPlan
 from crawler.storage.target_queries import TargetState, names_of, nearest, state_of, unknown
 from crawler.storage.targets import PERIOD
 from crawler.utils.time import Clock
-from crawler.utils.urls import is_http
+from crawler.utils.urls import is_http, target_id, target_key
 
 MIN_HOURS = 1.0
 MAX_URL_CHARACTERS = 8000
@@ -110,20 +108,6 @@ class Series(TypedDict):
     """Currency; null for other numbers, and if it changes."""
     points: list[Point]
     """Each change of the value, oldest first; the value lasts until the next point."""
-
-
-def target_id(key: str) -> str:
-    """Return the id in URLs of a target with this `_id`."""
-    return base64.urlsafe_b64encode(key.encode("utf-8", "surrogatepass")).decode().rstrip("=")
-
-
-def target_key(target: str) -> str | None:
-    """Return the `_id` of the target with this id in URLs; None if no target can have it."""
-    try:
-        padded = target + "=" * (-len(target) % 4)
-        return base64.b64decode(padded, altchars="-_", validate=True).decode()
-    except (binascii.Error, UnicodeError, ValueError):
-        return None
 
 
 async def read_target(db: Database, target: str) -> Document | None:

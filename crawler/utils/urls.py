@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -104,6 +106,20 @@ def host_of(url: str) -> str:
 def is_http(url: str) -> bool:
     """Return True for an absolute http or https URL with a host."""
     return url[:8].lower().startswith(("http://", "https://")) and bool(host_of(url))
+
+
+def target_id(key: str) -> str:
+    """Return the id in URLs of a target with this `_id`."""
+    return base64.urlsafe_b64encode(key.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def target_key(target: str) -> str | None:
+    """Return the `_id` of the target with this id in URLs; None if no target can have it."""
+    try:
+        padded = target + "=" * (-len(target) % 4)
+        return base64.b64decode(padded, altchars="-_", validate=True).decode()
+    except (binascii.Error, UnicodeError, ValueError):
+        return None
 
 
 def like(pattern: str) -> str:

@@ -20,9 +20,9 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from crawler.reports.target import target_id
 from crawler.utils.text import amount, megabytes, span
 from crawler.utils.time import Clock
+from crawler.utils.urls import target_id
 from crawler.web.auth import CSRF_FIELD, csrf_token, local_path, set_guest_cookie
 
 MAX_CHARACTERS = 2000

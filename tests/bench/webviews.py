@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from crawler.config import Config
-from crawler.reports.target import target_id
 from crawler.storage.client import Document
+from crawler.utils.urls import target_id
 from crawler.web.app import create_app
 from crawler.web.dependencies import cursor_of
 from tests.bench.webdata import FEEDS, site_name

@@ -204,7 +204,7 @@ async def preview_page(
     problem, messages = "", list[PreviewedMessage]()
     try:
         rule = key or _rule_of(_form_in_query(request))
-        messages = await report.preview_rule(store.db, store.config.notify_file, rule, last, now)
+        messages = await report.preview_rule(store.db, store.config, rule, last, now)
     except ConfigError as error:
         problem = str(error)
     except ValidationError as error:
@@ -353,8 +353,7 @@ async def preview_api(
     last: Last = USUAL_LAST,
 ) -> Preview:  # fmt: skip
     """Return the messages that past events would cause by a rule, newest first."""
-    file = store.config.notify_file
-    return Preview(messages=await report.preview_rule(store.db, file, key, last, now))
+    return Preview(messages=await report.preview_rule(store.db, store.config, key, last, now))
 
 
 @api.post("/test", name="notifications.api_test")

@@ -19,6 +19,7 @@ from crawler.reports.target import FoundTargets, IntervalLimits, Series, TargetR
 from crawler.reports.version_diff import VersionDiff
 from crawler.storage import posts, target_settings, visits
 from crawler.storage.client import Document
+from crawler.utils.urls import target_id
 from crawler.web import charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
@@ -203,7 +204,7 @@ async def change(request: Request, store: StoreDep, found: TargetDep, visit_id: 
     pair = await posts.hashes_around(store.db, found["spider"], found["url"], visit_id)
     if pair is None:
         raise HTTPException(404, "This visit has no earlier version to compare with")
-    key = target.target_id(found["_id"])
+    key = target_id(found["_id"])
     return _redirect(request, "targets.compare", key, before=pair[0], after=pair[1])
 
 
@@ -274,7 +275,7 @@ async def do_forget(request: Request, store: StoreDep, found: TargetDep) -> Resp
 
 
 def _done(request: Request, found: Document, done: str) -> Response:
-    return _redirect(request, "targets.target", target.target_id(found["_id"]), done=done)
+    return _redirect(request, "targets.target", target_id(found["_id"]), done=done)
 
 
 def _redirect(request: Request, route: str, target_id: str, **query: str) -> Response:

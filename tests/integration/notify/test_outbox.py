@@ -145,7 +145,8 @@ def test_a_preview_takes_few_commands(stored: tuple[Db, str], events: int) -> No
     database, uri = stored
     database.visits.insert_many([visit(page, page, event=True) for page in range(events)])
     database.command("profile", 2)
-    shown = in_database(uri, lambda db: preview(db, rule_set("phone"), events, None, NOW))
+    rules, config = rule_set("phone"), Config.load(mongo_uri=uri)
+    shown = in_database(uri, lambda db: preview(db, config, rules, events, None, NOW))
     database.command("profile", 0)
     reads = {"ns": {"$nin": [f"{database.name}.system.profile", f"{database.name}.meta"]}}
     assert len(shown) == events

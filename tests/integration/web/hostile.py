@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from crawler.reports.target import target_id
+from crawler.utils.urls import target_id
 from tests.conftest import Databases
 from tests.integration.feeds.test_feed_crawl import subscribe
 from tests.integration.harness import Db, Freshet, Pages

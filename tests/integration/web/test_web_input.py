@@ -14,7 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from crawler.reports.target import target_id
+from crawler.utils.urls import target_id
 from crawler.web.middleware import SAFE_METHODS
 from crawler.web.pages import TEMPLATES
 from tests.integration.harness import Db

@@ -85,7 +85,7 @@ def put_change(db: Db) -> None:
         content = {"title": "Lamp <b>", "price": {"amount": price, "currency": "€"}}
         db.versions.insert_one(
             {"_id": f"shop {PAGE} {content_hash}", "spider": "shop", "target": PAGE, "at": at,
-             "content_hash": content_hash, "content": content}
+             "content_hash": content_hash, "content": content, "size": 90}
         )  # fmt: skip
         db.visits.insert_one(
             {"spider": "shop", "target": PAGE, "outcome": "changed", "at": at, "changed": 1,
@@ -246,6 +246,26 @@ def test_a_rule_is_previewed_on_past_events(local: Browser, stored: tuple[Db, st
     assert invalid.status_code == 422
     assert "invalid condition" in invalid.text
     assert stored[0].outbox.count_documents({}) == 0
+
+
+@pytest.mark.parametrize("root", ["", "/app"])
+def test_messages_link_to_the_page_in_the_web_app(
+    stored: tuple[Db, str], file: Path, root: str
+) -> None:
+    db, uri = stored
+    put_change(db)
+    db.targets.insert_one(
+        {"_id": f"shop {PAGE}", "spider": "shop", "url": PAGE, "kind": "item", "categories": [],
+         "first_seen": NOW, "next_visit": NOW}
+    )  # fmt: skip
+    web_url = f"https://freshet.example{root}"
+    with browsers_of(uri, WebOptions(), notify_file=file, web_url=f"{web_url}/") as make:
+        browser = make(address="127.0.0.1")
+        send(browser, "/rule", **RULE)
+        (message,) = browser.get("/api/v1/notifications/preview?key=cheap").json()["messages"]
+        link = message["text"].splitlines()[-1]
+        assert link.startswith(f"{web_url}/targets/")
+        assert PAGE in browser.get(link.removeprefix(web_url)).text
 
 
 def test_the_api_stores_rules(local: Browser, stored: tuple[Db, str]) -> None:

@@ -14,10 +14,10 @@ from bson import ObjectId
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Kind
-from crawler.reports.target import target_id, target_key
 from crawler.storage.targets import new_document
 from crawler.utils.sandbox import Sandbox
 from crawler.utils.time import NEVER
+from crawler.utils.urls import target_id, target_key
 from crawler.web.sandboxes import MAX_KEPT, Subprocesses
 from tests.integration.harness import Db, Row
 from tests.integration.web.browser import Browser, Browsers

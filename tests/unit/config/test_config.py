@@ -163,6 +163,9 @@ def test_settings_of_another_name_are_no_knobs() -> None:
         ("FRESHET_CLOCK_OFFSET_HOURS", "inf"),
         ("FRESHET_CLOCK_OFFSET_HOURS", "nan"),
         ("FRESHET_KEEP_VISITS_DAYS", "inf"),
+        ("FRESHET_WEB_URL", "freshet.example"),
+        ("FRESHET_WEB_URL", "https://freshet.example/?q"),
+        ("FRESHET_WEB_URL", "https://anna:secret@freshet.example"),
     ],
 )
 @pytest.mark.parametrize("source", ["environment", "settings"])

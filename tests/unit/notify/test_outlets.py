@@ -13,6 +13,7 @@ from crawler.notify.confirmation import expectation, is_confirmed
 from crawler.notify.outlets import ChannelOutlet, message_in, view_of
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
+from crawler.utils.urls import target_id
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -75,6 +76,18 @@ def test_posts_of_a_feed_are_listed() -> None:
 def test_an_alarm_of_a_whole_site_has_its_name_as_title() -> None:
     view = view_of(document(0, "silent", text="no change for 9 days") | {"target": ""})
     assert (view.title, view.url, view.reason) == ("shop", "", "no change for 9 days")
+
+
+def test_links_lead_to_the_web_app_if_its_url_is_known() -> None:
+    site = document(0, "silent") | {"target": "", "spider": "a/b"}
+    for row, path in ((document(), f"targets/{target_id('shop https://shop.example/lamp')}"),
+                      (site, "sites/a%2Fb")):  # fmt: skip
+        bundle = Bundle("msg_a", [row])
+        shown = message_in(bundle, channel(), Grouping.NONE, "https://freshet.example/app")
+        link = f"https://freshet.example/app/{path}"
+        assert shown.text.endswith(f"\n{link}\n")
+        assert shown.data["events"][0]["link"] == link
+        assert message_in(bundle, channel(), Grouping.NONE).data["events"][0]["link"] is None
 
 
 @pytest.mark.parametrize(

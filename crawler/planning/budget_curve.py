@@ -9,12 +9,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
 from crawler.utils.text import amount, rounded_up
+
+if TYPE_CHECKING:
+    from crawler.planning.feed_curve import FeedBudgetCurve
 
 # A site wins or loses if its freshness changes by at least this much, or, at the same freshness,
 # its age by this share.
@@ -145,11 +148,7 @@ def forecast(curve: BudgetCurve, budget: float) -> BudgetForecast:
         "budget_per_day": budget,
         "objective": curve["objective"],
         "current": curve["current"],
-        "planned": {
-            "requests_per_day": value_at(points, place),
-            "freshness": value_at(curve["freshness"], place),
-            "age_days": value_at(curve["age_days"], place),
-        },
+        "planned": _at(curve, place),
         "price": price,
         "wins": sum(site["verdict"] == "wins" for site in sites),
         "loses": sum(site["verdict"] == "loses" for site in sites),
@@ -157,30 +156,28 @@ def forecast(curve: BudgetCurve, budget: float) -> BudgetForecast:
     }
 
 
-def usual_budget(curve: BudgetCurve) -> float:
+def usual_budget(curve: BudgetCurve | FeedBudgetCurve) -> float:
     """Return the current budget, within the range of the curve."""
     budget = curve["budget_per_day"] or curve["current"]["requests_per_day"]
-    return within(curve["requests_per_day"], budget)
+    points = curve["requests_per_day"]
+    return min(max(budget, points[0]), points[-1])
 
 
 def sample_points(curve: BudgetCurve) -> list[Standing]:
     """Return a few points of the curve for a table, the first and the last one included."""
-    return [
-        {
-            "requests_per_day": curve["requests_per_day"][number],
-            "freshness": curve["freshness"][number],
-            "age_days": curve["age_days"][number],
-        }
-        for number in shown_points(len(curve["requests_per_day"]))
-    ]
+    return [_at(curve, place) for place in shown_places(len(curve["requests_per_day"]))]
+
+
+def _at(curve: BudgetCurve | SiteCurve, place: Place) -> Standing:
+    return {
+        "requests_per_day": value_at(curve["requests_per_day"], place),
+        "freshness": value_at(curve["freshness"], place),
+        "age_days": value_at(curve["age_days"], place),
+    }
 
 
 def _site(site: SiteCurve, place: Place) -> SiteForecast:
-    planned: Standing = {
-        "requests_per_day": value_at(site["requests_per_day"], place),
-        "freshness": value_at(site["freshness"], place),
-        "age_days": value_at(site["age_days"], place),
-    }
+    planned = _at(site, place)
     return {
         "site": site["site"],
         "targets": site["targets"],
@@ -238,15 +235,11 @@ def place_of_budget(points: Sequence[float], budget: float, what: str) -> Place:
     return place_of(points, budget)
 
 
-def within(points: Sequence[float], budget: float) -> float:
-    """Return a budget, or the end of the curve that is next to it."""
-    return min(max(budget, points[0]), points[-1])
-
-
-def shown_points(n: int) -> list[int]:
-    """Return the numbers of at most MAX_POINTS_SHOWN of n points, with the first and the last."""
+def shown_places(n: int) -> list[Place]:
+    """Return at most MAX_POINTS_SHOWN of n points, with the first and the last."""
     rows = min(n, MAX_POINTS_SHOWN)
-    return sorted({round(row * (n - 1) / max(1, rows - 1)) for row in range(rows)})
+    numbers = sorted({round(row * (n - 1) / max(1, rows - 1)) for row in range(rows)})
+    return [Place(number, 0.0) for number in numbers]
 
 
 def value_at(values: Sequence[float], place: Place) -> float:

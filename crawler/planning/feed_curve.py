@@ -14,9 +14,8 @@ from crawler.planning.budget_curve import (
     Place,
     Verdict,
     place_of_budget,
-    shown_points,
+    shown_places,
     value_at,
-    within,
 )
 from crawler.planning.replan_report import ReplanReport
 
@@ -175,11 +174,7 @@ def forecast_of_feeds(curve: FeedBudgetCurve, budget: float) -> FeedBudgetForeca
     return {
         "budget_per_day": budget,
         "current": curve["current"],
-        "planned": {
-            "requests_per_day": value_at(points, place),
-            "missed_share": value_at(curve["missed_share"], place),
-            "delay_hours": value_at(curve["delay_hours"], place),
-        },
+        "planned": _at(curve, place),
         "price": curve["price"][min(place.before + 1, len(points) - 1)],
         "wins": sum(feed["verdict"] == "wins" for feed in feeds),
         "loses": sum(feed["verdict"] == "loses" for feed in feeds),
@@ -187,30 +182,21 @@ def forecast_of_feeds(curve: FeedBudgetCurve, budget: float) -> FeedBudgetForeca
     }
 
 
-def usual_feed_budget(curve: FeedBudgetCurve) -> float:
-    """Return the current budget, within the range of the curve."""
-    budget = curve["budget_per_day"] or curve["current"]["requests_per_day"]
-    return within(curve["requests_per_day"], budget)
-
-
 def feed_points(curve: FeedBudgetCurve) -> list[FeedStanding]:
     """Return a few points of the curve for a table, the first and the last one included."""
-    return [
-        {
-            "requests_per_day": curve["requests_per_day"][number],
-            "missed_share": curve["missed_share"][number],
-            "delay_hours": curve["delay_hours"][number],
-        }
-        for number in shown_points(len(curve["requests_per_day"]))
-    ]
+    return [_at(curve, place) for place in shown_places(len(curve["requests_per_day"]))]
+
+
+def _at(curve: FeedBudgetCurve | FeedCurve, place: Place) -> FeedStanding:
+    return {
+        "requests_per_day": value_at(curve["requests_per_day"], place),
+        "missed_share": value_at(curve["missed_share"], place),
+        "delay_hours": value_at(curve["delay_hours"], place),
+    }
 
 
 def _feed(feed: FeedCurve, place: Place) -> FeedForecast:
-    planned: FeedStanding = {
-        "requests_per_day": value_at(feed["requests_per_day"], place),
-        "missed_share": value_at(feed["missed_share"], place),
-        "delay_hours": value_at(feed["delay_hours"], place),
-    }
+    planned = _at(feed, place)
     return {
         "spider": feed["spider"],
         "url": feed["url"],

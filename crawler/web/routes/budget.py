@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from crawler.planning.budget_curve import (
     sample_points,
     usual_budget,
 )
+from crawler.planning.feed_curve import FeedBudgetCurve
 from crawler.reports.jobs import (
     APPLY,
     FEED_APPLY,
@@ -43,6 +45,8 @@ api = APIRouter(prefix="/budget", tags=["budget"])
 MAX_BUDGET_CHARACTERS = 40
 MAX_BUDGET = 1e9
 Order = TypeVar("Order", bound=BaseModel)
+Curve = TypeVar("Curve", BudgetCurve, FeedBudgetCurve)
+Forecast = TypeVar("Forecast")
 
 
 def _planner(request: Request) -> Planner:
@@ -167,12 +171,12 @@ class Jobs(BaseModel):
 
 @router.get("/budget", name="budget.index")
 async def index(
-    request: Request, user: UserDep, _: StoreDep, now: NowDep, planner: PlannerDep,
-    budget: str = "", objective: str = "balanced",
+    request: Request, user: UserDep, _: StoreDep, now: NowDep, budget: str = "",
+    objective: str = "balanced",
 ) -> Response:  # fmt: skip
     """Show the curve, and what a budget would give."""
     form = Form.of({"budget": budget, "objective": objective})
-    return _page(request, planner, user.name, now, form)
+    return _page(request, user.name, now, form)
 
 
 @router.get("/budget/jobs", name="budget.jobs")
@@ -190,47 +194,52 @@ async def compute_again(request: Request, _: EditorDep, planner: PlannerDep) -> 
     """Compute the curve again from the current history."""
     form = await Form.read(request)
     planner.forget_curves()
-    return _back(request, form)
+    return PAGES.back(request, form)
 
 
-async def start_job(
-    request: Request,
-    wanted: type[Order],
-    start: Callable[[Order], str],
-    show: Callable[[Form, int], Response],
-    back: Callable[[Form], Response],
-) -> Response:
-    """Start the job that a form asks for, and return to its page.
+@dataclass(frozen=True, slots=True)
+class Area:
+    """The budget of pages or of feeds.
 
-    Shows the form with its problems and status 422 if it is not valid, and 409 if the job cannot be
-    started.
-
-    wanted: of the fields of the form
-    start:  starts the job and returns its line of the audit list; raises Busy and ConfigError
-    show:   returns the page with a form and a status
-    back:   returns the redirect to the page with the values of a form
+    route: of its page
+    show:  returns the page for the name of a user at a time, with a form and a status
     """
-    form = await Form.read(request)
-    order = form.parse(wanted)
-    if order is None:
-        return show(form, 422)
-    try:
-        request.state.audit = start(order)
-    except (Busy, ConfigError) as error:
-        form.reject("", error)
-        return show(form, 409)
-    return back(form)
 
+    route: str
+    show: Callable[[Request, str, datetime, Form, int], Response]
 
-async def _start_job(
-    request: Request, user: User, now: datetime, wanted: type[Order], start: Callable[[Order], str]
-) -> Response:
-    """Start a job of the budget of pages, as `start_job` does."""
+    async def start_job(
+        self,
+        request: Request,
+        user: User,
+        now: datetime,
+        wanted: type[Order],
+        start: Callable[[Order], str],
+    ) -> Response:
+        """Start the job that a form asks for, and return to its page.
 
-    def show(form: Form, status: int) -> Response:
-        return _page(request, _planner(request), user.name, now, form, status)
+        Shows the form with its problems and status 422 if it is not valid, and 409 if the job
+        cannot be started.
 
-    return await start_job(request, wanted, start, show, lambda form: _back(request, form))
+        wanted: of the fields of the form
+        start:  starts the job and returns its line of the audit list; raises Busy and ConfigError
+        """
+        form = await Form.read(request)
+        order = form.parse(wanted)
+        if order is None:
+            return self.show(request, user.name, now, form, 422)
+        try:
+            request.state.audit = start(order)
+        except (Busy, ConfigError) as error:
+            form.reject("", error)
+            return self.show(request, user.name, now, form, 409)
+        return self.back(request, form)
+
+    def back(self, request: Request, form: Form) -> Response:
+        """Return to the page with the same budget."""
+        kept = {name: form[name] for name in ("budget", "objective") if form[name]}
+        query = f"?{urlencode(kept)}" if kept else ""
+        return redirect_to(request, path_to(request, self.route) + query)
 
 
 @router.post("/budget/preview", name="budget.preview")
@@ -241,7 +250,7 @@ async def preview(request: Request, user: EditorDep, now: NowDep, planner: Plann
         planner.start(PREVIEW, user.name, now, **order.model_dump())
         return f"dry run: {order.budget:g} requests a day, {order.objective}"
 
-    return await _start_job(request, user, now, PreviewForm, start)
+    return await PAGES.start_job(request, user, now, PreviewForm, start)
 
 
 @router.post("/budget/apply", name="budget.apply")
@@ -252,7 +261,7 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
         job = planner.apply(APPLY, order.preview, user.name, now)
         return f"replan: {job.order.budget:g} requests a day, {job.order.objective}"
 
-    return await _start_job(request, user, now, ApplicationForm, start)
+    return await PAGES.start_job(request, user, now, ApplicationForm, start)
 
 
 @router.post("/budget/simulate", name="budget.simulate")
@@ -263,7 +272,7 @@ async def simulate(request: Request, user: EditorDep, now: NowDep, planner: Plan
         planner.start(SIMULATE, user.name, now, **order.model_dump())
         return f"simulation: {', '.join(order.policies)}"
 
-    return await _start_job(request, user, now, SimulationForm, start)
+    return await PAGES.start_job(request, user, now, SimulationForm, start)
 
 
 @router.post("/budget/cancel", name="budget.cancel")
@@ -273,47 +282,53 @@ async def cancel(request: Request, _: EditorDep, planner: PlannerDep) -> Respons
     await planner.cancel(form["job"])
     if form["area"] == "feeds":
         return redirect(request, "feed_budget.index")
-    return _back(request, form)
+    return PAGES.back(request, form)
 
 
-def _back(request: Request, form: Form) -> Response:
-    """Return to the page with the same budget."""
-    kept = {name: form[name] for name in ("budget", "objective") if form[name]}
-    query = f"?{urlencode(kept)}" if kept else ""
-    return redirect_to(request, path_to(request, "budget.index") + query)
-
-
-def _page(
-    request: Request, planner: Planner, by: str, now: datetime, form: Form, status: int = 200
-) -> Response:
+def _page(request: Request, by: str, now: datetime, form: Form, status: int = 200) -> Response:
     """Show the page with the choice of a form, or with its problems."""
-    shown = Form.of({name: form[name] for name in ("budget", "objective")})
-    choice = shown.parse(Choice)
-    for name, problem in shown.problems.items():
-        form.reject(name, problem)
+    planner, choice = _planner(request), form.parse(Choice)
     objective: Objective = choice.objective if choice else "balanced"
-    curve = planner.curve(objective)
+    curve, result = planner.curve(objective), None
     if curve is None:
         planner.want_curve(objective, by, now)
-    result = None
-    if curve is not None:
-        budget = choice.budget if choice and choice.budget else usual_budget(curve)
-        try:
-            result = forecast(curve, budget)
-        except ConfigError as error:
-            form.reject("budget", error)
-            result = forecast(curve, curve["requests_per_day"][0])
-        if not form["budget"]:
-            form.values["budget"] = f"{budget:.6g}"
-    if status == 200 and not form.is_valid:
-        status = 422
+    else:
+        result = forecast_in(form, choice.budget if choice else None, curve, forecast)
     return page(
-        request, "budget/index.html", fragment="figures", status=status, form=form, curve=curve,
-        least=rounded_up(curve["requests_per_day"][0]) if curve else "",
+        request, "budget/index.html", fragment="figures", status=status_of(form, status), form=form,
+        curve=curve, least=rounded_up(curve["requests_per_day"][0]) if curve else "",
         forecast=result, objective=objective, policies=POLICY_NAMES,
         chosen=form.lists.get("policies", ["optimal", "uniform"]),
         points=sample_points(curve) if curve else [], **_jobs_context(planner),
     )  # fmt: skip
+
+
+PAGES = Area("budget.index", _page)
+
+
+def forecast_in(
+    form: Form, budget: float | None, curve: Curve, forecast_of: Callable[[Curve, float], Forecast]
+) -> Forecast:
+    """Return what a budget would give, and enter the usual one into a form without a budget.
+
+    A budget that is too small is rejected; the least one takes its place.
+
+    budget: of the form; None: the usual one
+    """
+    chosen = budget or usual_budget(curve)
+    try:
+        result = forecast_of(curve, chosen)
+    except ConfigError as error:
+        form.reject("budget", error)
+        result = forecast_of(curve, curve["requests_per_day"][0])
+    if not form["budget"]:
+        form.values["budget"] = f"{chosen:.6g}"
+    return result
+
+
+def status_of(form: Form, status: int) -> int:
+    """Return the status of a page: 422 in place of 200 if its form has problems."""
+    return 422 if status == 200 and not form.is_valid else status
 
 
 def _jobs_context(planner: Planner) -> dict[str, Any]:
@@ -347,14 +362,17 @@ async def forecast_of(
     objective: ObjectiveQuery = "balanced",
 ) -> BudgetForecast:  # fmt: skip
     """Return the expected results of a budget, by site, next to the current schedules."""
-    try:
-        choice = Choice.model_validate({"budget": budget, "objective": objective})
-    except ValueError:
-        raise HTTPException(
-            422, f"budget: invalid request rate: {budget!r}. Example: 265"
-        ) from None
+    chosen = budget_in(budget)
     found = await curve(user, now, planner, objective)
-    return forecast(found, choice.budget or usual_budget(found))
+    return forecast(found, chosen or usual_budget(found))
+
+
+def budget_in(text: str) -> float | None:
+    """Return the budget in a query, None without text; raises HTTPException (422)."""
+    try:
+        return parsed_budget(text)
+    except ValueError:
+        raise HTTPException(422, f"budget: invalid request rate: {text!r}. Example: 265") from None
 
 
 def not_ready(planner: Planner) -> HTTPException:

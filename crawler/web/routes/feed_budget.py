@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, field_validator
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
+from crawler.planning.budget_curve import usual_budget
 from crawler.planning.feed_curve import (
     FeedBudgetCurve,
     FeedBudgetForecast,
     feed_points,
     forecast_of_feeds,
-    usual_feed_budget,
 )
 from crawler.reports.jobs import FEED_APPLY, FEED_PREVIEW
 from crawler.utils.text import rounded_up
-from crawler.web.auth import EditorDep, User, UserDep
+from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
-from crawler.web.pages import page, path_to, redirect_to, with_parameters
+from crawler.web.pages import page
 from crawler.web.planner import Planner
 from crawler.web.routes.budget import (
     Application,
     ApplicationForm,
+    Area,
     BudgetText,
     JobState,
-    Order,
     PlannerDep,
+    budget_in,
     chosen_budget,
+    forecast_in,
     not_ready,
     parsed_budget,
-    start_job,
     started,
+    status_of,
 )
 
 router = APIRouter(prefix="/budget/feeds")
@@ -69,11 +70,10 @@ class FeedPreviewForm(BaseModel):
 
 @router.get("", name="feed_budget.index")
 async def index(
-    request: Request, user: UserDep, _: StoreDep, now: NowDep, planner: PlannerDep,
-    budget: str = "",
-) -> Response:  # fmt: skip
+    request: Request, user: UserDep, _: StoreDep, now: NowDep, budget: str = ""
+) -> Response:
     """Show the curve of feeds, and what a budget would give."""
-    return _page(request, planner, user.name, now, Form.of({"budget": budget}))
+    return _page(request, user.name, now, Form.of({"budget": budget}))
 
 
 @router.post("/again", name="feed_budget.again")
@@ -81,18 +81,7 @@ async def compute_again(request: Request, _: EditorDep, planner: PlannerDep) -> 
     """Compute the curve again from the current history."""
     form = await Form.read(request)
     planner.forget_curves()
-    return _back(request, form)
-
-
-async def _start_job(
-    request: Request, user: User, now: datetime, wanted: type[Order], start: Callable[[Order], str]
-) -> Response:
-    """Start a job of the budget of feeds, as `start_job` does."""
-
-    def show(form: Form, status: int) -> Response:
-        return _page(request, request.app.state.planner, user.name, now, form, status)
-
-    return await start_job(request, wanted, start, show, lambda form: _back(request, form))
+    return FEEDS.back(request, form)
 
 
 @router.post("/preview", name="feed_budget.preview")
@@ -103,7 +92,7 @@ async def preview(request: Request, user: EditorDep, now: NowDep, planner: Plann
         planner.start(FEED_PREVIEW, user.name, now, budget=order.budget)
         return f"dry run of feeds: {order.budget:g} fetches a day"
 
-    return await _start_job(request, user, now, FeedPreviewForm, start)
+    return await FEEDS.start_job(request, user, now, FeedPreviewForm, start)
 
 
 @router.post("/apply", name="feed_budget.apply")
@@ -114,45 +103,28 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
         job = planner.apply(FEED_APPLY, order.preview, user.name, now)
         return f"replan of feeds: {job.order.budget:g} fetches a day"
 
-    return await _start_job(request, user, now, ApplicationForm, start)
+    return await FEEDS.start_job(request, user, now, ApplicationForm, start)
 
 
-def _back(request: Request, form: Form) -> Response:
-    """Return to the page with the same budget."""
-    path = path_to(request, "feed_budget.index")
-    return redirect_to(
-        request, with_parameters(path, budget=form["budget"]) if form["budget"] else path
-    )
-
-
-def _page(
-    request: Request, planner: Planner, by: str, now: datetime, form: Form, status: int = 200
-) -> Response:
+def _page(request: Request, by: str, now: datetime, form: Form, status: int = 200) -> Response:
     """Show the page with the choice of a form, or with its problems."""
-    shown = Form.of({"budget": form["budget"]})
-    choice = shown.parse(FeedChoice)
-    for name, problem in shown.problems.items():
-        form.reject(name, problem)
+    planner: Planner = request.app.state.planner
+    choice = form.parse(FeedChoice)
     curve, result = planner.feed_curve(), None
     if curve is None:
         planner.want_feed_curve(by, now)
     else:
-        budget = choice.budget if choice and choice.budget else usual_feed_budget(curve)
-        try:
-            result = forecast_of_feeds(curve, budget)
-        except ConfigError as error:
-            form.reject("budget", error)
-            result = forecast_of_feeds(curve, curve["requests_per_day"][0])
-        if not form["budget"]:
-            form.values["budget"] = f"{budget:.6g}"
-    if status == 200 and not form.is_valid:
-        status = 422
+        result = forecast_in(form, choice.budget if choice else None, curve, forecast_of_feeds)
     return page(
-        request, "budget/feeds.html", fragment="figures", status=status, form=form, curve=curve,
-        least=rounded_up(curve["requests_per_day"][0]) if curve else "", forecast=result,
-        points=feed_points(curve) if curve else [], job=planner.job, failed=planner.failed,
-        preview=planner.last(FEED_PREVIEW), applied=planner.last(FEED_APPLY), area="budget",
+        request, "budget/feeds.html", fragment="figures", status=status_of(form, status), form=form,
+        curve=curve, least=rounded_up(curve["requests_per_day"][0]) if curve else "",
+        forecast=result, points=feed_points(curve) if curve else [], job=planner.job,
+        failed=planner.failed, preview=planner.last(FEED_PREVIEW),
+        applied=planner.last(FEED_APPLY), area="budget",
     )  # fmt: skip
+
+
+FEEDS = Area("feed_budget.index", _page)
 
 
 @api.get("", name="feed_budget.api")
@@ -173,14 +145,9 @@ async def forecast_of(
     user: UserDep, now: NowDep, planner: PlannerDep, budget: BudgetText
 ) -> FeedBudgetForecast:
     """Return the expected results of a budget, by feed, next to the current schedules."""
-    try:
-        chosen = parsed_budget(budget)
-    except ValueError:
-        raise HTTPException(
-            422, f"budget: invalid request rate: {budget!r}. Example: 265"
-        ) from None
+    chosen = budget_in(budget)
     found = await curve(user, now, planner)
-    return forecast_of_feeds(found, chosen or usual_feed_budget(found))
+    return forecast_of_feeds(found, chosen or usual_budget(found))
 
 
 @api.post("/preview", name="feed_budget.api_preview", status_code=202)

@@ -267,7 +267,7 @@ def _notifications(figures: Notifications) -> Iterator[Metric]:
     yield _by_channel(
         "freshet_notification_channel_broken",
         "1 if attempts fail and nothing was delivered since the first one that failed, else 0.",
-        ((of["channel"], of["broken"]) for of in channels),
+        ((of["channel"], float(of["broken"])) for of in channels),
     )
 
 

@@ -137,27 +137,6 @@ class Marked:
         return f"{self.source} {self.row['_id']}"
 
 
-class DeadLetter(TypedDict):
-    """A message that could not be delivered."""
-
-    id: str
-    """Id of the message, which its receiver got with each attempt."""
-    channel: str
-    """Name of the channel."""
-    rule: str
-    """Name of the rule."""
-    spider: str
-    """Name of the spider."""
-    target: str
-    """URL of the page; empty for a whole site."""
-    at: datetime
-    """Time of the event."""
-    attempts: int
-    """Number of attempts."""
-    reason: str
-    """Why it is not tried again."""
-
-
 class ChannelState(TypedDict):
     """The messages of a channel.
 
@@ -192,9 +171,11 @@ class OutboxMessage(TypedDict):
     """A message of a channel."""
 
     id: str
-    """Id of the message."""
+    """Id of the message, which its receiver gets with each attempt."""
     state: str
     """`unconfirmed`, `waiting`, `delivered`, `dead` or `dropped`."""
+    channel: str
+    """Name of the channel."""
     rule: str
     """Name of the rule; `SITE/NAME` for a rule of a site definition."""
     event: str
@@ -274,7 +255,7 @@ async def insert(db: Database, messages: Sequence[Document], now: datetime) -> i
     inserted = (await db.outbox.bulk_write(updates, ordered=False)).upserted_count
     for channel in {message["channel"] for message in messages}:
         for state in LIMITED:
-            await _bound(db, channel, state, MAX_WAITING, now)
+            await _bound(db, channel, state, now)
     return inserted
 
 
@@ -382,7 +363,7 @@ async def _due_digest(db: Database, channel: str, now: datetime) -> list[Bundle]
 async def _fix(db: Database, query: Document, most: int, now: datetime) -> str | None:
     """Store the id of a new bundle in the oldest messages of a query; None if there are none."""
     free: Document = query | {"bundle": {"$exists": False}}
-    ids = [row["_id"] async for row in db.outbox.find(free, {"_id": 1}).sort(ORDER).limit(most)]
+    ids = await _oldest(db, free, most)
     if not ids:
         return None
     digest = hashlib.sha256("\n".join(ids).encode())
@@ -444,12 +425,10 @@ async def record_failure(
 
 async def _bound_dead(db: Database, channel: str) -> None:
     """Delete the oldest dead letters of a channel beyond MAX_DEAD."""
-    query: Document = {"channel": channel, "state": str(State.DEAD)}
+    query = _dead(None, channel)
     excess = await db.outbox.count_documents(query) - MAX_DEAD
     if excess > 0:
-        cursor = db.outbox.find(query, {"_id": 1}).sort(ORDER).limit(excess)
-        old = [row["_id"] async for row in cursor]
-        await db.outbox.delete_many({"_id": {"$in": old}, "state": str(State.DEAD)})
+        await discard(db, await _oldest(db, query, excess))
 
 
 def _as_read(bundle: Bundle) -> Document:
@@ -460,16 +439,22 @@ def _as_read(bundle: Bundle) -> Document:
     return read | {"_id": bundle.id, "bundle": {"$exists": False}}
 
 
-async def _bound(db: Database, channel: str, state: State, most: int, now: datetime) -> None:
+async def _bound(db: Database, channel: str, state: State, now: datetime) -> None:
+    """Make the oldest messages of a state beyond MAX_WAITING dead letters."""
     query: Document = {"channel": channel, "state": str(state)}
-    excess = await db.outbox.count_documents(query) - most
+    excess = await db.outbox.count_documents(query) - MAX_WAITING
     if excess <= 0:
         return
-    cursor = db.outbox.find(query, {"_id": 1}).sort(ORDER).limit(excess)
-    old = [row["_id"] async for row in cursor]
+    excessive: Document = {"_id": {"$in": await _oldest(db, query, excess)}}
     dead: Document = {"state": str(State.DEAD), "dead_at": now, "reason": TOO_MANY}
-    await db.outbox.update_many({"_id": {"$in": old}, "state": str(state)}, {"$set": dead})
+    await db.outbox.update_many(query | excessive, {"$set": dead})
     await _bound_dead(db, channel)
+
+
+async def _oldest(db: Database, query: Document, number: int) -> list[str]:
+    """Return the ids of the oldest messages of a query."""
+    cursor = db.outbox.find(query, {"_id": 1}).sort(ORDER).limit(number)
+    return [row["_id"] async for row in cursor]
 
 
 async def postpone(db: Database, channel: str, now: datetime, until: datetime) -> int:
@@ -498,23 +483,10 @@ async def is_any_unconfirmed(db: Database) -> bool:
 
 async def dead_letters(
     db: Database, channel: str | None = None, limit: int = BATCH
-) -> list[DeadLetter]:
+) -> list[OutboxMessage]:
     """Return the dead letters of a channel, or of all, newest first."""
-    query: Document = {"state": str(State.DEAD)} | ({"channel": channel} if channel else {})
-    cursor = db.outbox.find(query).sort("dead_at", DESCENDING).limit(limit)
-    return [
-        {
-            "id": row["_id"],
-            "channel": row["channel"],
-            "rule": row["rule"],
-            "spider": row["spider"],
-            "target": row["target"],
-            "at": row["at"],
-            "attempts": row["attempts"],
-            "reason": row["reason"],
-        }
-        async for row in cursor
-    ]
+    cursor = db.outbox.find(_dead(None, channel), {"data": 0}).sort("dead_at", DESCENDING)
+    return [_shown(row) async for row in cursor.limit(limit)]
 
 
 async def retry(
@@ -620,23 +592,25 @@ async def messages(
     """Return messages of a channel, the newest events first, and the key of the next page."""
     query: Document = {"channel": channel, "state": str(state)}
     found = await read_page(db.outbox, query, NEWEST_FIRST, limit, after, {"data": 0})
-    shown: list[OutboxMessage] = [
-        {
-            "id": row["_id"],
-            "state": row["state"],
-            "rule": row["rule"],
-            "event": row["event"],
-            "spider": row["spider"],
-            "target": row["target"],
-            "at": row["at"],
-            "due": row["due"],
-            "ended_at": row.get(BEGAN[state]) if state in BEGAN else None,
-            "attempts": row["attempts"],
-            "reason": row.get("reason", ""),
-        }
-        for row in found.rows
-    ]
-    return shown, found.last
+    return list(map(_shown, found.rows)), found.last
+
+
+def _shown(row: Document) -> OutboxMessage:
+    state = State(row["state"])
+    return {
+        "id": row["_id"],
+        "state": row["state"],
+        "channel": row["channel"],
+        "rule": row["rule"],
+        "event": row["event"],
+        "spider": row["spider"],
+        "target": row["target"],
+        "at": row["at"],
+        "due": row["due"],
+        "ended_at": row.get(BEGAN[state]) if state in BEGAN else None,
+        "attempts": row["attempts"],
+        "reason": row.get("reason", ""),
+    }
 
 
 async def drop_old(db: Database, now: datetime) -> int:

@@ -59,13 +59,13 @@ class Command(ActionsCommand):
             PreviewedMessage,
             SendReport,
         )
-        from crawler.storage.outbox import DeadLetter
+        from crawler.storage.outbox import OutboxMessage
 
         return {
             "scrapy notify deliver --json": DeliveryReport,
             "scrapy notify status --json": NotifyStatus,
             "scrapy notify test CHANNEL --json": SendReport,
             "scrapy notify preview --json": list[PreviewedMessage],
-            "scrapy notify dead --json": list[DeadLetter],
+            "scrapy notify dead --json": list[OutboxMessage],
             "scrapy notify retry --all --json": RetryReport,
         }

@@ -273,6 +273,7 @@ VIEWS: dict[str, Callable[[Page, str], None]] = {
     "notifications": path_view("/notifications"),
     "notification-channel": path_view("/notifications/channel?name=team&state=waiting"),
     "notification-rule": path_view("/notifications/rule"),
+    "notification-preview": path_view("/notifications/preview?events=new&events=changed"),
 }
 
 

@@ -245,6 +245,8 @@ async def with_contents(
         for event, pair in zip(events[start:stop], keys[start:stop], strict=True):
             earlier, later = map(stored.get, pair or ("", ""))
             yield event, earlier, later
+        # Not held while the next ones are read.
+        stored.clear()
         start = stop
 
 

@@ -45,6 +45,8 @@ CLASSES = tuple(
 )
 REDIS_ID = "freshet:id"
 EXPIRY_MS = 24 * 3600 * 1000
+# Maximum time of a command that blocks, and as a share of the time in which a server has to answer.
+MAX_WAIT_SECONDS, ANSWER_SHARE = 10.0, 0.8
 # Keys in request.meta: name of the leased entry, and the target.
 LEASE = "lease"
 TARGET = "target"
@@ -89,6 +91,8 @@ class QueueStatus:
     waiting: number of queued entries
     leased:  number of leased entries
     workers: number of workers
+    quiet_seconds: after a request for leases that yielded none, the time after which a lease or the
+                   role of the feeder can expire; negative if it is over, 0 after other messages
     """
 
     state: str
@@ -96,6 +100,7 @@ class QueueStatus:
     waiting: int
     leased: int
     workers: int
+    quiet_seconds: float = 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -167,6 +172,23 @@ class LeasedQueue(Base):  # type: ignore[misc]
         parts = iter(reply[5])
         leases = zip(parts, parts, parts, strict=True)
         return _status(reply), [Lease(_text(n), _text(b), int(c)) for n, b, c in leases]
+
+    async def wait(self) -> bool:
+        """Wait until there may be entries to lease, or the run ends; return False after some time.
+
+        Each message that adds entries wakes as many workers at most. Raises RedisError.
+        """
+        answer_seconds = self.server.connection_pool.connection_kwargs.get("socket_timeout")
+        # The driver's timeout also applies to commands that block.
+        timeout_seconds = ANSWER_SHARE * (answer_seconds or MAX_WAIT_SECONDS)
+        token = await cast("Any", self.server.blpop([self._key("wake")], timeout_seconds))
+        return token is not None
+
+    async def wake_another(self) -> None:
+        """Let another worker end its `wait` in place of this one. Raises RedisError."""
+        key = self._key("wake")
+        async with self.server.pipeline() as pipe:
+            await cast("Any", pipe.rpush(key, 1).pexpire(key, EXPIRY_MS).execute())
 
     async def renew(
         self, held: Iterable[str], shares: Counts, *, sure: Callable[[], bool], back: bool
@@ -305,8 +327,8 @@ def _text(raw: bytes) -> str:
 
 
 def _status(reply: list[Any]) -> QueueStatus:
-    state, feeds, waiting, leased, workers = reply[:5]
-    return QueueStatus(state.decode(), bool(feeds), waiting, leased, workers)
+    state, feeds, waiting, leased, workers, _, quiet_ms = reply
+    return QueueStatus(state.decode(), bool(feeds), waiting, leased, workers, quiet_ms / 1000)
 
 
 def _flat(counts: Counts) -> list[str]:

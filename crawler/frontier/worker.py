@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import secrets
 import socket
 from collections import Counter
@@ -17,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
+from redis.exceptions import RedisError
 
 from crawler.frontier.base import Counts
 from crawler.utils.process import end_tasks
@@ -27,9 +29,13 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-# Interval between requests for leases while the queue is empty: doubles from the first to the
-# second value.
-MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
+# An idle worker waits for a token, and otherwise tries again when a lease or the role of the feeder
+# can expire, but not before MIN_PAUSE_SECONDS. Workers do so one after the other, SPREAD_SECONDS
+# apart on average, until one has found something: it wakes the others.
+MIN_PAUSE_SECONDS, SPREAD_SECONDS = 0.05, 0.05
+# As shares of the duration of a lease: the longest pause, and the time between two renewals, which
+# is longer if a request for leases would do as well.
+LONGEST_PAUSE, RENEWAL, IDLE_RENEWAL = (0.4, 0.6), 1 / 3, 2 / 3
 JOIN_SECONDS = 0.2
 # Minimum interval between messages of a worker with at least half of its leases.
 BATCH_SECONDS = 0.1
@@ -150,11 +156,14 @@ class Worker:
         self._wake, self._arrived = asyncio.Event(), asyncio.Event()
         # Only one message at a time may report or change the leases.
         self._lock = asyncio.Lock()
-        self._is_wanted = self._is_stopped = False
+        # Hungry: the last request for leases yielded none.
+        self._is_wanted = self._is_stopped = self._is_hungry = False
         self._sure_until = 0.0
+        self._renewed_sums: Counts = {}
         self._outages = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._feeding: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._now = asyncio.get_running_loop().time
 
     async def join(self) -> Joined:
@@ -163,14 +172,14 @@ class Worker:
             joined = await self.queue.join(str(ObjectId()))
             if joined.todo != "wait":
                 self._sure_until = self._now() + self._lease_seconds
-                self._tasks.append(self._start(self._renew_in_time()))
+                self._tasks.append(self._start(self._renew_in_time))
                 return joined
             await asyncio.sleep(JOIN_SECONDS)
 
     def begin(self, feed: Feed) -> None:
         """Start leasing. feed: function to call if this worker becomes the feeder."""
         self._feed = feed
-        self._tasks.append(self._start(self._exchange()))
+        self._tasks.append(self._start(self._exchange))
 
     async def next(self) -> list[Lease]:
         """Wait for new leases and return them; empty when the run ends or this worker stops."""
@@ -227,6 +236,7 @@ class Worker:
         if host not in self._closed_hosts:
             self._closed_hosts.add(host)
             self._unreported_hosts.add(host)
+            self._wake.set()
 
     def push(self, request: Pushed) -> None:
         """Add a spider's request to the shared queue."""
@@ -250,7 +260,7 @@ class Worker:
         self.stop()
         if not patient:
             self._steady.hurry()
-        await end_tasks(*self._tasks, *([self._feeding] if self._feeding else []))
+        await end_tasks(*self._tasks, *filter(None, (self._feeding, self._listening)))
         if self._book.done or self._pushed:
             await self._report(0)
         while True:
@@ -268,38 +278,62 @@ class Worker:
             status, _ = await self.queue.work([], 0)
         self._note(status)
 
-    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
+    def _start(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         return asyncio.ensure_future(self._guarded(work))
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001 - any error fails the run
             self.stop()
             self._failed(error)
 
     async def _exchange(self) -> None:
-        pause_seconds = MIN_PAUSE_SECONDS
         while not self._is_over:
             self._wake.clear()
             # Can be negative: a suspect is leased in addition to `want` entries.
             room = max(0, self._max_leases - len(self._book.held))
-            want = room if self._is_wanted else 0
-            if not want and not self._book.done and not self._pushed:
+            needs_more = self._is_wanted and (self._book.done or not self._has_enough)
+            want = room if needs_more else 0
+            if not (want or self._book.done or self._pushed or self._unreported_hosts):
                 await self._wake.wait()
                 continue
             has_leased = await self._report(want)
-            pause_seconds = MIN_PAUSE_SECONDS if has_leased else pause_seconds * 2
+            self._is_hungry = want > 0 and not has_leased
             if has_leased:
                 self._arrived.set()
-            if len(self._book.held) > self._max_leases // 2:
-                # There is enough to do: report and lease more entries with one message.
+            if self._has_enough:
+                # Report and lease more entries with one message.
                 await asyncio.sleep(BATCH_SECONDS)
-            elif want and not has_leased:
-                pause_seconds = min(pause_seconds, MAX_PAUSE_SECONDS)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), pause_seconds)
+            elif self._is_hungry:
+                await self._pause()
         self._arrived.set()
+
+    @property
+    def _has_enough(self) -> bool:
+        return len(self._book.held) > self._max_leases // 2
+
+    async def _pause(self) -> None:
+        """Wait until a message, this worker or time may have changed what it can lease."""
+        if self._listening is None or self._listening.done():
+            self._listening = self._start(self._listen)
+        assert self.status is not None
+        status, longest = self.status, self._lease_seconds * random.uniform(*LONGEST_PAUSE)
+        spread_seconds = random.uniform(0, status.workers * SPREAD_SECONDS)
+        seconds = max(status.quiet_seconds, MIN_PAUSE_SECONDS) + spread_seconds
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), min(seconds, longest))
+
+    async def _listen(self) -> None:
+        """Wait for a token of the queue while this worker has too little to do."""
+        # `_pause` starts this again after an error.
+        with suppress(RedisError):
+            while self._is_hungry and not self._is_over:
+                if await self.queue.wait():
+                    if not self._is_hungry:
+                        await self.queue.wake_another()
+                    self._wake.set()
+                    return
 
     async def _report(self, want: int) -> bool:
         """Report to Redis and lease up to `want` entries; return whether any were leased."""
@@ -314,8 +348,10 @@ class Worker:
             # Others may have been closed meanwhile.
             self._unreported_hosts -= hosts
         async with self._lock:
-            done = list(self._book.done)
+            done, began, is_renewed = list(self._book.done), self._now(), self._has_nothing_to_renew
             status, leases = await self.queue.work(done, want)
+            if is_renewed:
+                self._sure_until = began + self._lease_seconds
             del self._book.done[: len(done)]
             self._book.take(leases)
             self._leases += leases
@@ -325,22 +361,28 @@ class Worker:
     async def _renew_in_time(self) -> None:
         while not self._is_stopped:
             await asyncio.sleep(min(TICK_SECONDS, self._lease_seconds / 4))
-            due = self._now() > self._sure_until - self._lease_seconds * 2 / 3
+            share = IDLE_RENEWAL if self._has_nothing_to_renew else RENEWAL
+            due = self._now() > self._sure_until - self._lease_seconds * (1 - share)
             # Renew promptly after an outage, before other workers take over the leases.
             if due or self._steady.outages != self._outages:
                 await self._renew()
             elif self._feeding is not None:
                 await self.poll()
 
+    @property
+    def _has_nothing_to_renew(self) -> bool:
+        """Return whether a request for leases keeps this worker alive as well as a renewal."""
+        return not self._book.held and self._sums() == self._renewed_sums
+
     async def _renew(self) -> None:
         async with self._lock:
-            began, outages = self._now(), self._steady.outages
+            began, outages, sums = self._now(), self._steady.outages, self._sums()
             status, lost = await self.queue.renew(
-                self._book.entries(), self._sums(),
+                self._book.entries(), sums,
                 sure=lambda: self.is_sure, back=outages != self._outages,
             )  # fmt: skip
             self._sure_until = began + self._lease_seconds
-            self._outages = outages
+            self._outages, self._renewed_sums = outages, sums
             self._book.lose(lost)
             self._leases = [lease for lease in self._leases if lease.entry in self._book.held]
         self._note(status)
@@ -349,7 +391,7 @@ class Worker:
         self.status = status
         feed = None if self._is_stopped else self._feed
         if status.feeds and self._feeding is None and feed is not None:
-            self._feeding = self._start(feed())
+            self._feeding = self._start(feed)
         elif not status.feeds and self._feeding is not None:
             self._feeding.cancel()
             self._feeding = None

@@ -333,7 +333,7 @@ def run(workers: int, entries: int) -> int:
 
 async def _run(server: Redis, workers: int, entries: int) -> int:
     pool = BlockingConnectionPool.from_url(
-        server.url, max_connections=CONNECTIONS, timeout=None, protocol=2
+        server.url, max_connections=workers + CONNECTIONS, timeout=None, protocol=2
     )
     async with Client(connection_pool=pool) as client:
         scripts, (queued, leased) = await _measure_scripts(client, workers, entries)

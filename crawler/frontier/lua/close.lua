@@ -7,4 +7,5 @@ if waiting() + call("ZCARD", of.leased) > 0 then
   return 0
 end
 call("HSET", run, "state", "ending", "closer", worker)
+wake(others())
 return 1

@@ -36,6 +36,7 @@ if feeds() == 1 then
   call_with("HSET", of.bodies, bodies)
   if new > 0 then
     call("HINCRBY", run, "fed", new)
+    wake(new)
   end
 end
 return status({new, tonumber(call("HGET", run, "fed"))})

@@ -12,4 +12,5 @@ for i = FIRST, #ARGV, 4 do
     new = new + 1
   end
 end
+wake(new)
 return new

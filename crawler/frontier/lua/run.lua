@@ -25,6 +25,7 @@
 -- seen      set    fingerprints of requests
 -- closed    set    hosts that get no more requests
 -- asked     hash   host -> number of requests, if hosts have a cap
+-- wake      list   tokens; each lets one idle worker, which waits for one, try to lease entries
 local call = redis.call
 local base, worker = KEYS[1], ARGV[2]
 local lease_ms, expiry_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -34,7 +35,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local run, tries = base .. "run", base .. "tries"
 local NAMES = {
   "pending", "suspects", "leased", "holders", "trying", "bodies", "workers", "members", "counts",
-  "shares", "seen", "closed", "asked", "messages",
+  "shares", "seen", "closed", "asked", "messages", "wake",
 }
 
 local function keys_of(id)
@@ -113,6 +114,7 @@ local function feeds()
       return 0
     end
   end
+  run_fields.feeder = worker
   call("HSET", run, "feeder", worker, "feeder_until", now + math.min(lease_ms, FEEDER_MS))
   return 1
 end
@@ -171,6 +173,24 @@ local function held()
   return call("SMEMBERS", of.holders .. ":" .. worker)
 end
 
+local function waiting()
+  return call("ZCARD", of.pending) + call("ZCARD", of.suspects)
+end
+
+local function others()
+  local count = call("ZCOUNT", of.workers, now, "+inf")
+  return is_alive(worker) and count - 1 or count
+end
+
+-- Let up to `count` idle workers try to lease entries; tokens that nobody waits for stay in the list.
+local function wake(count)
+  local tokens = {}
+  for i = call("LLEN", of.wake) + 1, math.min(count, others() + 1) do
+    tokens[#tokens + 1] = 1
+  end
+  call_with("RPUSH", of.wake, tokens)
+end
+
 -- Queue leased entries again; these leases do not count as tries.
 local function give_back(entries)
   for i, holder in ipairs(release(entries)) do
@@ -182,19 +202,22 @@ local function give_back(entries)
       end
     end
   end
+  wake(#entries)
 end
 
-local function waiting()
-  return call("ZCARD", of.pending) + call("ZCARD", of.suspects)
+-- Return the ms until a lease or the role of the feeder can expire, or the grace period ends. Only
+-- for these, an idle worker has to try again without a token.
+local function quiet_ms()
+  local feeder_until = run_fields.feeder ~= worker and run_fields.feeder_until
+  local first = call("ZRANGE", of.leased, 0, 0, "WITHSCORES")[2]
+  local expires = math.min(tonumber(feeder_until or now + lease_ms), tonumber(first or now + lease_ms))
+  return math.max(expires, tonumber(run_fields.settled or "0")) - now
 end
 
-local function others()
-  local count = call("ZCOUNT", of.workers, now, "+inf")
-  return is_alive(worker) and count - 1 or count
-end
-
-local function status(more)
+-- idle: whether the worker requested entries and got none
+local function status(more, idle)
   return {
     run_fields.state, feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
+    idle and quiet_ms() or 0,
   }
 end

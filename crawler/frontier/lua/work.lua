@@ -1,7 +1,8 @@
 -- Complete entries, and lease new ones.
 -- From ARGV[6] on: number of entries to lease; number of names of counts, and these; then for each
 -- completed entry its name and its counts, in the order of the names.
--- Returns the status and the leases: name, body, number of leases so far.
+-- Returns the status and the leases: name, body, number of leases so far; then, if there are none, the
+-- ms after which the worker should try again.
 if is_over() then
   return {"over"}
 end
@@ -43,7 +44,7 @@ for name, sum in pairs(sums) do
 end
 
 if want == 0 or not is_settled() or run_fields.state ~= "open" then
-  return status({})
+  return status({}, want > 0)
 end
 
 local MAX_EXPIRED = 200
@@ -67,7 +68,8 @@ if call("HEXISTS", of.trying, worker) == 0 then
   end
 end
 -- Share the last entries among all workers.
-local share = math.ceil(call("ZCARD", of.pending) / (others() + 1))
+local pending = call("ZCARD", of.pending)
+local share = math.ceil(pending / (others() + 1))
 local popped = call("ZPOPMIN", of.pending, math.min(want, share))
 for at = 1, #popped, 2 do
   table.insert(entries, popped[at])
@@ -86,4 +88,12 @@ for i, entry in ipairs(entries) do
   table.insert(tried, count)
 end
 call_with("HSET", tries, tried)
-return status(leases)
+-- A token is lost if the worker that received it crashes, so workers replace it while entries wait.
+if #expired > 0 then
+  wake(waiting())
+elseif #entries > 0 and pending > #popped / 2 then
+  wake(1)
+elseif #entries > 0 and waiting() == 0 then
+  call("DEL", of.wake)
+end
+return status(leases, #entries == 0)

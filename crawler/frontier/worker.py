@@ -154,10 +154,11 @@ class Worker:
         self._unreported_hosts: set[str] = set()
         self._closed_hosts: set[str] = set()
         self._wake, self._arrived = asyncio.Event(), asyncio.Event()
+        self._wanted = asyncio.Event()
         # Only one message at a time may report or change the leases.
         self._lock = asyncio.Lock()
         # Hungry: the last request for leases yielded none.
-        self._is_wanted = self._is_stopped = self._is_hungry = False
+        self._is_stopped = self._is_hungry = False
         self._sure_until = 0.0
         self._renewed_sums: Counts = {}
         self._outages = 0
@@ -184,11 +185,10 @@ class Worker:
     async def next(self) -> list[Lease]:
         """Wait for new leases and return them; empty when the run ends or this worker stops."""
         while not self._leases and not self._is_over:
-            self._is_wanted = True
+            self._wanted.set()
             self._wake.set()
             self._arrived.clear()
             await self._arrived.wait()
-        self._is_wanted = False
         taken, self._leases = self._leases, []
         return [] if self._is_over else taken
 
@@ -293,7 +293,7 @@ class Worker:
             self._wake.clear()
             # Can be negative: a suspect is leased in addition to `want` entries.
             room = max(0, self._max_leases - len(self._book.held))
-            needs_more = self._is_wanted and (self._book.done or not self._has_enough)
+            needs_more = self._wanted.is_set() and (self._book.done or not self._has_enough)
             want = room if needs_more else 0
             if not (want or self._book.done or self._pushed or self._unreported_hosts):
                 await self._wake.wait()
@@ -301,10 +301,12 @@ class Worker:
             has_leased = await self._report(want)
             self._is_hungry = want > 0 and not has_leased
             if has_leased:
+                self._wanted.clear()
                 self._arrived.set()
             if self._has_enough:
-                # Report and lease more entries with one message.
-                await asyncio.sleep(BATCH_SECONDS)
+                # Report and lease more entries with one message, unless the spider has none left.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), BATCH_SECONDS)
             elif self._is_hungry:
                 await self._pause()
         self._arrived.set()
@@ -330,9 +332,10 @@ class Worker:
         with suppress(RedisError):
             while self._is_hungry and not self._is_over:
                 if await self.queue.wait():
-                    if not self._is_hungry:
+                    if self._is_hungry:
+                        self._wake.set()
+                    else:
                         await self.queue.wake_another()
-                    self._wake.set()
                     return
 
     async def _report(self, want: int) -> bool:

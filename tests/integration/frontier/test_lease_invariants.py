@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
 
 import pytest
-import redis as driver
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,76 +17,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from scrapy import Spider
 
 from crawler.frontier.redis_queue import LeasedQueue
 from crawler.frontier.worker import Worker
-from crawler.storage.redis import RedisRetry, open_redis
+from tests.integration.shared_run import LEASE_MS, SharedRun, nothing_to_feed, opened_run
 
 WORKERS = ("ann", "ben", "cem")
 SOME = st.sampled_from(WORKERS)
-# Longer than any test: leases expire when the test expires them.
-LEASE_MS = 3_600_000
 VISIT = {"visits": 1.0}
-Result = TypeVar("Result")
-
-
-class SharedRun:
-    """A shared run whose workers send their requests one after the other."""
-
-    def __init__(self, url: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.client = self.loop.run_until_complete(open_redis(url))
-        self.key = f"{{freshet:{uuid.uuid4().hex}:shop}}:"
-        self.steady = RedisRetry(self.client, 0.0)
-        self.driver = driver.Redis.from_url(url, decode_responses=True)
-        self.queues: dict[str, LeasedQueue] = {}
-
-    def enter(self, worker: str) -> LeasedQueue:
-        """Let a worker join the run, or prepare the run if there is none."""
-        queue = LeasedQueue(self.steady, Spider("shop"), self.key, worker, LEASE_MS)
-        joined = self.ask(queue.join("first"))
-        if joined.todo == "prepare":
-            assert self.ask(queue.open("run", 0))
-        self.queues[worker] = queue
-        return queue
-
-    def ask(self, call: Coroutine[Any, Any, Result]) -> Result:
-        return self.loop.run_until_complete(call)
-
-    def names(self, key: str) -> set[str]:
-        return set(self.driver.zrange(f"{self.key}first:{key}", 0, -1))
-
-    def of(self, worker: str) -> list[str]:
-        """Return the entries that Redis has leased to a worker."""
-        holders = self.driver.hgetall(f"{self.key}first:holders")
-        return [entry for entry, holder in holders.items() if holder == worker]
-
-    def run_out(self, worker: str) -> None:
-        for entry in self.of(worker):
-            self.driver.zadd(f"{self.key}first:leased", {entry: 1}, xx=True)
-
-    def die(self, worker: str) -> None:
-        """Simulate a worker that has not renewed its lease in time."""
-        self.run_out(worker)
-        self.driver.zadd(f"{self.key}first:workers", {worker: 1}, xx=True)
-        del self.queues[worker]
-
-    def close(self) -> None:
-        for key in self.driver.scan_iter(f"{self.key}*"):
-            self.driver.delete(key)
-        self.driver.close()
-        self.loop.run_until_complete(self.client.aclose())
-        self.loop.close()
-
-
-@contextmanager
-def opened_run(url: str) -> Iterator[SharedRun]:
-    shared = SharedRun(url)
-    try:
-        yield shared
-    finally:
-        shared.close()
 
 
 class Workers(RuleBasedStateMachine):
@@ -270,8 +204,3 @@ def test_a_host_that_is_closed_while_another_one_is_reported_is_reported_next(re
     with opened_run(redis) as shared, pytest.MonkeyPatch.context() as patch:
         hosts = shared.ask(work(shared, shared.enter("ann"), patch))
     assert (hosts, failures) == ({"early.test", "late.test"}, [])
-
-
-async def nothing_to_feed() -> None:
-    """Wait, as if another worker were looking for due targets."""
-    await asyncio.sleep(60)

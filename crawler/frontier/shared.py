@@ -38,8 +38,9 @@ ANSWER_SECONDS = 5.0
 LEASES_PER_REQUEST = 8
 # Interval between checks of the queue, and of the requests that Scrapy has finished.
 POLL_SECONDS = 0.1
-# Time between two queries for all due targets, as a multiple of the time that the query takes.
-PAUSE_SHARE = 2.0
+# Time between two queries for all due targets, as a multiple of the time that the query takes, and
+# its maximum in seconds if no entry is completed meanwhile.
+PAUSE_SHARE, MAX_WAIT_SECONDS = 2.0, 1.0
 # Maximum size of a query for more due targets, in units of FRESHET_IN_FLIGHT.
 MAX_BATCHES = 10
 # Maximum number of entries per message, so that the server is not blocked for long.
@@ -361,7 +362,8 @@ class Feeder:
                 return
             if position is None:
                 # The next query starts again from the first due target.
-                await asyncio.sleep(max(POLL_SECONDS, PAUSE_SHARE * (now() - began)))
+                await asyncio.sleep(PAUSE_SHARE * (now() - began))
+                await self._until_completed(under_way=status.waiting + status.leased + new)
 
     async def _room(self) -> QueueStatus:
         """Return the status of the queue when it has room for more entries."""
@@ -370,6 +372,19 @@ class Feeder:
             if status.waiting < self._size * max(1, status.workers):
                 return status
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _until_completed(self, under_way: int) -> None:
+        """Wait until entries of `under_way` are completed, which may have made targets due.
+
+        Waits for MAX_WAIT_SECONDS at most, as other processes also change targets.
+        """
+        now = asyncio.get_running_loop().time
+        until = now() + MAX_WAIT_SECONDS
+        while under_way and now() < until:
+            await asyncio.sleep(POLL_SECONDS)
+            status, _, _ = await self._queue.feed(0, [])
+            if status.waiting + status.leased < under_way:
+                return
 
     async def _enqueue(self, status: QueueStatus, keys: list[str]) -> int | None:
         """Queue new targets, and return their number; None if the run may fetch no more."""

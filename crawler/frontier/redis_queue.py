@@ -179,8 +179,9 @@ class LeasedQueue(Base):  # type: ignore[misc]
         Each message that adds entries wakes as many workers at most. Raises RedisError.
         """
         answer_seconds = self.server.connection_pool.connection_kwargs.get("socket_timeout")
-        # The driver's timeout also applies to commands that block.
-        timeout_seconds = ANSWER_SHARE * (answer_seconds or MAX_WAIT_SECONDS)
+        # The driver's timeout also applies to commands that block. Redis 5 needs whole seconds.
+        seconds = ANSWER_SHARE * (answer_seconds or MAX_WAIT_SECONDS)
+        timeout_seconds = int(seconds) or seconds
         token = await cast("Any", self.server.blpop([self._key("wake")], timeout_seconds))
         return token is not None
 

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 # can expire, but not before MIN_PAUSE_SECONDS. Workers do so one after the other, SPREAD_SECONDS
 # apart on average, until one has found something: it wakes the others.
 MIN_PAUSE_SECONDS, SPREAD_SECONDS = 0.05, 0.05
+# Interval between attempts to lease if the worker cannot wait for a token.
+RETRY_SECONDS = 0.5
 # As shares of the duration of a lease: the longest pause, and the time between two renewals, which
 # is longer if a request for leases would do as well.
 LONGEST_PAUSE, RENEWAL, IDLE_RENEWAL = (0.4, 0.6), 1 / 3, 2 / 3
@@ -328,15 +330,17 @@ class Worker:
 
     async def _listen(self) -> None:
         """Wait for a token of the queue while this worker has too little to do."""
-        # `_pause` starts this again after an error.
-        with suppress(RedisError):
-            while self._is_hungry and not self._is_over:
-                if await self.queue.wait():
-                    if self._is_hungry:
-                        self._wake.set()
-                    else:
-                        await self.queue.wake_another()
-                    return
+        while self._is_hungry and not self._is_over:
+            try:
+                if not await self.queue.wait():
+                    continue
+                if not self._is_hungry:
+                    await self.queue.wake_another()
+            except RedisError:
+                # An outage, or a user without the right to wait: try again from time to time.
+                await asyncio.sleep(RETRY_SECONDS)
+            self._wake.set()
+            return
 
     async def _report(self, want: int) -> bool:
         """Report to Redis and lease up to `want` entries; return whether any were leased."""

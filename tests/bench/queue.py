@@ -149,6 +149,7 @@ class Seen:
     by_host: pages of each host, at half time
     by_worker: pages of each worker
     times:     of the completed pages, in seconds
+    ends:      when each worker noticed the end of the run, in the same clock
     counted:   pages of the run by the counts in Redis
     """
 
@@ -161,6 +162,7 @@ class Seen:
     by_host: Counter[str] = field(default_factory=Counter)
     by_worker: Counter[int] = field(default_factory=Counter)
     times: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
     counted: float = 0.0
 
 
@@ -204,6 +206,7 @@ class SimulatedWorker:
                 call_later(random.expovariate(1 / PAGE_SECONDS), self._finish, lease.entry)
         if self.is_dead:
             return
+        self._seen.ends.append(time.perf_counter())
         if (await worker.leave(patient=True))[0]:
             counts, _, _, _ = await self._queue.sums()
             self._seen.counted = counts.get("visits", 0)
@@ -332,6 +335,7 @@ def run(workers: int, entries: int) -> int:
 
 
 async def _run(server: Redis, workers: int, entries: int) -> int:
+    # Each idle worker waits with a connection of its own.
     pool = BlockingConnectionPool.from_url(
         server.url, max_connections=workers + CONNECTIONS, timeout=None, protocol=2
     )
@@ -387,6 +391,11 @@ def _show(result: Simulated, workers: int) -> None:
     for name, ms in (("Lease", seen.lease_ms), ("Complete", seen.complete_ms)):
         quantiles = statistics.quantiles(ms, n=100)
         print(f"{name}: p50 {quantiles[49]:.0f} ms, p99 {quantiles[98]:.0f} ms in the client")
+    ends = statistics.quantiles(seen.ends, n=100)
+    print(
+        f"Workers noticed the end of the run {ends[49] - seen.times[-1]:.2f} s (p50) and "
+        f"{ends[98] - seen.times[-1]:.2f} s (p99) after the last page"
+    )
     print(
         f"{again:,} entries were leased again, as {DEAD} workers ended. Jain's index at half time "
         f"over hosts {fairness(seen.by_host.values()):.3f}, over workers "

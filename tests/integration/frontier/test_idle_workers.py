@@ -147,9 +147,11 @@ def test_an_idle_worker_takes_over_from_a_crashed_feeder(redis: str) -> None:
         return entries
 
     with opened_run(redis) as shared:
-        # The worker that opens the run is its feeder, for five seconds without a message.
+        # The worker that opens the run is its feeder. Its role expires without messages.
         shared.enter("ann")
         ben = shared.enter("ben")
+        seconds, _ = shared.driver.time()
+        shared.driver.hset(f"{shared.key}run", "feeder_until", (seconds + 2) * 1000)
         assert shared.ask(work()) == ["shop 0"]
 
 
@@ -236,6 +238,26 @@ def test_a_worker_passes_on_a_message_that_came_too_late(redis: str) -> None:
     with opened_run(redis) as shared:
         ann, ben, cem = (shared.enter(name) for name in ("ann", "ben", "cem"))
         assert shared.ask(work()) == ["shop 2"]
+
+
+def test_a_worker_that_may_not_wait_for_messages_polls(redis: str) -> None:
+    async def work() -> list[str]:
+        worker = Party(shared).start(ben)
+        waiting = asyncio.ensure_future(leased(worker))
+        await asyncio.sleep(IDLE_SECONDS)
+        await feed(ann)
+        entries = await waiting
+        await worker.leave(patient=True)
+        return entries
+
+    with opened_run(redis) as shared:
+        ann, ben = shared.enter("ann"), shared.enter("ben")
+        let_nothing_expire(shared)
+        shared.driver.execute_command("ACL SETUSER default -blpop")
+        try:
+            assert shared.ask(work()) == ["shop 0"]
+        finally:
+            shared.driver.execute_command("ACL SETUSER default +blpop")
 
 
 def test_a_request_for_leases_that_yields_none_returns_when_to_try_again(redis: str) -> None:

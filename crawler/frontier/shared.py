@@ -18,7 +18,7 @@ from crawler.errors import FreshetError, StorageError
 from crawler.frontier.base import IN_DOUBT, Counts, Frontier, Tally
 from crawler.frontier.lifecycle import whole
 from crawler.frontier.run_limits import Admission, chosen
-from crawler.frontier.worker import Worker, own_name
+from crawler.frontier.worker import LEASES_PER_REQUEST, Worker, own_name
 from crawler.items import CELL, Target
 from crawler.storage import recovery, runs, targets
 from crawler.storage.outages import in_batches
@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 PREPARE = "prepare"
 # Redis counts as unavailable after this time without an answer.
 ANSWER_SECONDS = 5.0
-# Leases per concurrent request: some wait to be sent, some to be stored.
-LEASES_PER_REQUEST = 8
 # Interval between checks of the queue, and of the requests that Scrapy has finished.
 POLL_SECONDS = 0.1
 # Time between two queries for all due targets, as a multiple of the time that the query takes, and

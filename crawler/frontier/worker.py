@@ -1,7 +1,8 @@
 """Manage the leases of one worker in a shared run.
 
 Three tasks run concurrently: one reports completed entries and requests new leases, one renews the
-leases, and in one worker at a time, the feeder adds due targets to the queue.
+leases, and in one worker at a time, the feeder adds due targets to the queue. A worker that got no
+lease waits for a token of the queue instead of polling.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ logger = logging.getLogger(__name__)
 # An idle worker waits for a token, and otherwise tries again when a lease or the role of the feeder
 # can expire, but not before MIN_PAUSE_SECONDS. Workers do so one after the other, SPREAD_SECONDS
 # apart on average, until one has found something: it wakes the others.
-MIN_PAUSE_SECONDS, SPREAD_SECONDS = 0.05, 0.05
+MIN_PAUSE_SECONDS, SPREAD_SECONDS = 0.05, 0.1
 # Interval between attempts to lease if the worker cannot wait for a token.
 RETRY_SECONDS = 0.5
 # As shares of the duration of a lease: the longest pause, and the time between two renewals, which
 # is longer if a request for leases would do as well.
-LONGEST_PAUSE, RENEWAL, IDLE_RENEWAL = (0.4, 0.6), 1 / 3, 2 / 3
+LONGEST_PAUSE, RENEWAL, IDLE_RENEWAL = (0.4, 0.6), 1 / 3, 0.6
 JOIN_SECONDS = 0.2
+# Leases per concurrent request: some wait to be sent, some to be stored.
+LEASES_PER_REQUEST = 8
 # Minimum interval between messages of a worker with at least half of its leases.
 BATCH_SECONDS = 0.1
 TICK_SECONDS = 1.0
@@ -305,6 +308,8 @@ class Worker:
             if has_leased:
                 self._wanted.clear()
                 self._arrived.set()
+                # The spider may take the entries now, and want more.
+                await asyncio.sleep(0)
             if self._has_enough:
                 # Report and lease more entries with one message, unless the spider has none left.
                 with suppress(TimeoutError):
@@ -319,7 +324,9 @@ class Worker:
 
     async def _pause(self) -> None:
         """Wait until a message, this worker or time may have changed what it can lease."""
-        if self._listening is None or self._listening.done():
+        # A worker with more entries than requests at a time leases others when it completes one.
+        is_idle = len(self._book.held) <= self._max_leases // LEASES_PER_REQUEST
+        if is_idle and (self._listening is None or self._listening.done()):
             self._listening = self._start(self._listen)
         assert self.status is not None
         status, longest = self.status, self._lease_seconds * random.uniform(*LONGEST_PAUSE)
@@ -391,6 +398,8 @@ class Worker:
             self._sure_until = began + self._lease_seconds
             self._outages, self._renewed_sums = outages, sums
             self._book.lose(lost)
+            if lost:
+                self._wake.set()
             self._leases = [lease for lease in self._leases if lease.entry in self._book.held]
         self._note(status)
 

@@ -176,20 +176,23 @@ class LeasedQueue(Base):  # type: ignore[misc]
     async def wait(self) -> bool:
         """Wait until there may be entries to lease, or the run ends; return False after some time.
 
-        Each message that adds entries wakes as many workers at most. Raises RedisError.
+        Each message that adds entries wakes as many workers at most. Raises FreshetError at once if
+        Redis is unavailable.
         """
         answer_seconds = self.server.connection_pool.connection_kwargs.get("socket_timeout")
         # The driver's timeout also applies to commands that block. Redis 5 needs whole seconds.
         seconds = ANSWER_SHARE * (answer_seconds or MAX_WAIT_SECONDS)
         timeout_seconds = int(seconds) or seconds
-        token = await cast("Any", self.server.blpop([self._key("wake")], timeout_seconds))
+        with user_errors(self.server):
+            token = await cast("Any", self.server.blpop([self._key("wake")], timeout_seconds))
         return token is not None
 
     async def wake_another(self) -> None:
-        """Let another worker end its `wait` in place of this one. Raises RedisError."""
+        """Let another worker end its `wait` in place of this one; raises errors as `wait` does."""
         key = self._key("wake")
-        async with self.server.pipeline() as pipe:
-            await cast("Any", pipe.rpush(key, 1).pexpire(key, EXPIRY_MS).execute())
+        with user_errors(self.server):
+            async with self.server.pipeline() as pipe:
+                await cast("Any", pipe.rpush(key, 1).pexpire(key, EXPIRY_MS).execute())
 
     async def renew(
         self, held: Iterable[str], shares: Counts, *, sure: Callable[[], bool], back: bool

@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
-from redis.exceptions import RedisError
 
+from crawler.errors import FreshetError
 from crawler.frontier.base import Counts
 from crawler.utils.process import end_tasks
 
@@ -343,7 +343,7 @@ class Worker:
                     continue
                 if not self._is_hungry:
                     await self.queue.wake_another()
-            except RedisError:
+            except FreshetError:
                 # An outage, or a user without the right to wait: try again from time to time.
                 await asyncio.sleep(RETRY_SECONDS)
             self._wake.set()

@@ -135,7 +135,8 @@ def file_info(name: str, at: datetime, software: str) -> bytes:
 
 def record_of(fields: Iterable[tuple[str, str]], kind: str, block: bytes) -> bytes:
     """Return a compressed record with these WARC fields. kind: content type of the block."""
-    lines = [f"{name}: {_one_line(value)}" for name, value in fields]
+    # A line break in a value would begin another field.
+    lines = [f"{name}: {value}".replace("\r", "%0D").replace("\n", "%0A") for name, value in fields]
     lines += [f"Content-Type: {kind}", f"Content-Length: {len(block)}"]
     head = "WARC/1.1\r\n" + "\r\n".join(lines)
     packer = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP_BITS)
@@ -155,10 +156,6 @@ def sha1_of(data: bytes) -> str:
 
 def _new_id() -> str:
     return f"<urn:uuid:{uuid4()}>"
-
-
-def _one_line(value: str) -> str:
-    return value.replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _stored_line(line: bytes) -> bytes:

@@ -71,19 +71,35 @@ def export(
             offset = 0
             for lines in _in_blocks(_complete(files, ends)):
                 responses += len(lines)
-                data = _gzip("".join(map(str, lines)).encode("ascii"))
+                packer = zlib.compressobj(9, zlib.DEFLATED, GZIP_BITS)
+                data = packer.compress("".join(map(str, lines)).encode("ascii")) + packer.flush()
                 out.write(data)
-                blocks.append(_block_line(lines[0], offset, data))
+                where = {
+                    "offset": offset, "length": len(data),
+                    "digest": f"sha256:{hashlib.sha256(data).hexdigest()}",
+                    "filename": "index.cdx.gz",
+                }  # fmt: skip
+                blocks.append(f"{lines[0].key} {lines[0].time} {json.dumps(where)}\n")
                 offset += len(data)
         with wacz.member(BLOCKS) as out:
             meta = {"format": "cdxj-gzip-1.0", "filename": "index.cdx.gz"}
             out.write(f"!meta 0 {json.dumps(meta)}\n".encode())
-            out.writelines(blocks)
+            out.write("".join(blocks).encode("ascii", "replace"))
         pages = 0
         with wacz.member(PAGES) as out:
             head = {"format": "json-pages-1.0", "id": "pages", "title": "All pages"}
             out.write(json.dumps(head).encode() + b"\n")
-            for page in _pages(_complete(files, ends)):
+            for _, of_url in groupby(_complete(files, ends), key=lambda line: line.key):
+                # A page is the newest successful response of a URL with HTML.
+                newest = None
+                for line in of_url:
+                    if line.fields["status"] == OK and line.fields["mime"] in HTML:
+                        newest = line
+                if newest is None:
+                    continue
+                digest = hashlib.sha256(newest.key.encode()).hexdigest()[:22]
+                ts, url = iso_time(line_time(newest)), newest.fields["url"]
+                page = {"id": digest, "url": url, "ts": ts, "title": url}
                 out.write(json.dumps(page).encode() + b"\n")
                 pages += 1
         wacz.finish(title, software)
@@ -173,29 +189,3 @@ def _in_blocks(lines: Iterator[Line]) -> Iterator[list[Line]]:
             block = []
     if block:
         yield block
-
-
-def _block_line(first: Line, offset: int, data: bytes) -> bytes:
-    where = {
-        "offset": offset, "length": len(data),
-        "digest": f"sha256:{hashlib.sha256(data).hexdigest()}", "filename": "index.cdx.gz",
-    }  # fmt: skip
-    return f"{first.key} {first.time} {json.dumps(where)}\n".encode("ascii", "replace")
-
-
-def _gzip(data: bytes) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, GZIP_BITS)
-    return packer.compress(data) + packer.flush()
-
-
-def _pages(lines: Iterator[Line]) -> Iterator[dict[str, str]]:
-    """Yield the newest successful response of each HTML page."""
-    for _, of_url in groupby(lines, key=lambda line: line.key):
-        newest = None
-        for line in of_url:
-            if line.fields["status"] == OK and line.fields["mime"] in HTML:
-                newest = line
-        if newest is not None:
-            digest = hashlib.sha256(newest.key.encode()).hexdigest()[:22]
-            ts, url = iso_time(line_time(newest)), newest.fields["url"]
-            yield {"id": digest, "url": url, "ts": ts, "title": url}

@@ -190,7 +190,11 @@ class Backup:
                 )
             try:
                 archive = zipfile.ZipFile(file)
-                manifest = Manifest.of_json(_small_entry(archive, MANIFEST))
+                with archive.open(MANIFEST) as entry:
+                    data = entry.read(MAX_MANIFEST_BYTES + 1)
+                if len(data) > MAX_MANIFEST_BYTES:
+                    raise ValueError("too long")
+                manifest = Manifest.of_json(data)
                 _check_names(archive, manifest)
             except zipfile.BadZipFile:
                 problem = "incomplete: the end of the file is missing. Copy it again"
@@ -253,14 +257,6 @@ class Backup:
 
 def _entry(collection: str) -> str:
     return f"collections/{collection}.bson"
-
-
-def _small_entry(archive: zipfile.ZipFile, name: str) -> bytes:
-    with archive.open(name) as entry:
-        data = entry.read(MAX_MANIFEST_BYTES + 1)
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise ValueError("too long")
-    return data
 
 
 def _check_names(archive: zipfile.ZipFile, manifest: Manifest) -> None:

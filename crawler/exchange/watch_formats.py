@@ -10,7 +10,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -239,16 +239,13 @@ def _yaml_documents(data: bytes, name: str) -> list[Any]:
         raise ConfigError(f"{name}: {line}not valid YAML. Fix the file") from None
     if len(documents) == 1 and isinstance(documents[0], list):
         documents = documents[0]
-    if not any(isinstance(job, dict) and _is_job(job) for job in documents):
+    marks = {"url", "navigate", "command", "shell", "path"}
+    if not any(isinstance(job, dict) and job.keys() & marks for job in documents):
         raise ConfigError(
             f"{name}: no watches found. Give url-watches.json, a backup of changedetection.io, "
             "urls.yaml or jobs.yaml"
         )
     return documents
-
-
-def _is_job(job: Mapping[str, Any]) -> bool:
-    return any(key in job for key in ("url", "navigate", "command", "shell", "path"))
 
 
 def _of_archive(path: Path) -> dict[str, Any]:
@@ -349,7 +346,13 @@ def _watch(
     if values.get("processor") == "restock_diff" and not watch.fields:
         watch.fields = {"price": {"xpath": PRICE, "type": "price"}, "stock": {"xpath": STOCK}}
         watch.lose("processor", "prices in scripts are not read; run scrapy wrapper check")
-    _take_tags(watch, values, _mapping(application.get("tags")))
+    stored = _mapping(application.get("tags"))
+    tags = [_mapping(stored.get(tag)) for tag in _texts(values.get("tags"))]
+    titles = [str(tag["title"]) for tag in tags if tag.get("title")]
+    # Old versions have the titles of the tags as text.
+    watch.tags = tuple(titles or _texts(values.get("tag")))
+    if any(tag.get("overrides_watch") for tag in tags):
+        watch.lose("tags", "settings of a tag are not applied to its watches")
     watch.every = _interval(values) or _interval(requests)
     limit = _mapping(values.get("time_schedule_limit"))
     if limit.get("enabled"):
@@ -368,15 +371,6 @@ def _refusal(values: Mapping[str, Any], url: str) -> str | None:
     if values.get("browser_steps"):
         return f"it has browser steps. {NO_BROWSER}"
     return "the URL is a template" if "{{" in url or "{%" in url else None
-
-
-def _take_tags(watch: Watch, values: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
-    """Take the titles of the tags, which old versions have as text. stored: all tags by id."""
-    named = [_mapping(stored.get(tag)) for tag in _texts(values.get("tags"))]
-    titles = [str(tag["title"]) for tag in named if tag.get("title")]
-    watch.tags = tuple(titles or _texts(values.get("tag")))
-    if any(tag.get("overrides_watch") for tag in named):
-        watch.lose("tags", "settings of a tag are not applied to its watches")
 
 
 def _interval(values: Mapping[str, Any]) -> float | None:
@@ -466,8 +460,16 @@ def _job(values: Mapping[str, Any], where: str) -> Watch:
     _take_connection(watch, values)
     watch.tags = tuple(_texts(values.get("tags")))
     watch.is_feed = _is_feed_url(url)
-    for kind, argument in _filters(values.get("filters") or values.get("filter")):
-        _take_filter(watch, kind, argument)
+    filters = values.get("filters") or values.get("filter")
+    # Old versions have all filters in one text.
+    entries = filters.split(",") if isinstance(filters, str) else filters
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, Mapping):
+            for kind, argument in entry.items():
+                _take_filter(watch, str(kind), argument)
+        else:
+            kind, _, argument = str(entry).partition(":")
+            _take_filter(watch, kind.strip(), argument or None)
     return watch
 
 
@@ -480,17 +482,6 @@ def _take_connection(watch: Watch, values: Mapping[str, Any]) -> None:
         watch.keys["proxy"] = proxy
     elif proxies:
         watch.lose("http_proxy", "has a password, or differs by scheme; set proxy")
-
-
-def _filters(value: object) -> Iterator[tuple[str, Any]]:
-    """Yield name and argument of each filter, in the old form (one text) or the new one."""
-    entries = value.split(",") if isinstance(value, str) else value
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, Mapping):
-            yield from ((str(name), argument) for name, argument in entry.items())
-        else:
-            name, _, argument = str(entry).partition(":")
-            yield name.strip(), argument or None
 
 
 def _take_filter(watch: Watch, kind: str, argument: Any) -> None:

@@ -95,7 +95,10 @@ def plan(file: WatchFile, config: Config, existing: Mapping[str, str]) -> Plan:
         if (earlier := seen.setdefault(key, watch.where)) != watch.where:
             watch.refusal = f"the same as {earlier}"
         elif watch.is_feed:
-            result.feeds.append((index, _subscription(watch, config)))
+            categories = tuple(filter(None, map(category_of, watch.tags)))
+            title = tidy(watch.name or "", MAX_TITLE_CHARACTERS) or None
+            feed = Subscription(feed_url(watch.url, config), title, None, categories)
+            result.feeds.append((index, feed))
             result.places[index] = FEEDS
         else:
             groups.setdefault(json.dumps(_group_of(watch), sort_keys=True), []).append(index)
@@ -183,12 +186,6 @@ def _is_cell(watch: Watch) -> bool:
     return watch.every is not None and watch.every < HOUR_SECONDS
 
 
-def _subscription(watch: Watch, config: Config) -> Subscription:
-    categories = tuple(filter(None, map(category_of, watch.tags)))
-    title = tidy(watch.name or "", MAX_TITLE_CHARACTERS) or None
-    return Subscription(feed_url(watch.url, config), title, None, categories)
-
-
 def _group_of(watch: Watch) -> list[Any]:
     """Return what watches of one definition have in common."""
     host = urlsplit(_url(watch)).netloc.removeprefix("www.")
@@ -216,7 +213,18 @@ def _definition(watches: Sequence[tuple[int, Watch]]) -> Planned:
         values["name"] += "-cells"
         cells: dict[str, Any] = {}
         for _, watch in watches:
-            cells[_cell_name(watch, cells)] = _cell(watch)
+            text = watch.name or urlsplit(_url(watch)).path or host_of(watch.url)
+            words = re.findall(r"[A-Za-z0-9]+", text[:MAX_TITLE_CHARACTERS])
+            base = "-".join(words).lower()[:MAX_NAME_CHARACTERS].strip("-") or "page"
+            base = base if base[0].isalpha() else f"page-{base}"
+            number, cell_name = 1, base
+            while cell_name in cells:
+                number += 1
+                cell_name = f"{base}-{number}"
+            selectors = {"fields": watch.fields}
+            if len(watch.fields) < 2:
+                selectors = next(iter(watch.fields.values()), WHOLE_PAGE)
+            cells[cell_name] = {"url": _url(watch), **selectors, "every": f"{watch.every:.0f}s"}
         values |= rest | {"cells": cells}
         return planned
     values["start_urls"] = list(dict.fromkeys(_url(watch) for _, watch in watches))
@@ -231,30 +239,6 @@ def _definition(watches: Sequence[tuple[int, Watch]]) -> Planned:
     if first.fields:
         values["fields"] = first.fields
     return planned
-
-
-def _cell(watch: Watch) -> dict[str, Any]:
-    cell: dict[str, Any] = {"url": _url(watch)}
-    if len(watch.fields) > 1:
-        cell["fields"] = watch.fields
-    else:
-        cell |= next(iter(watch.fields.values()), WHOLE_PAGE)
-    return cell | {"every": f"{watch.every:.0f}s"}
-
-
-def _cell_name(watch: Watch, taken: Mapping[str, Any]) -> str:
-    text = watch.name or urlsplit(_url(watch)).path or host_of(watch.url)
-    words = re.findall(r"[A-Za-z0-9]+", text[:MAX_TITLE_CHARACTERS])
-    name = "-".join(words).lower()[:MAX_NAME_CHARACTERS].strip("-") or "page"
-    return _numbered(name if name[0].isalpha() else f"page-{name}", taken)
-
-
-def _numbered(name: str, taken: Mapping[str, Any] | set[str]) -> str:
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name}-{number}"
-    return free
 
 
 def _take_name(planned: Planned, existing: Mapping[str, str], taken: set[str]) -> None:

@@ -305,32 +305,25 @@ def read_date(value: str, zone: ZoneInfo) -> datetime | None:
 
 @lru_cache(maxsize=1024)
 def _parse_date(value: str) -> datetime | None:
-    if INCOMPLETE_DATE.fullmatch(value) or not _may_have_day_and_year(value):
+    if INCOMPLETE_DATE.fullmatch(value):
         return None
+    # Day and year are two numbers, or digits enough for a date without separators.
+    runs = [len(list(run)) for is_number, run in groupby(value, str.isnumeric) if is_number]
+    if len(runs) < 2 and max(runs, default=0) < MIN_JOINED_DIGITS:
+        return None
+    scripts = {_script(character) for character in value if character.isalpha()}
+    languages = " ".join(LANGUAGES.get(script, "") for script in sorted(scripts)).split()
     import dateparser  # takes 0.1 s to import, and only dates in words need it
 
     read: datetime | None = dateparser.parse(
         value,
-        languages=_languages_of(value),
+        languages=list(dict.fromkeys(languages or ALL_ORDERS)),
         settings={
             "PARSERS": ["custom-formats", "absolute-time", "no-spaces-time"],
             "REQUIRE_PARTS": ["day", "month", "year"],
         },
     )
     return read
-
-
-def _may_have_day_and_year(value: str) -> bool:
-    """Return whether a text has two numbers, or digits enough for a date without separators."""
-    runs = [len(list(run)) for is_number, run in groupby(value, str.isnumeric) if is_number]
-    return len(runs) > 1 or max(runs, default=0) >= MIN_JOINED_DIGITS
-
-
-def _languages_of(value: str) -> list[str]:
-    """Return the languages of the scripts in a text."""
-    scripts = {_script(character) for character in value if character.isalpha()}
-    names = " ".join(LANGUAGES.get(script, "") for script in sorted(scripts)).split()
-    return list(dict.fromkeys(names or ALL_ORDERS))
 
 
 @cache

@@ -299,7 +299,12 @@ def rules_in(written: object, source: str) -> Rules:
     except ValidationError as error:
         key, cause = first_problem(error)
         position, _, name = key.partition(".")
-        raise ConfigError(f"{source}: {_rule_at(written, position)}{name}: {cause}") from None
+        rule = "rules"
+        if isinstance(written, list) and re.fullmatch(r"\d{1,4}", position):
+            entry = written[int(position)]
+            title = entry.get("name") if isinstance(entry, Mapping) else None
+            rule = f"rule {title!r}" if title else f"rule {int(position) + 1}"
+        raise ConfigError(f"{source}: {rule}: {name}: {cause}") from None
     try:
         return checked_rules(rules)
     except ValueError as error:
@@ -314,14 +319,6 @@ def checked_rules(rules: Rules) -> Rules:
     if len(rules) > MAX_RULES:
         raise ValueError(f"more than {MAX_RULES} rules")
     return rules
-
-
-def _rule_at(written: object, position: str) -> str:
-    if not (isinstance(written, list) and re.fullmatch(r"\d{1,4}", position)):
-        return "rules: "
-    entry = written[int(position)]
-    name = entry.get("name") if isinstance(entry, Mapping) else None
-    return f"rule {name!r}: " if name else f"rule {int(position) + 1}: "
 
 
 def wanted_by(rules: Iterable[Rule], site: str) -> Wanted:

@@ -100,7 +100,15 @@ def as_texts(fields: Mapping[str, Any], markup: Collection[str]) -> Mapping[str,
 def plain(markup: str, max_characters: int = MAX_CHARACTERS) -> str:
     """Return the text of a piece of HTML: one line per block, with entities decoded once."""
     if "<" in markup:
-        markup = _without_unseen(_without_comments(markup))
+        if "<!--" in markup:
+            # An unclosed comment extends to the end. Cutting it off first keeps the substitution
+            # linear: otherwise each `<!--` would scan to the end of the text for a `-->` that does
+            # not exist.
+            last = markup.rfind("-->") + 3
+            unclosed = markup.find("<!--", last if last >= 3 else 0)
+            markup = markup if unclosed < 0 else markup[:unclosed]
+            markup = re.sub(r"<!--.*?-->", "", markup, flags=re.S)
+        markup = _without_unseen(markup)
         # White space is collapsed below, so turn newlines in preformatted text into tags.
         before, *preformatted = PRE.split(markup)
         parts = [before]
@@ -128,20 +136,6 @@ def lines(text: str, max_characters: int = MAX_CHARACTERS) -> str:
 def line(text: str, max_characters: int) -> str:
     """Collapse a text to one line, without control characters."""
     return " ".join(FORBIDDEN.sub("", text).split())[:max_characters].rstrip()
-
-
-def _without_comments(markup: str) -> str:
-    """Remove comments; an unclosed comment extends to the end.
-
-    Cutting off an unclosed comment first keeps the substitution linear: otherwise each `<!--`
-    would scan to the end of the text for a `-->` that does not exist.
-    """
-    if "<!--" not in markup:
-        return markup
-    last = markup.rfind("-->") + 3
-    unclosed = markup.find("<!--", last if last >= 3 else 0)
-    whole = markup if unclosed < 0 else markup[:unclosed]
-    return re.sub(r"<!--.*?-->", "", whole, flags=re.S)
 
 
 def _without_unseen(markup: str) -> str:

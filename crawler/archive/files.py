@@ -112,8 +112,9 @@ def folder_of(config: Config, site: str) -> Path:
 
 def files_of(folder: Path) -> list[WarcFile]:
     """Return the WARC files in a folder, oldest first; empty if there is no folder."""
-    paths = [path for path in folder.glob(f"*{WARC}") if _parts(path) is not None]
-    return [WarcFile(path) for path in sorted(paths, key=_order)]
+    named = [(parts, path) for path in folder.glob(f"*{WARC}") if (parts := _parts(path))]
+    named.sort(key=lambda pair: (pair[0]["time"], pair[0]["serial"], pair[0]["pid"]))
+    return [WarcFile(path) for _, path in named]
 
 
 def archived_sites(config: Config) -> list[str]:
@@ -285,12 +286,6 @@ def indexed(path: Path, start: int = 0, *, check_digests: bool = False) -> Itera
 
 def _parts(path: Path) -> re.Match[str] | None:
     return NAME.fullmatch(path.name.removesuffix(WARC))
-
-
-def _order(path: Path) -> tuple[str, str, str]:
-    parts = _parts(path)
-    assert parts is not None
-    return parts["time"], parts["serial"], parts["pid"]
 
 
 def _locked(path: Path) -> int | None:

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from crawler import __version__
 from crawler.archive import reader, wacz
-from crawler.archive.files import WarcFile, archived_sites, files_of, folder_of
+from crawler.archive.files import archived_sites, files_of, folder_of
 from crawler.archive.index import line_time
 from crawler.cli.base import print_json
 from crawler.config import Config
@@ -96,7 +96,21 @@ def add_name_and_file(parser: argparse.ArgumentParser) -> None:
 def list_files(config: Config, opts: argparse.Namespace) -> None:
     """Print a line for each WARC file; raises ConfigError for a site without an archive."""
     sites = archived_sites(config) if opts.site is None else [_checked(config, opts.site)]
-    rows = [_row(site, file) for site in sites for file in files_of(folder_of(config, site))]
+    rows: list[ArchiveFile] = []
+    for site in sites:
+        for file in files_of(folder_of(config, site)):
+            times = [line_time(line) for line in file.lines()]
+            rows.append(
+                {
+                    "site": site,
+                    "file": str(file.path),
+                    "bytes": file.size,
+                    "responses": len(times),
+                    "first": min(times, default=None),
+                    "last": max(times, default=None),
+                    "full": file.is_full,
+                }
+            )
     if opts.json:
         print_json(rows)
         return
@@ -169,11 +183,3 @@ def _checked(config: Config, site: str) -> str:
         names = ", ".join(sites) or "none. Set archive = true in a site definition, and crawl it"
         raise ConfigError(f"no archive of {site!r}. Sites with an archive: {names}")
     return site
-
-
-def _row(site: str, file: WarcFile) -> ArchiveFile:
-    times = [line_time(line) for line in file.lines()]
-    return {
-        "site": site, "file": str(file.path), "bytes": file.size, "responses": len(times),
-        "first": min(times, default=None), "last": max(times, default=None), "full": file.is_full,
-    }  # fmt: skip

@@ -69,13 +69,6 @@ def schema_of(table: Table) -> pa.Schema:
     """Return the schema of a table's Parquet files."""
     import pyarrow as pa
 
-    fields = [pa.field(column.name, _arrow_type(column.kind)) for column in table.columns]
-    return pa.schema(fields, {"freshet.table": table.name, "freshet.schema": str(SCHEMA)})
-
-
-def _arrow_type(kind: Kind) -> pa.DataType:
-    import pyarrow as pa
-
     types: dict[Kind, pa.DataType] = {
         Kind.TEXT: pa.string(),
         # Not an Arrow dictionary: readers that also get `spider` from the folder's name would have
@@ -89,7 +82,8 @@ def _arrow_type(kind: Kind) -> pa.DataType:
         Kind.TEXTS: pa.list_(pa.string()),
         Kind.JSON: pa.string(),
     }
-    return types[kind]
+    fields = [pa.field(column.name, types[column.kind]) for column in table.columns]
+    return pa.schema(fields, {"freshet.table": table.name, "freshet.schema": str(SCHEMA)})
 
 
 class _ParquetWriter(Writer):

@@ -221,7 +221,7 @@ def _definition(watches: Sequence[tuple[int, Watch]]) -> Planned:
             while cell_name in cells:
                 number += 1
                 cell_name = f"{base}-{number}"
-            selectors = {"fields": watch.fields}
+            selectors: Mapping[str, Any] = {"fields": watch.fields}
             if len(watch.fields) < 2:
                 selectors = next(iter(watch.fields.values()), WHOLE_PAGE)
             cells[cell_name] = {"url": _url(watch), **selectors, "every": f"{watch.every:.0f}s"}

@@ -36,10 +36,22 @@ async def archive(session: Session, request: Request, response: Response, head: 
     target = request.meta.get("target")
     if session.archive is None or not isinstance(target, Target):
         return
+    parts = urlsplit(request.url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    host = parts.netloc.rpartition("@")[2]
+    sent = [f"{request.method} {path} HTTP/1.1".encode(), f"Host: {host}".encode()]
+    for name in STORED:
+        sent += [name + b": " + value for value in request.headers.getlist(name)]
+    if not head:
+        # The status line and headers as Scrapy has them.
+        headers: Headers = response.headers
+        phrase = RESPONSES.get(response.status, b"")
+        status = f"{response.protocol or 'HTTP/1.1'} {response.status} ".encode() + phrase
+        lines = filter(None, (headers.to_string() or b"").split(b"\r\n"))
+        head = b"\r\n".join([status, *lines])
     exchange = Exchange(
-        response.url, session.clock.now(), response.status, _request_head(request),
-        head or _response_head(response), response.body,
-        str(response.ip_address) if response.ip_address else None,
+        response.url, session.clock.now(), response.status, b"\r\n".join(sent), head,
+        response.body, str(response.ip_address) if response.ip_address else None,
     )  # fmt: skip
     try:
         request.meta[ARCHIVED] = await session.archive.write(exchange, target.archived)
@@ -52,21 +64,3 @@ def archived_of(response: Response) -> Archived | None:
     """Return where a response is in the archive; None if it is not."""
     archived = response.meta.get(ARCHIVED)
     return archived if isinstance(archived, Archived) else None
-
-
-def _request_head(request: Request) -> bytes:
-    parts = urlsplit(request.url)
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    host = parts.netloc.rpartition("@")[2]
-    lines = [f"{request.method} {path} HTTP/1.1".encode(), f"Host: {host}".encode()]
-    for name in STORED:
-        lines += [name + b": " + value for value in request.headers.getlist(name)]
-    return b"\r\n".join(lines)
-
-
-def _response_head(response: Response) -> bytes:
-    """Return the status line and headers as Scrapy has them."""
-    headers: Headers = response.headers
-    phrase = RESPONSES.get(response.status, b"")
-    lines = [f"{response.protocol or 'HTTP/1.1'} {response.status} ".encode() + phrase]
-    return b"\r\n".join([*lines, *filter(None, (headers.to_string() or b"").split(b"\r\n"))])

@@ -22,7 +22,7 @@ from crawler.planning.options import (
 )
 from crawler.planning.population import Gathered
 from crawler.planning.replan import Replan, Say, effect_of, gathered_of, hours_of, replan_parts
-from crawler.planning.replan_report import BudgetPreview, Move, ReplanReport, SiteMoves
+from crawler.planning.replan_report import BudgetPreview, ReplanReport, SiteMoves
 from crawler.storage import plans, targets
 from crawler.storage.client import Database
 from crawler.utils.time import Clock
@@ -248,24 +248,16 @@ def moves_of(replan: Replan, report: ReplanReport) -> BudgetPreview:
         "planned": planned.standing(everything),
         "sites": by_site,
         "moves": [
-            _move(gathered, row, (before, after), (expected.stale, stale), made.rate)
+            {
+                "site": site,
+                "url": url[:MAX_URL_CHARACTERS],
+                "visits_per_week_before": float(before[row]),
+                "visits_per_week": float(after[row]),
+                "freshness_before": float(1 - expected.stale[row]),
+                "freshness": float(1 - stale[row]),
+                "changes_per_week": float(made.rate[row]),
+            }
             for row in biggest[changed[biggest]].tolist()
+            for site, _, url in [gathered.watched.ids[row].partition(" ")]
         ],
-    }
-
-
-def _move(
-    gathered: Gathered, row: int, visits: tuple[Floats, Floats], stale: tuple[Floats, Floats],
-    rate: Floats,
-) -> Move:  # fmt: skip
-    """Return the move of a target, from visits and stale shares before and after."""
-    site, _, url = gathered.watched.ids[row].partition(" ")
-    return {
-        "site": site,
-        "url": url[:MAX_URL_CHARACTERS],
-        "visits_per_week_before": float(visits[0][row]),
-        "visits_per_week": float(visits[1][row]),
-        "freshness_before": float(1 - stale[0][row]),
-        "freshness": float(1 - stale[1][row]),
-        "changes_per_week": float(rate[row]),
     }

@@ -15,9 +15,8 @@ from crawler.planning.replan_report import ReplanReport
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.utils.text import amount, count, is_known, listed
-from schedules.allocation.outlook import Outlook, outlook
+from schedules.allocation.outlook import outlook
 from schedules.allocation.plan import LIMITS, Plan, Terms
-from schedules.estimation.estimate import Estimate
 from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules
@@ -124,7 +123,12 @@ class Figures(NamedTuple):
         site = np.repeat(population.site, np.diff(made.schedules.first))
         opened = population.open_hours[site, made.schedules.slots % WEEK_HOURS]
         stale, age = np.isfinite(made.stale), np.isfinite(made.age_days)
-        daily = _daily(made.estimates.of(sample))
+        # Daily visits at pseudorandom but fixed hours.
+        m, hour = len(sample), (population.key[sample] % np.uint64(DAY_HOURS)).astype(np.int64)
+        slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
+        none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
+        visits = Schedules(np.ones(m, np.uint8), first, slots, none, none)
+        daily = outlook(made.estimates.of(sample), visits)
         least = np.zeros(population.sites)
         np.add.at(least, population.site, least_visits(population))
         return cls(
@@ -191,7 +195,20 @@ def document_of(
         **_counts(figures.targets, figures.unplanned, figures.ahead, figures.limited_by),
         "objective": options.objective or BALANCED,
         "learning": figures.learning,
-        "totals": _totals(figures),
+        "totals": {
+            "requests_per_day": round(figures.requests_per_day, DIGITS),
+            "least_per_day": round(float(figures.least.sum() / WEEK_DAYS), DIGITS),
+            "known": is_known(figures.rate_low, figures.rate_high),
+            "freshness": _number(figures.freshness),
+            "age_days": _number(figures.mean_age_days),
+            "load": round(figures.requests_per_day / figures.targets, DIGITS),
+            # Of daily visits to every target.
+            "daily": {
+                "requests_per_day": figures.targets,
+                "freshness": _number(1 - figures.daily_stale / figures.daily_known),
+                "age_days": _number(figures.daily_age_days / figures.daily_known),
+            },
+        },
         "dated": sorted(name for name, is_dated in zip(names, dated, strict=True) if is_dated),
         "warnings": [
             *_warnings_of_the_past(figures),
@@ -281,33 +298,6 @@ def _counts(targets: int, unplanned: int, ahead: int, limited_by: Ints) -> Docum
 def _number(value: float) -> float | None:
     """Return the rounded value; None for NaN and inf, which JSON does not support."""
     return round(float(value), DIGITS) if math.isfinite(value) else None
-
-
-def _daily(estimates: Estimate) -> Outlook:
-    """Return the expected results of daily visits, at pseudorandom but fixed hours."""
-    key, m = estimates.population.key, len(estimates.population)
-    hour = (key % np.uint64(DAY_HOURS)).astype(np.int64)
-    slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
-    none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
-    return outlook(estimates, Schedules(np.ones(m, np.uint8), first, slots, none, none))
-
-
-def _totals(figures: Figures) -> Document:
-    """Return requests and freshness of a plan, and of daily visits to every target."""
-    n = figures.targets
-    return {
-        "requests_per_day": round(figures.requests_per_day, DIGITS),
-        "least_per_day": round(float(figures.least.sum() / WEEK_DAYS), DIGITS),
-        "known": is_known(figures.rate_low, figures.rate_high),
-        "freshness": _number(figures.freshness),
-        "age_days": _number(figures.mean_age_days),
-        "load": round(figures.requests_per_day / n, DIGITS),
-        "daily": {
-            "requests_per_day": n,
-            "freshness": _number(1 - figures.daily_stale / figures.daily_known),
-            "age_days": _number(figures.daily_age_days / figures.daily_known),
-        },
-    }
 
 
 def _warnings_of_the_past(figures: Figures) -> Iterator[str]:

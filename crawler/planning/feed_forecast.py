@@ -34,7 +34,6 @@ from crawler.planning.replan import (
     replan_parts,
     windows_of,
 )
-from crawler.planning.replan_report import ReplanReport
 from crawler.storage import targets
 from crawler.storage.client import Database
 from crawler.utils.time import Clock
@@ -195,49 +194,40 @@ async def feed_preview_of(
 ) -> FeedBudgetPreview:
     """Return what a replan of feeds with this budget would move, without storing it."""
     made: list[Replan] = []
-    current = await plans_in_effect(db, config, FEEDS)
+    in_force = await plans_in_effect(db, config, FEEDS)
     request = feed_request(budget, dry_run=True)
     (report,) = await replan_parts(db, config, request, say, made.append)
     say("comparing the plans")
-    return _moves_of(made[0], report) | {"plans": current}
-
-
-def _moves_of(replan: Replan, report: ReplanReport) -> FeedBudgetPreview:
-    """Return the feeds that a plan moves; plans are added later."""
-    gathered, plan, written = replan.gathered, replan.plan, replan.written
+    gathered, plan, written = made[0].gathered, made[0].plan, made[0].written
     assert isinstance(plan, FeedsPlan), "plans of pages have neither misses nor delays"
     everything = np.arange(len(gathered.population))
     old, window = in_effect(gathered, everything), windows_of(gathered)
     new = chosen_of(written, plan.schedules, old)
-    current = _Sums.of(plan.posting, window, old)
-    planned = _Sums.of(plan.posting, window, new)
+    current, planned = (_Sums.of(plan.posting, window, schedules) for schedules in (old, new))
     before, after = old.visits_per_week, new.visits_per_week
     changed = written & (np.abs(after - before) > 1e-9)
     # The key breaks ties, so that the list does not depend on the order in the database.
     biggest = np.lexsort((gathered.population.key, -np.abs(after - before)))[:MAX_MOVES]
+    moves: list[FeedMove] = []
+    for row in biggest[changed[biggest]].tolist():
+        spider, _, url = gathered.watched.ids[row].partition(" ")
+        moves.append(
+            {
+                "spider": spider,
+                "url": url[:MAX_URL_CHARACTERS],
+                "posts_per_week": float(planned.posts[row]),
+                "visits_per_week_before": float(current.per_day[row] * WEEK_DAYS),
+                "visits_per_week": float(planned.per_day[row] * WEEK_DAYS),
+                "missed_share_before": current.standing(np.array([row]))["missed_share"],
+                "missed_share": planned.standing(np.array([row]))["missed_share"],
+            }
+        )
     return {
         "report": report,
-        "plans": [],
+        "plans": in_force,
         "current": current.standing(everything),
         "planned": planned.standing(everything),
         "more": int(np.count_nonzero(changed & (after > before))),
         "fewer": int(np.count_nonzero(changed & (after < before))),
-        "moves": [
-            _move(gathered.watched.ids[row], current, planned, row)
-            for row in biggest[changed[biggest]].tolist()
-        ],
-    }
-
-
-def _move(key: str, current: _Sums, planned: _Sums, row: int) -> FeedMove:
-    spider, _, url = key.partition(" ")
-    group = np.array([row])
-    return {
-        "spider": spider,
-        "url": url[:MAX_URL_CHARACTERS],
-        "posts_per_week": float(planned.posts[row]),
-        "visits_per_week_before": float(current.per_day[row] * WEEK_DAYS),
-        "visits_per_week": float(planned.per_day[row] * WEEK_DAYS),
-        "missed_share_before": current.standing(group)["missed_share"],
-        "missed_share": planned.standing(group)["missed_share"],
+        "moves": moves,
     }

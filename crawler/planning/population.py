@@ -158,7 +158,12 @@ def population_of(
     longest = np.where(
         are_feeds, longest_interval(config, feeds=True), longest_interval(config, feeds=False)
     )
-    least, most = _limits(watched, least, most, longest)
+    # A limit of a target replaces that of its site, even if it contradicts the site's other limit.
+    has_least, has_most = watched.least > 0, watched.most > 0
+    own_least = np.clip(watched.least, MIN_INTERVAL_HOURS, longest)
+    own_most = np.clip(watched.most, MIN_INTERVAL_HOURS, longest)
+    least = np.where(has_least, own_least, np.where(has_most, np.minimum(least, own_most), least))
+    most = np.maximum(least, np.where(has_most, own_most, most))
     zones = tuple(each.zone for each in stored)
     since = min(
         now_hours,
@@ -220,21 +225,6 @@ def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]
             "Lower it, or raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
         )
     return least, most
-
-
-def _limits(
-    watched: Watched, least: Floats, most: Floats, longest: Floats
-) -> tuple[Floats, Floats]:
-    """Return the (n,) shortest and longest intervals with the limits that targets have.
-
-    A limit of a target replaces that of its site, even if it contradicts the site's other limit.
-    """
-    has_least, has_most = watched.least > 0, watched.most > 0
-    own_least = np.clip(watched.least, MIN_INTERVAL_HOURS, longest)
-    own_most = np.clip(watched.most, MIN_INTERVAL_HOURS, longest)
-    least = np.where(has_least, own_least, np.where(has_most, np.minimum(least, own_most), least))
-    most = np.where(has_most, own_most, most)
-    return least, np.maximum(least, most)
 
 
 def are(watched: Watched, kind: Kind) -> Flags:

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.planning.replan_report import DailyTotals
 from crawler.storage import plans, visits
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known, moment
 from schedules.calendar import DAYS
@@ -261,7 +261,12 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
     latest = [await plans.latest(db, name, now) for name in spiders]
     documents = list({str(plan["_id"]): plan for plan in latest if plan is not None}.values())
     if not documents:
-        raise await _no_plan(db, spiders, now)
+        if (later := await plans.earliest_after(db, spiders, now)) is None:
+            raise ConfigError("no plan yet. Run scrapy replan first")
+        raise ConfigError(
+            "no current plan: scrapy replan ran with a clock that was ahead, so its plan begins at "
+            f"{moment(later['at'], now)}. Run scrapy replan again to plan from now on"
+        )
     rows = await plans.groups(db, spiders)
     even = await plans.even(db, spiders)
     week = requests(await plans.slots(db, spiders), even)
@@ -275,11 +280,39 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
     return {
         "kind": "feeds" if {plan.get("kind") for plan in documents} == {"feeds"} else "pages",
         "spiders": spiders,
-        "plans": [_summary_of(plan) for plan in documents],
+        "plans": [
+            {
+                "id": str(plan["_id"]),
+                "at": plan["at"],
+                "spiders": plan["spiders"],
+                "policy": plan["policy"],
+                "objective": plan.get("objective"),
+                "budget_per_day": plan.get("budget_per_day"),
+                "daily_cap": plan.get("daily_cap", 0),
+                "hourly_cap": plan.get("hourly_cap", 0),
+                "shadow_price": plan.get("shadow_price"),
+                "updated": plan.get("updated", 0),
+                "targets": plan.get("targets", 0),
+                "warnings": plan.get("warnings", []),
+            }
+            for plan in documents
+        ],
         "targets": count,
         "unplanned": count - learning - sum(row["targets"] for row in planned),
         "learning": learning,
-        "groups": [_class_of(row) for row in planned],
+        "groups": [
+            {
+                "frequency_class": row["frequency_class"],
+                "targets": row["targets"],
+                "requests_per_day": row["requests_per_day"],
+                "known": is_known(row["rate_low"], row["rate_high"]),
+                "freshness": row["freshness"],
+                "age_days": row["age_days"],
+                "missed_per_week": row["missed_per_week"],
+                "delay_hours": row["delay_hours"],
+            }
+            for row in planned
+        ],
         "totals": _totals_of_groups(planned, documents),
         "timetable": matrix(week),
         "even": {
@@ -288,47 +321,6 @@ async def current_plans(db: Database, spiders: list[str], now: datetime) -> Plan
         },
         "pages": await _planned_targets(db, spiders) if count <= MAX_LISTED else None,
         "calendar": None,
-    }
-
-
-async def _no_plan(db: Database, spiders: list[str], now: datetime) -> ConfigError:
-    """Return the error for spiders without a current plan."""
-    later = await plans.earliest_after(db, spiders, now)
-    if later is None:
-        return ConfigError("no plan yet. Run scrapy replan first")
-    return ConfigError(
-        f"no current plan: scrapy replan ran with a clock that was ahead, so its plan begins at "
-        f"{moment(later['at'], now)}. Run scrapy replan again to plan from now on"
-    )
-
-
-def _summary_of(plan: Document) -> PlanSummary:
-    return {
-        "id": str(plan["_id"]),
-        "at": plan["at"],
-        "spiders": plan["spiders"],
-        "policy": plan["policy"],
-        "objective": plan.get("objective"),
-        "budget_per_day": plan.get("budget_per_day"),
-        "daily_cap": plan.get("daily_cap", 0),
-        "hourly_cap": plan.get("hourly_cap", 0),
-        "shadow_price": plan.get("shadow_price"),
-        "updated": plan.get("updated", 0),
-        "targets": plan.get("targets", 0),
-        "warnings": plan.get("warnings", []),
-    }
-
-
-def _class_of(row: Row) -> PlanClass:
-    return {
-        "frequency_class": row["frequency_class"],
-        "targets": row["targets"],
-        "requests_per_day": row["requests_per_day"],
-        "known": is_known(row["rate_low"], row["rate_high"]),
-        "freshness": row["freshness"],
-        "age_days": row["age_days"],
-        "missed_per_week": row["missed_per_week"],
-        "delay_hours": row["delay_hours"],
     }
 
 
@@ -383,30 +375,26 @@ async def changes_found(
     db: Database, sites: Iterable[Site], since: datetime | None, n_urls: int
 ) -> ChangesOverview:
     """Return the changes of some sites by weekday and hour, and by URL for `n_urls` URLs each."""
-    return {
-        "since": since,
-        "changes": [await _changes_of(db, site, since, n_urls) for site in sites],
-    }
-
-
-async def _changes_of(
-    db: Database, site: Site, since: datetime | None, n_urls: int
-) -> SpiderChanges:
-    hours = await visits.by_hour(db, site.name, site.zone, since)
-    rows = await visits.by_url(db, site.name, site.zone, since, n_urls)
-    return {
-        "spider": site.name,
-        "timezone": site.timezone,
-        "total": {
-            "changes": sum(row["changes"] for row in hours),
-            "update_size": sum(row["update_size"] for row in hours),
-            "diff_size": sum(row["diff_size"] for row in hours),
-        },
-        "urls": [_changes_of_url(row) for row in rows],
-        "changes": matrix(sums(hours, "changes")),
-        "update_size": matrix(sums(hours, "update_size")),
-        "diff_size": matrix(sums(hours, "diff_size")),
-    }
+    changes: list[SpiderChanges] = []
+    for site in sites:
+        hours = await visits.by_hour(db, site.name, site.zone, since)
+        rows = await visits.by_url(db, site.name, site.zone, since, n_urls)
+        changes.append(
+            {
+                "spider": site.name,
+                "timezone": site.timezone,
+                "total": {
+                    "changes": sum(row["changes"] for row in hours),
+                    "update_size": sum(row["update_size"] for row in hours),
+                    "diff_size": sum(row["diff_size"] for row in hours),
+                },
+                "urls": [_changes_of_url(row) for row in rows],
+                "changes": matrix(sums(hours, "changes")),
+                "update_size": matrix(sums(hours, "update_size")),
+                "diff_size": matrix(sums(hours, "diff_size")),
+            }
+        )
+    return {"since": since, "changes": changes}
 
 
 def _changes_of_url(row: Row) -> UrlChanges:

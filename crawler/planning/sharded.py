@@ -225,7 +225,9 @@ async def _planned(db: Database, replan: _Replan, shards: Shards, began: float) 
     if not counts.sum():
         raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
     common = await _common(db, names)
-    effect = await _effect(db, names, common, now, everything=part.everything)
+    latest = {site.name: await plans.latest(db, site.name, now) for site in common.stored}
+    older = sorted({plan for each in names for plan in each.plans})
+    effect = Effect(latest, await plans.plans_of(db, older), part.everything)
     options = part.options.over(effect.options) if part.as_it_is else part.options
     described = await asyncio.to_thread(shards.each, describe, place, common, effect)
     usage = Usage.joined([own for own, _ in described])
@@ -278,15 +280,6 @@ async def _common(db: Database, names: Sequence[Names]) -> Common:
             total[rows] += own
     groups = sorted(set().union(*(each.groups for each in names)))
     return Common(await sites.of_spiders(db, spiders), dates.reliable(), tuple(groups))
-
-
-async def _effect(
-    db: Database, names: Sequence[Names], common: Common, now: datetime, *, everything: bool
-) -> Effect:
-    """Return the plans in effect for the targets of all shards."""
-    latest = {site.name: await plans.latest(db, site.name, now) for site in common.stored}
-    older = sorted({plan for each in names for plan in each.plans})
-    return Effect(latest, await plans.plans_of(db, older), everything)
 
 
 def _budget(

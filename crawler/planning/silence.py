@@ -105,7 +105,14 @@ def silent_targets(
     for number in np.flatnonzero(result.shared).tolist():
         own = np.flatnonzero(result.silent & (population.site == number))
         rated = int(np.count_nonzero(result.ratings.rated & (population.site == number)))
-        yield _of_site(gathered.watched.spiders[number], result, own, rated)
+        since = _time(result.ratings.since[own].max())
+        expected = _time(result.ratings.expected[own].max())
+        text = (
+            f"{count(len(own), 'page')} of {rated:,} with known gaps stopped changing, the last at "
+            f"{since:%Y-%m-%d %H:%M} UTC"
+        )
+        spider, chance = gathered.watched.spiders[number], float(result.chance[own].max())
+        yield Silence(spider, "", since, expected, chance, text)
     single = np.flatnonzero(result.silent & ~result.shared[population.site])
     for i in single[np.argsort(result.chance[single])][:MAX_ALARMS].tolist():
         yield _of_target(gathered, result, int(rows[i]), i)
@@ -207,16 +214,6 @@ def _of_target(gathered: Gathered, result: Silences, row: int, i: int, field: st
     )
     text = f"{field}: {text}" if field else text
     return Silence(spider, url, since, expected, chance, text, field)
-
-
-def _of_site(spider: str, result: Silences, own: Ints, rated: int) -> Silence:
-    since = _time(result.ratings.since[own].max())
-    expected = _time(result.ratings.expected[own].max())
-    text = (
-        f"{count(len(own), 'page')} of {rated:,} with known gaps stopped changing, the last at "
-        f"{since:%Y-%m-%d %H:%M} UTC"
-    )
-    return Silence(spider, "", since, expected, float(result.chance[own].max()), text)
 
 
 def _time(hours: float) -> datetime:

@@ -306,7 +306,29 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
             "seed": mix.seed,
             "cells": len(mix.cells),
             "min_ratio": mix.floor,
-            "policies": {outcome.policy: _result(outcome.figures) for outcome in self.outcomes},
+            "policies": {
+                outcome.policy: {
+                    "groups": {
+                        name: {
+                            "cells": share.cells,
+                            "ratio": share.ratio,
+                            "expected": share.expected,
+                            "worst_ratio": share.worst,
+                            "freshness": share.freshness,
+                            "requested": share.requested,
+                            "missed": share.missed,
+                            "by_hour": [finite(ratio) for ratio in share.by_hour.tolist()],
+                        }
+                        for name, share in outcome.figures.groups.items()
+                    },
+                    "worst_ratio": outcome.figures.all.worst,
+                    "jain": finite(outcome.figures.jain),
+                    "freshness": outcome.figures.all.freshness,
+                    "requested": outcome.figures.all.requested,
+                    "missed": outcome.figures.all.missed,
+                }
+                for outcome in self.outcomes
+            },
         }
 
     def plot(self, path: Path) -> None:
@@ -330,29 +352,6 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
                 axes.plot(at, [share.worst for share in shares], "o", color=GREY, markersize=3)
         axes.set_xticks(middle, names)
         axes.set_ylim(0, 1.02)
-
-
-def _result(ratios: Ratios) -> OverloadResult:
-    return {
-        "groups": {
-            name: {
-                "cells": share.cells,
-                "ratio": share.ratio,
-                "expected": share.expected,
-                "worst_ratio": share.worst,
-                "freshness": share.freshness,
-                "requested": share.requested,
-                "missed": share.missed,
-                "by_hour": [finite(ratio) for ratio in share.by_hour.tolist()],
-            }
-            for name, share in ratios.groups.items()
-        },
-        "worst_ratio": ratios.all.worst,
-        "jain": finite(ratios.jain),
-        "freshness": ratios.all.freshness,
-        "requested": ratios.all.requested,
-        "missed": ratios.all.missed,
-    }
 
 
 def _share(mix: Mix, played: Played, rows: Ints) -> Share:

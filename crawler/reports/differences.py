@@ -71,7 +71,11 @@ def difference_of(before: Document, after: Document) -> Difference:
         if old == new:
             continue
         fields.append(name)
-        less, more = _only_in_one(old, new)
+        was, now = Counter(old.splitlines()), Counter(new.splitlines())
+        # Equal lines need not be split into words.
+        old_words = [word for line in (was - now).elements() for word in line.split()]
+        new_words = [word for line in (now - was).elements() for word in line.split()]
+        less, more = _surplus(old_words, new_words), _surplus(new_words, old_words)
         removed += less
         added += more
         if less or more:
@@ -101,15 +105,6 @@ def text_of(value: Any) -> str:
             :MAX_CHARACTERS
         ]
     return str(value)[:MAX_CHARACTERS]
-
-
-def _only_in_one(old: str, new: str) -> tuple[list[str], list[str]]:
-    """Return the words that one text has more often than the other."""
-    before, after = Counter(old.splitlines()), Counter(new.splitlines())
-    # Equal lines need not be split into words.
-    old_words = [word for line in (before - after).elements() for word in line.split()]
-    new_words = [word for line in (after - before).elements() for word in line.split()]
-    return _surplus(old_words, new_words), _surplus(new_words, old_words)
 
 
 def _surplus(words: Sequence[str], others: Sequence[str]) -> list[str]:

@@ -208,15 +208,14 @@ async def read_feed(db: Database, reader: Reader, limit: int, until: datetime) -
     scan = _Scan(db, everything, Filters(), until, max_entries=limit)
     await scan.read(None)
     entries = await _entries_of(db, list(scan.groups.values()))
-    ids = [_lasting_id(key, group) for key, group in scan.groups.items()]
+    # The id of a group stays the same if more pages get the same edit.
+    ids = [
+        str(group[0].event["_id"])
+        if group[0].is_single
+        else hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
+        for key, group in scan.groups.items()
+    ]
     return list(zip(ids, entries, strict=True))
-
-
-def _lasting_id(key: FoldKey, group: Sequence[NetChange]) -> str:
-    """Return an id that stays the same if more pages get the same edit."""
-    if group[0].is_single:
-        return str(group[0].event["_id"])
-    return hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
 
 
 async def count_unread(db: Database, reader: Reader, site: str = "") -> int:

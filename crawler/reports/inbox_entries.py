@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+
 from typing import Literal
 
 from bson import ObjectId
@@ -20,6 +21,7 @@ from crawler.storage import change_events, visits
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.client import Database, Document
 from crawler.utils.diff import Matcher
+from crawler.utils.urls import common_start
 
 # Characters.
 MAX_TITLE, MAX_WORDS = 200, 600
@@ -102,7 +104,7 @@ async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents)
         "visits": len(net.events),
         "categories": net.categories,
         "page_count": len(group),
-        "common_url": _common_beginning([each.event["target"] for each in group]),
+        "common_url": common_start([each.event["target"] for each in group]),
         "pages": [changed_page(each) for each in group[:MAX_LISTED]],
         "events": [str(each.event["_id"]) for each in group],
     }
@@ -111,12 +113,6 @@ async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents)
 def changed_page(net: NetChange) -> ChangedPage:
     """Return a page as entries list it."""
     return {"event": str(net.event["_id"]), "url": net.event["target"], "at": net.event["at"]}
-
-
-def _common_beginning(urls: Sequence[str]) -> str:
-    first, last = min(urls), max(urls)
-    length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
-    return first[:length]
 
 
 async def _summary(db: Database, net: NetChange, contents: Contents) -> str:

@@ -111,18 +111,16 @@ async def main() -> None:
                     db = await stack.enter_async_context(opened(config))
                 if isinstance(order, JobOrder):
                     return await _planned(db, config, order, say)
-                return await _paired(db, config, order)
+                from crawler.reports.duplicates import compare_posts, put_label
+
+                if order.kind == "compare":
+                    return await compare_posts(db, config, order.posts, None, by_datasketch=False)
+                assert order.now is not None
+                return await put_label(
+                    db, config, order.posts, order.now, same=order.same, by=order.by
+                )
 
         await serve(run)
-
-
-async def _paired(db: Database, config: Config, order: PairOrder) -> Any:
-    from crawler.reports.duplicates import compare_posts, put_label
-
-    if order.kind == "compare":
-        return await compare_posts(db, config, order.posts, None, by_datasketch=False)
-    assert order.now is not None
-    return await put_label(db, config, order.posts, order.now, same=order.same, by=order.by)
 
 
 async def _planned(db: Database, config: Config, order: JobOrder, say: Say) -> Any:

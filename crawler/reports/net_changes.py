@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 from typing import Literal
 
 from crawler.items import Outcome
@@ -122,18 +123,13 @@ async def net_changes(
     for row in rows:
         events = of_pages.get(row["_id"], [])
         if events and events[0]["_id"] == row["_id"]:
-            changes[row["_id"]] = NetChange(_unread(reader, events))
+            # The events after the newest one that is read, at least the first.
+            older = takewhile(
+                lambda event: not reader.has_read(event["spider"], event["target"], event["at"]),
+                events[1:],
+            )
+            changes[row["_id"]] = NetChange([events[0], *older])
     return await _compare(db, changes)
-
-
-def _unread(reader: Reader, events: Sequence[Document]) -> list[Document]:
-    """Return the events after the newest one that is read, at least the first."""
-    unread = list(events[:1])
-    for row in events[1:]:
-        if reader.has_read(row["spider"], row["target"], row["at"]):
-            break
-        unread.append(row)
-    return unread
 
 
 async def _compare(db: Database, changes: dict[object, NetChange]) -> Compared:

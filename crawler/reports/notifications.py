@@ -118,9 +118,14 @@ async def notifications(db: Database, file: Path) -> NotificationsReport:
         own = await notification_rules.read(db)
         rules = RuleSet(own, {}, stored=frozenset(rule.name for rule in own))
     names = {*defined.channels, *defined.broken, *await outbox.channel_names(db)}
+    reports: list[RuleReport] = []
+    for key, rule in rules.by_key.items():
+        source: RuleSource = "web app" if rule.name in rules.stored else "notify.toml"
+        source = "site definition" if "/" in key else source
+        reports.append({"key": key, "source": source, "rule": rule.model_dump(mode="json")})
     return {
         "channels": [await channel_report(db, defined, name) for name in sorted(names)],
-        "rules": [_rule_report(key, rule, rules) for key, rule in rules.by_key.items()],
+        "rules": reports,
         "oldest_event": await outbox.oldest_mark(db),
         "problems": problems[:MAX_PROBLEMS],
     }
@@ -171,15 +176,6 @@ async def preview_rule(
     if rule not in rules.by_key:
         raise ConfigError(f"rule not found: {rule[:100]!r}")
     return await preview(db, config, rules, last, rule, now)
-
-
-def _rule_report(key: str, rule: Rule, rules: RuleSet) -> RuleReport:
-    source: RuleSource = "notify.toml"
-    if "/" in key:
-        source = "site definition"
-    elif rule.name in rules.stored:
-        source = "web app"
-    return {"key": key, "source": source, "rule": rule.model_dump(mode="json")}
 
 
 def _receiver(channel: Channel) -> str:

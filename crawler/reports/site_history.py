@@ -100,30 +100,21 @@ async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayF
 
 def _freshness(histories: Sequence[Document], minutes: Floats) -> list[tuple[float, int]]:
     """Return the number of current copies, and of known ones, at each time."""
-    fresh, known = np.zeros(len(minutes)), np.zeros(len(minutes), int)
+    fresh, counts = np.zeros(len(minutes)), np.zeros(len(minutes), int)
     for history in histories:
         since, until = (history[name].timestamp() / MINUTE_SECONDS for name in ("since", "until"))
         is_known = (minutes >= since) & (minutes <= until)
         changes = np.frombuffer(history["changes"], CHANGE)
-        fresh_share = _probability_fresh(changes["after"] + 0.0, changes["by"] + 0.0, minutes)
-        known += is_known
-        fresh += np.where(is_known, fresh_share, 0.0)
-    return list(zip(fresh.tolist(), known.tolist(), strict=True))
-
-
-def _probability_fresh(before: Floats, found: Floats, minutes: Floats) -> Floats:
-    """Return the probability that a copy is current at each time.
-
-    before, found: (n,) observations before and after each change, in minutes
-    """
-    if not len(before):
-        return np.ones(len(minutes))
-    # The last change whose earlier observation was before this time.
-    at = np.maximum(np.searchsorted(before, minutes, side="right") - 1, 0)
-    spans = np.maximum(found[at] - before[at], 1e-9)
-    passed = (minutes - before[at]) / spans
-    result: Floats = np.where((passed < 0) | (passed >= 1), 1.0, 1 - passed)
-    return result
+        share_fresh = np.ones(len(minutes))
+        if len(changes):
+            before, by = changes["after"] + 0.0, changes["by"] + 0.0
+            # The last change whose earlier observation was before this time.
+            at = np.maximum(np.searchsorted(before, minutes, side="right") - 1, 0)
+            passed = (minutes - before[at]) / np.maximum(by[at] - before[at], 1e-9)
+            share_fresh = np.where((passed < 0) | (passed >= 1), 1.0, 1 - passed)
+        counts += is_known
+        fresh += np.where(is_known, share_fresh, 0.0)
+    return list(zip(fresh.tolist(), counts.tolist(), strict=True))
 
 
 DAY_HOURS = 24

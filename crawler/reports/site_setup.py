@@ -170,8 +170,24 @@ def fetchable(edit: DefinitionEdit, base: Mapping[str, Any] | None) -> dict[str,
 def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequence[str]) -> Matches:
     """Return what the patterns of an edit select among some links."""
     patterns: list[PatternMatches] = []
+    urls: list[str]
     for key in PATTERN_KEYS:
-        patterns += [_pattern_matches(key, pattern, links) for pattern in getattr(edit, key)]
+        for pattern in getattr(edit, key):
+            problem, urls = None, []
+            try:
+                regex = compiled(pattern, "To exclude URLs, use the fields for excluded pages")
+                urls = [link for link in links if regex.search(link)]
+            except ValueError as error:
+                problem = str(error)
+            patterns.append(
+                {
+                    "key": key,
+                    "pattern": pattern,
+                    "count": len(urls),
+                    "urls": urls[:MAX_SHOWN_URLS],
+                    "problem": problem,
+                }
+            )
     found: Matches = {
         "links": len(links), "patterns": patterns, "lists": [], "items": [], "n_lists": 0,
         "n_items": 0, "both": [], "unmatched": [], "problem": None,
@@ -233,18 +249,6 @@ def categories(
         {"category": name, "items": items, "example": examples[name]}
         for name, items in counts.most_common(MAX_SHOWN_CATEGORIES)
     ]
-
-
-def _pattern_matches(key: str, pattern: str, links: Sequence[str]) -> PatternMatches:
-    try:
-        regex = compiled(pattern, "To exclude URLs, use the fields for excluded pages")
-    except ValueError as error:
-        return {"key": key, "pattern": pattern, "count": 0, "urls": [], "problem": str(error)}
-    urls = [link for link in links if regex.search(link)]
-    return {
-        "key": key, "pattern": pattern, "count": len(urls), "urls": urls[:MAX_SHOWN_URLS],
-        "problem": None,
-    }  # fmt: skip
 
 
 def page_of(html: str, url: str) -> HtmlResponse:

@@ -13,10 +13,10 @@ from typing_extensions import TypedDict
 from crawler.errors import ConfigError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import SiteEstimates
-from crawler.reports.visit_counts import HourVisits, VisitCounts
+from crawler.reports.visit_counts import VisitCounts
 from crawler.storage import leases, overview, site_targets, sites
 from crawler.storage.client import Database
-from crawler.storage.overview import SiteState, TargetNumbers
+from crawler.storage.overview import SiteState
 from crawler.storage.sites import Site
 
 DAY = timedelta(days=1)
@@ -162,14 +162,13 @@ async def figures_of(db: Database, name: str, now: datetime, counts: VisitCounts
     }
     for hour, each in hours.items():
         if (day := by_day.get(hour.astimezone(zone).date())) is not None:
-            _add(day, each)
+            day["visits"] += each.visits
+            day["new"] += each.new
+            day["changed"] += each.changed
+            day["gone"] += each.gone
+            day["errors"] += each.errors
     requests = sum(each.requests for hour, each in hours.items() if hour >= now - DAY)
-    return _figures(numbers, list(by_day.values()), requests, now)
-
-
-def _figures(
-    numbers: TargetNumbers, week: list[DayVisits], requests: int, now: datetime
-) -> SiteFigures:
+    week = list(by_day.values())
     return {
         "at": now,
         "targets": numbers.targets,
@@ -180,14 +179,6 @@ def _figures(
         "today": week[-1],
         "week": week,
     }
-
-
-def _add(day: DayVisits, hour: HourVisits) -> None:
-    day["visits"] += hour.visits
-    day["new"] += hour.new
-    day["changed"] += hour.changed
-    day["gone"] += hour.gone
-    day["errors"] += hour.errors
 
 
 def board_site(
@@ -204,6 +195,10 @@ def board_site(
     open_alarms: number of open alarms of the site
     """
     estimates = read.of_sites.get(state.name) if read else None
+    reason = state.reason
+    if reason is None and state.started is not None and not is_running:
+        # Nobody holds the lease of the run: its process has ended without storing the end.
+        reason = "interrupted"
     return {
         "name": state.name,
         "kind": SITE_KINDS.get(state.kind, "site"),
@@ -211,7 +206,7 @@ def board_site(
         "paused_at": state.marks.paused_at,
         "is_running": is_running,
         "last_run": state.started,
-        "last_reason": _reason(state, is_running=is_running),
+        "last_reason": reason,
         "last_error": state.error,
         "last_visits": state.counts.get("visits") if state.finished else None,
         "next_visit": state.next_visit,
@@ -222,13 +217,6 @@ def board_site(
         "open_alarms": open_alarms,
         "figures": figures,
     }
-
-
-def _reason(state: SiteState, *, is_running: bool) -> str | None:
-    if state.reason is not None or state.started is None or is_running:
-        return state.reason
-    # Nobody holds the lease of the run: its process has ended without storing the end.
-    return "interrupted"
 
 
 def _known(value: float) -> float | None:

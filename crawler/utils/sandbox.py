@@ -142,23 +142,18 @@ def problem_of(code: int, seconds: float, megabytes: float) -> str | None:
 
 def limit_memory(megabytes: float) -> None:
     """Limit the memory that this process may allocate in addition to what it has."""
-    if (own_bytes := _own_bytes()) is not None:
-        lower(resource.RLIMIT_AS, own_bytes + int(megabytes * MEGABYTE))
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        # Without /proc, the size of the address space is unknown.
+        return
+    lower(resource.RLIMIT_AS, pages * resource.getpagesize() + int(megabytes * MEGABYTE))
 
 
 def lower(limit: int, value: int) -> None:
     """Set a soft resource limit, up to the hard limit (negative if there is none)."""
     _, hard = resource.getrlimit(limit)
     resource.setrlimit(limit, (value if hard < 0 else min(value, hard), hard))
-
-
-def _own_bytes() -> int | None:
-    """Return the size of this process's address space in bytes; None if it is unknown."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except OSError:
-        return None
-    return pages * resource.getpagesize()
 
 
 def _read_result(pid: int, pipe: int, seconds: float) -> tuple[bytes, int]:

@@ -258,24 +258,22 @@ def _grouped(rows: list[tuple[Parts, str]], count: int) -> list[tuple[Parts, lis
             if different > MAX_SIBLINGS or (
                 different >= MIN_WORDS and different * 2 > len(members)
             ):
-                refined.append(((*before, _word_shape(list(by_text))), members))
+                # `{word}` between the common start and end of the texts, cut at separators.
+                start = common_start(list(by_text))
+                cuts = [separator.end() for separator in SEPARATORS.finditer(start)]
+                start = start[: cuts[-1]] if cuts else ""
+                end = common_start([text[len(start) :][::-1] for text in by_text])[::-1]
+                first = SEPARATORS.search(end)
+                word = f"{start}{WORD}{end[first.start() :] if first else ''}"
+                refined.append(((*before, word), members))
             else:
                 refined += [((*before, text), some) for text, some in by_text.items()]
         groups = refined
     return [(parts, [url for _, url in members]) for parts, members in groups]
 
 
-def _word_shape(texts: Sequence[str]) -> str:
-    """Return `{word}` between the common start and end of the texts, cut at separators."""
-    start = _common_start(texts)
-    ends = [separator.end() for separator in SEPARATORS.finditer(start)]
-    start = start[: ends[-1]] if ends else ""
-    end = _common_start([text[len(start) :][::-1] for text in texts])[::-1]
-    first = SEPARATORS.search(end)
-    return f"{start}{WORD}{end[first.start() :] if first else ''}"
-
-
-def _common_start(texts: Sequence[str]) -> str:
+def common_start(texts: Sequence[str]) -> str:
+    """Return what all texts begin with, character by character."""
     low, high = min(texts), max(texts)
     pairs = enumerate(zip(low, high, strict=False))
     return low[: next((i for i, (a, b) in pairs if a != b), min(len(low), len(high)))]

@@ -37,38 +37,31 @@ async def docs_page(request: Request) -> Response:
     """Show all operations of the API with their parameters and schemas."""
     description = request.app.openapi()
     schemas = description.get("components", {}).get("schemas", {})
-    operations = [
-        _operation(method.upper(), path, operation, schemas)
-        for path, methods in sorted(description["paths"].items())
-        for method, operation in methods.items()
-    ]
+    operations = []
+    for path, methods in sorted(description["paths"].items()):
+        for method, operation in methods.items():
+            parameters = [
+                (
+                    each["name"],
+                    each["in"],
+                    " or ".join(
+                        str(kind.get("type", "any"))
+                        for kind in each["schema"].get("anyOf", [each["schema"]])
+                    ),
+                    each.get("description", ""),
+                )
+                for each in operation.get("parameters", ())
+            ]
+            responses = [
+                (status, response["description"], _schema(response.get("content", {}), schemas))
+                for status, response in operation["responses"].items()
+                if status < "4"
+            ]
+            text = operation.get("description") or operation.get("summary", "")
+            body = _schema(operation.get("requestBody", {}).get("content", {}), schemas)
+            operations.append(Operation(method.upper(), path, text, parameters, body, responses))
     schema_path = path_to(request, "api.schema")
     return page(request, "api/docs.html", operations=operations, schema_path=schema_path)
-
-
-def _operation(
-    method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]
-) -> Operation:
-    parameters = [
-        (
-            each["name"],
-            each["in"],
-            " or ".join(
-                str(kind.get("type", "any"))
-                for kind in each["schema"].get("anyOf", [each["schema"]])
-            ),
-            each.get("description", ""),
-        )
-        for each in operation.get("parameters", ())
-    ]
-    responses = [
-        (status, response["description"], _schema(response.get("content", {}), schemas))
-        for status, response in operation["responses"].items()
-        if status < "4"
-    ]
-    text = operation.get("description") or operation.get("summary", "")
-    body = _schema(operation.get("requestBody", {}).get("content", {}), schemas)
-    return Operation(method, path, text, parameters, body, responses)
 
 
 def _schema(content: dict[str, Any], schemas: dict[str, Any]) -> str:

@@ -26,7 +26,6 @@ from starlette.types import Scope as ASGIScope
 
 from crawler.storage.accounts import sessions, tokens, users
 from crawler.storage.accounts.schemas import Role, Scope
-from crawler.storage.store import Store
 from crawler.utils.time import Clock
 from crawler.web.database import WebDatabase
 from crawler.web.middleware import SAFE_METHODS
@@ -124,7 +123,13 @@ async def guard(request: Request) -> None:
             why = "viewers cannot change anything" if is_viewer else "read-only token"
             raise HTTPException(403, f"Not allowed: {why}. Ask an editor")
     if is_write:
-        _refuse_charset(request)
+        # The parser of forms decodes with any codec that the body names, and some of them, such as
+        # punycode, take quadratic time.
+        _, parameters = parse_options_header(request.headers.get("content-type"))
+        charset = parameters.get(b"charset", b"utf-8")
+        if charset.lower() not in (b"utf-8", b"utf8"):
+            name = charset[:40].decode("latin-1")
+            raise HTTPException(415, f"charset: {name!r} is not supported. Use utf-8")
         # Last, because it parses the body: nobody without the right to write can cause that.
         if token is None:
             await _refuse_forged(request)
@@ -135,7 +140,13 @@ async def _user_of(request: Request, token: str | None) -> User | None:
     now = Clock(database.config.clock_offset_hours).now()
     async with database.opened() as store:
         if token is not None:
-            return await _user_of_token(store, token, request)
+            if not is_for_programs(request):
+                raise HTTPException(
+                    403, "Tokens are for /api/v1 and /metrics. Sign in to see pages"
+                )
+            valid = await tokens.find(store.db, token, now)
+            user = await users.find(store.db, valid.user) if valid else None
+            return User(user.name, user.role, scopes=valid.scopes) if valid and user else None
         session = request.cookies.get(session_cookie(request))
         if session is not None and (name := await sessions.user_of(store.db, session, now)):
             user = await users.find(store.db, name)
@@ -149,15 +160,6 @@ async def _user_of(request: Request, token: str | None) -> User | None:
             "NAME, and start scrapy web with --trusted-proxy",
         )
     return User(LOCAL, Role.EDITOR)
-
-
-async def _user_of_token(store: Store, secret: str, request: Request) -> User | None:
-    if not is_for_programs(request):
-        raise HTTPException(403, "Tokens are for /api/v1 and /metrics. Sign in to see pages")
-    now = Clock(store.config.clock_offset_hours).now()
-    token = await tokens.find(store.db, secret, now)
-    user = await users.find(store.db, token.user) if token else None
-    return User(user.name, user.role, scopes=token.scopes) if token and user else None
 
 
 def bearer_token(request: Request) -> str | None:
@@ -175,19 +177,6 @@ def is_for_programs(request: Request) -> bool:
     """Return whether a request is for the JSON API, or for a route marked by `for_programs`."""
     access = getattr(request.scope.get("endpoint"), _ACCESS, None)
     return access == _PROGRAMS or is_api(request)
-
-
-def _refuse_charset(request: Request) -> None:
-    """Raise HTTPException (415) for a body that is not in UTF-8.
-
-    The parser of forms decodes with any codec that the body names, and some, such as punycode, take
-    quadratic time.
-    """
-    _, parameters = parse_options_header(request.headers.get("content-type"))
-    charset = parameters.get(b"charset", b"utf-8")
-    if charset.lower() not in (b"utf-8", b"utf8"):
-        name = charset[:40].decode("latin-1")
-        raise HTTPException(415, f"charset: {name!r} is not supported. Use utf-8")
 
 
 async def _refuse_forged(request: Request) -> None:

@@ -162,9 +162,17 @@ async def add_feeds(
 
 
 async def _report_of(command: Sequence[str], config: Config) -> AddReport:
+    # The settings of this process, for the command.
+    names = {field: name for name, field in UNPREFIXED.items()}
+    settings = {
+        names.get(field, f"{PREFIX}{field.upper()}"): str(value)
+        for field in config.model_fields_set
+        if isinstance(value := getattr(config, field), str | int | float | Path)
+    }
+    environment = os.environ | settings | {"SCRAPY_SETTINGS_MODULE": "crawler.settings"}
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=PROJECT, env=_environment(config), stdin=asyncio.subprocess.DEVNULL,
+        *command, cwd=PROJECT, env=environment, stdin=asyncio.subprocess.DEVNULL,
         stdout=pipe, stderr=pipe,
     )  # fmt: skip
     reading = asyncio.ensure_future(process.communicate())
@@ -186,14 +194,3 @@ async def _report_of(command: Sequence[str], config: Config) -> AddReport:
         raise ConfigError(
             (lines or ["the feed could not be added"])[-1][:MAX_ADD_CHARACTERS]
         ) from None
-
-
-def _environment(config: Config) -> dict[str, str]:
-    """Return the environment in which the command has the settings of this process."""
-    names = {field: name for name, field in UNPREFIXED.items()}
-    settings = {
-        names.get(field, f"{PREFIX}{field.upper()}"): str(value)
-        for field in config.model_fields_set
-        if isinstance(value := getattr(config, field), str | int | float | Path)
-    }
-    return os.environ | settings | {"SCRAPY_SETTINGS_MODULE": "crawler.settings"}

@@ -96,7 +96,12 @@ class Offers:
         current: (n,) current visits a week. Visits that a target has get a bonus and further ones a
                  penalty, so that small changes of the estimates do not change the plan.
         """
-        value = steps.value if current is None else _with_preference(steps, current)
+        value = steps.value
+        if current is not None:
+            had = np.repeat(current.astype(np.float32), np.diff(steps.first))
+            has = steps.visits <= had * np.float32(1 + 1e-6)
+            preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
+            value = value * np.where(had > 0, preferred, np.float32(1))
         # No target has 2**31 parts of visits.
         more = np.diff(in_parts(steps.visits), prepend=0).astype(np.int32)
         optional = np.flatnonzero(np.isfinite(value)).astype(np.int32)
@@ -126,15 +131,6 @@ class Offers:
         count += np.bincount(owner[even], minlength=len(self.key))
         lowest = float(np.append(self.value[above], self.value[even]).min(initial=np.inf))
         return Taken(self.first[:-1] + count, lowest)
-
-
-def _with_preference(steps: Steps, current: Floats) -> Floats32:
-    """Return the (m,) values with a bonus for visits that targets have."""
-    had = np.repeat(current.astype(np.float32), np.diff(steps.first))
-    has = steps.visits <= had * np.float32(1 + 1e-6)
-    preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
-    value: Floats32 = steps.value * np.where(had > 0, preferred, np.float32(1))
-    return value
 
 
 class Taken(NamedTuple):

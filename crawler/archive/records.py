@@ -84,7 +84,11 @@ def entry_of(exchange: Exchange, earlier: Archived | None) -> Entry:
             profile, digest = NOT_MODIFIED, earlier.digest
         elif exchange.body and digest == earlier.digest and exchange.status == 200:
             profile = SAME_PAYLOAD
-    head = b"\r\n".join(map(_stored_line, exchange.head.split(b"\r\n"))) + END
+    lines = (
+        PREFIX + line if line.partition(b":")[0].strip().lower() == MOVED_HEADER else line
+        for line in exchange.head.split(b"\r\n")
+    )
+    head = b"\r\n".join(lines) + END
     block = head + exchange.body
     if profile:
         # Replay tools would show a 304 response as it is, a page without a body. Without a block,
@@ -156,11 +160,6 @@ def sha1_of(data: bytes) -> str:
 
 def _new_id() -> str:
     return f"<urn:uuid:{uuid4()}>"
-
-
-def _stored_line(line: bytes) -> bytes:
-    name = line.partition(b":")[0]
-    return PREFIX + line if name.strip().lower() == MOVED_HEADER else line
 
 
 def _mime_of(head: bytes) -> str:

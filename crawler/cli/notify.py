@@ -18,7 +18,7 @@ from crawler.cli.types import positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.notify import dispatch
-from crawler.notify.dispatch import ChannelReport, DeliveryReport, PreviewedMessage
+from crawler.notify.dispatch import DeliveryReport, PreviewedMessage
 from crawler.notify.expansion import RuleSet
 from crawler.ops.progress import working
 from crawler.storage import outbox, targets
@@ -140,23 +140,21 @@ def _summary(report: DeliveryReport) -> str:
         parts.append(f"{count(report['events'], 'event')}, {messages}")
     decided = {"confirmed": report["confirmed"], "dropped": report["dropped"]}
     parts += [f"{n} {name}" for name, n in decided.items() if n]
-    parts += filter(None, map(_words_of, report["channels"]))
+    for channel in report["channels"]:
+        words = [f"{channel['delivered']} delivered"] if channel["delivered"] else []
+        if channel["failed"]:
+            words.append(f"{channel['failed']} failed")
+        if channel["dead"]:
+            words.append(f"{channel['dead']} of them not tried again")
+        if channel["unavailable"]:
+            words.append("unavailable")
+        if channel["closed_until"] is not None:
+            words.append(f"messages wait until {_minute(channel['closed_until'])} UTC")
+        if channel["busy"]:
+            words.append("another process delivers")
+        if words:
+            parts.append(f"{channel['channel']}: {', '.join(words)}")
     return "; ".join(parts) or NOTHING
-
-
-def _words_of(channel: ChannelReport) -> str:
-    words = [f"{channel['delivered']} delivered"] if channel["delivered"] else []
-    if channel["failed"]:
-        words.append(f"{channel['failed']} failed")
-    if channel["dead"]:
-        words.append(f"{channel['dead']} of them not tried again")
-    if channel["unavailable"]:
-        words.append("unavailable")
-    if channel["closed_until"] is not None:
-        words.append(f"messages wait until {_minute(channel['closed_until'])} UTC")
-    if channel["busy"]:
-        words.append("another process delivers")
-    return f"{channel['channel']}: {', '.join(words)}" if words else ""
 
 
 def run_status(config: Config, opts: argparse.Namespace) -> None:

@@ -59,48 +59,64 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(config: Config, opts: argparse.Namespace) -> None:
     """Print the counts, or the list."""
     if opts.urls or opts.state or opts.match:
-        rows, total = asyncio.run(_list(config, opts))
-        if opts.json:
-            print_json(rows)
-        else:
-            _show_list(rows, total, opts)
-        return
-    counts = asyncio.run(_count(config, opts.spider))
-    if opts.json:
-        print_json(counts)
+        _print_list(config, opts)
     else:
-        _show_counts(counts)
+        _print_counts(config, opts)
 
 
-async def _count(config: Config, spider: str | None) -> TargetCounts:
+def _print_counts(config: Config, opts: argparse.Namespace) -> None:
+    from rich.columns import Columns
+    from rich.table import Table
+
     from crawler.storage import target_queries, targets
-    from crawler.storage.store import opened
 
-    async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
-        counts = await target_queries.summary(db, spider, now)
-        if spider and not counts["targets"]:
-            raise no_targets(spider, await targets.spiders(db))
+    now = Clock(config.clock_offset_hours).now
+
+    async def read(db: Database) -> TargetCounts:
+        counts = await target_queries.summary(db, opts.spider, now())
+        if opts.spider and not counts["targets"]:
+            raise no_targets(opts.spider, await targets.spiders(db))
         return counts
 
+    counts = with_database(config, read)
+    if opts.json:
+        print_json(counts)
+        return
+    console = stdout()
+    numbers: dict[str, Any] = {**counts}
+    states = [f"{numbers[name]:,} {name.replace('_', ' ')}" for name in STATES if numbers[name]]
+    states += [f"{megabytes(counts['kept_bytes'])} of versions"] if states else []
+    console.print(", ".join(states) or "no targets")
+    tables = []
+    for title in ("kinds", "outcomes", "categories", "spiders"):
+        if not numbers[title]:
+            continue
+        table = Table(title, "targets")
+        table.columns[1].justify = "right"
+        for name, n in numbers[title].items():
+            table.add_row(name, f"{n:,}")
+        tables.append(table)
+    console.print(Columns(tables))
 
-async def _list(config: Config, opts: argparse.Namespace) -> tuple[list[TargetState], int]:
-    """Return the targets to print, and the number of all matching targets."""
+
+def _print_list(config: Config, opts: argparse.Namespace) -> None:
     from crawler.storage import target_queries, targets
-    from crawler.storage.store import opened
 
+    now = Clock(config.clock_offset_hours).now
     state = None if opts.state is None else target_queries.State(opts.state)
-    async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
+
+    async def read(db: Database) -> tuple[list[TargetState], int]:
         spiders = await targets.spiders(db)
         if opts.spider is not None and opts.spider not in spiders:
             raise no_targets(opts.spider, spiders)
-        query, order = target_queries.chosen(opts.spider, state, opts.match, now, spiders)
+        query, order = target_queries.chosen(opts.spider, state, opts.match, now(), spiders)
         rows = await target_queries.listed(db, query, order, opts.skip, opts.limit)
         return rows, await target_queries.count(db, query)
 
-
-def _show_list(rows: list[TargetState], total: int, opts: argparse.Namespace) -> None:
+    rows, total = with_database(config, read)
+    if opts.json:
+        print_json(rows)
+        return
     for row in rows:
         # `URL  item of shop, error 3 times in a row: status 500, next visit 2026-01-31 10:00`
         parts = [f"{row['kind']} of {row['spider']}", _state(row)]
@@ -118,27 +134,6 @@ def _show_list(rows: list[TargetState], total: int, opts: argparse.Namespace) ->
             summary += f" {'and' if opts.state else 'that'} match {opts.match!r}"
         summary += f" after the first {opts.skip:,}" if opts.skip and total else ""
     print_line(summary)
-
-
-def _show_counts(counts: TargetCounts) -> None:
-    from rich.columns import Columns
-    from rich.table import Table
-
-    console = stdout()
-    numbers: dict[str, Any] = {**counts}
-    states = [f"{numbers[name]:,} {name.replace('_', ' ')}" for name in STATES if numbers[name]]
-    states += [f"{megabytes(counts['kept_bytes'])} of versions"] if states else []
-    console.print(", ".join(states) or "no targets")
-    tables = []
-    for title in ("kinds", "outcomes", "categories", "spiders"):
-        if not numbers[title]:
-            continue
-        table = Table(title, "targets")
-        table.columns[1].justify = "right"
-        for name, n in numbers[title].items():
-            table.add_row(name, f"{n:,}")
-        tables.append(table)
-    console.print(Columns(tables))
 
 
 def _state(row: TargetState) -> str:

@@ -246,7 +246,17 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
         key=lambda pair: -pair[0],
     )
     listed = _merged([group for _, group in lists])[:MAX_PROPOSALS]
-    list_proposals = tuple(_list_proposal(shapes, groups) for shapes in listed)
+    list_proposals = []
+    for shapes in listed:
+        members = [groups[shape] for shape in shapes if shape in groups]
+        pattern = _regex(shapes, next(url for group in members for url in group.urls))
+        reason = "has the name of a list"
+        if any(group.links for group in members):
+            reason = "leads to items"
+        if len(shapes) > 1:
+            reason += " and has further pages"
+        urls = _matching(pattern, _known(groups))
+        list_proposals.append(Proposal(pattern, None, reason, urls))
     # URLs of lists and of single pages, which no item pattern should match.
     list_shapes = {group.shape for _, group in lists}
     others = [
@@ -256,7 +266,7 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
         if (shape in list_shapes and WORD not in shape) or group.name in SINGLE_NAMES
     ]
     item_proposals = tuple(_item_proposal(group, groups, others) for group in best)
-    return Proposals(list_proposals, item_proposals)
+    return Proposals(tuple(list_proposals), item_proposals)
 
 
 def worth_fetching(pages: Sequence[LinkPage], count: int) -> list[str]:
@@ -362,11 +372,13 @@ def _generalized(rows: list[tuple[Shape, str]]) -> Iterator[tuple[Shape, str]]:
             is_last = place == length - 1
             # Names such as `category` are followed by any word, even if only one was seen.
             is_open = bool(before) and before[-1].lower() in LIST_NAMES | ITEM_NAMES
+            # Names of areas of the site stay as they are.
+            areas = LIST_NAMES.union(PAGE_NAMES, SINGLE_NAMES if is_last else ITEM_NAMES)
             fixed = {
                 text: some
                 for text, some in by_text.items()
                 if text == NUMBER
-                or (text in PAGE_NAMES if is_open else _is_name(text, is_last=is_last))
+                or (text in PAGE_NAMES if is_open else EXTENSION.sub("", text).lower() in areas)
             }
             rest = {text: some for text, some in by_text.items() if text not in fixed}
             n_members = sum(map(len, rest.values()))
@@ -381,14 +393,6 @@ def _generalized(rows: list[tuple[Shape, str]]) -> Iterator[tuple[Shape, str]]:
         groups = refined
     for shape, members in groups:
         yield from ((shape, url) for _, url in members)
-
-
-def _is_name(text: str, *, is_last: bool) -> bool:
-    """Return whether a part of a path names an area of the site, and stays as it is."""
-    name = EXTENSION.sub("", text).lower()
-    if name in LIST_NAMES or name in PAGE_NAMES:
-        return True
-    return name in SINGLE_NAMES if is_last else name in ITEM_NAMES
 
 
 def _merged(groups: Sequence[_Group]) -> list[list[Shape]]:
@@ -431,16 +435,6 @@ def _part(part: str) -> str:
         return r"\d+" if part == NUMBER else "[^/]+"
     # Escapes that patterns do not need would make them hard to read.
     return re.sub(r"\\(?=[-%&~#])", "", re.escape(part))
-
-
-def _list_proposal(shapes: Sequence[Shape], groups: Mapping[Shape, _Group]) -> Proposal:
-    urls = [url for shape in shapes if shape in groups for url in groups[shape].urls]
-    pattern = _regex(shapes, urls[0])
-    n_read = sum(len(groups[shape].links) for shape in shapes if shape in groups)
-    reason = "leads to items" if n_read else "has the name of a list"
-    if len(shapes) > 1:
-        reason += " and has further pages"
-    return Proposal(pattern, None, reason, _matching(pattern, _known(groups)))
 
 
 def _item_proposal(

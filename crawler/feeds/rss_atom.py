@@ -288,12 +288,23 @@ def _draft_of_entry(entry: Row, url: str, dates: DateReader) -> Draft:
         link = absolute(guid, url)
     authors = [_string(row, "name") or _string(row, "email") for row in _rows(entry, "authors")]
     authors = list(filter(None, authors)) or [_string(entry, "author")]
+    contents = [
+        row
+        for row in _rows(entry, "content")
+        if (kind := _string(row, "type")) in HTML_TYPES
+        or kind.startswith("text")
+        or kind.endswith("xml")
+    ]
+    # The longest non-empty content, else the best summary.
+    contents.sort(key=lambda row: -len(_string(row, "value")))
+    texts = (_text(_string(row, "value"), _string(row, "type")) for row in contents)
+    summaries = (_text(dict.get(entry, name), _type(entry, name)) for name in SUMMARIES)
     return Draft(
         guid=line(guid, MAX_GUID_CHARACTERS),
         link=link,
         stated=_date(entry, dates, ("published", "created", "updated")),
         title=line(_text(dict.get(entry, "title"), _type(entry, "title")), MAX_TITLE_CHARACTERS),
-        text=_main_text(entry),
+        text=next(filter(None, chain(texts, summaries)), ""),
         author=line(", ".join(unique(authors)), MAX_TITLE_CHARACTERS),
         tags=unique(
             [_string(tag, "term") or _string(tag, "label") for tag in _rows(entry, "tags")]
@@ -306,21 +317,6 @@ def _alternate(links: list[dict[str, str]], url: str) -> str | None:
     pages = [link for link in links if link["rel"] == "alternate"]
     pages.sort(key=lambda link: link["type"] not in HTML_TYPES)
     return next(filter(None, (absolute(link["href"], url) for link in pages)), None)
-
-
-def _main_text(entry: Row) -> str:
-    """Return the longest non-empty content, else the best summary."""
-    contents = [
-        row
-        for row in _rows(entry, "content")
-        if (kind := _string(row, "type")) in HTML_TYPES
-        or kind.startswith("text")
-        or kind.endswith("xml")
-    ]
-    contents.sort(key=lambda row: -len(_string(row, "value")))
-    texts = (_text(_string(row, "value"), _string(row, "type")) for row in contents)
-    summaries = (_text(dict.get(entry, name), _type(entry, name)) for name in SUMMARIES)
-    return next(filter(None, chain(texts, summaries)), "")
 
 
 def _text(value: object, kind: str) -> str:

@@ -388,22 +388,21 @@ async def changes_found(
                     "update_size": sum(row["update_size"] for row in hours),
                     "diff_size": sum(row["diff_size"] for row in hours),
                 },
-                "urls": [_changes_of_url(row) for row in rows],
+                "urls": [
+                    {
+                        "url": row["url"],
+                        "changes": row["changes"],
+                        "update_size": row["update_size"],
+                        "diff_size": row["diff_size"],
+                        "weekdays": dict(zip(DAYS, week.sum(1).astype(int).tolist(), strict=True)),
+                        "hours": week.sum(0).astype(int).tolist(),
+                    }
+                    for row in rows
+                    for week in [sums(row["hours"], "changes").reshape(len(DAYS), DAY_HOURS)]
+                ],
                 "changes": matrix(sums(hours, "changes")),
                 "update_size": matrix(sums(hours, "update_size")),
                 "diff_size": matrix(sums(hours, "diff_size")),
             }
         )
     return {"since": since, "changes": changes}
-
-
-def _changes_of_url(row: Row) -> UrlChanges:
-    week = sums(row["hours"], "changes").reshape(len(DAYS), DAY_HOURS)
-    return {
-        "url": row["url"],
-        "changes": row["changes"],
-        "update_size": row["update_size"],
-        "diff_size": row["diff_size"],
-        "weekdays": dict(zip(DAYS, week.sum(1).astype(int).tolist(), strict=True)),
-        "hours": week.sum(0).astype(int).tolist(),
-    }

@@ -87,7 +87,27 @@ def cells_report(
     spider:      only the cells of this spider
     only_errors: list only cells with errors; averages are still those of all cells
     """
-    cells = [_state_of(row, now) for row in rows if spider in (None, row["spider"])]
+    cells: list[CellState] = [
+        {
+            "name": row["name"],
+            "spider": row["spider"],
+            "group": row.get("group"),
+            "period_seconds": row.get("period_seconds"),
+            "execution_seconds": row.get("execution_seconds"),
+            "requested": row["requested"],
+            "refreshed": row["refreshed"],
+            "refreshed_at": (at := row["refreshed_at"]),
+            "changed_at": row.get("changed_at"),
+            "error": row.get("error"),
+            "age_seconds": None if at is None else round((now - at).total_seconds(), 1),
+            "ratio": round(row["refreshed"] / row["requested"], 4) if row["requested"] else None,
+            # Depends on the other cells.
+            "expected": None,
+            "content": row["content"],
+        }
+        for row in rows
+        if spider in (None, row["spider"])
+    ]
     timed = [cell for cell in cells if cell["period_seconds"] and cell["execution_seconds"]]
     periods = np.array([cell["period_seconds"] for cell in timed], np.float64)
     costs = np.array([cell["execution_seconds"] for cell in timed], np.float64)
@@ -108,27 +128,6 @@ def cells_report(
         "load": round(load_of(periods, costs), 4) if timed else 0.0,
         "groups": groups,
         "cells": [cell for cell in cells if cell["error"] or not only_errors],
-    }
-
-
-def _state_of(row: Document, now: datetime) -> CellState:
-    """Return a cell without its expected ratio, which depends on the other cells."""
-    at, requested = row["refreshed_at"], row["requested"]
-    return {
-        "name": row["name"],
-        "spider": row["spider"],
-        "group": row.get("group"),
-        "period_seconds": row.get("period_seconds"),
-        "execution_seconds": row.get("execution_seconds"),
-        "requested": requested,
-        "refreshed": row["refreshed"],
-        "refreshed_at": at,
-        "changed_at": row.get("changed_at"),
-        "error": row.get("error"),
-        "age_seconds": None if at is None else round((now - at).total_seconds(), 1),
-        "ratio": round(row["refreshed"] / requested, 4) if requested else None,
-        "expected": None,
-        "content": row["content"],
     }
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,8 @@ MAX_COMPARED = 100_000
 WORD_PAIRS = 50_000_000
 # Characters of unchanged text around an edit, of one part, and of all parts of a field.
 CONTEXT, MAX_PART, MAX_SHOWN = 120, 2000, 20_000
-Part = tuple[str, str]
+PartKind = Literal["same", "removed", "added", "omitted"]
+Part = tuple[PartKind, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,8 @@ def _parts(changes: Sequence[Change]) -> Iterator[Part]:
     for number, change in enumerate(changes):
         is_end = number == last and not (change.old or change.new)
         yield from _context(change.same, is_start=number == 0, is_end=is_end)
-        for kind, text in (("removed", change.old), ("added", change.new)):
+        sides: tuple[Part, Part] = ("removed", change.old), ("added", change.new)
+        for kind, text in sides:
             if text:
                 yield kind, text[:MAX_PART]
             if len(text) > MAX_PART:

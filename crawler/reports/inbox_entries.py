@@ -9,13 +9,11 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 
-from typing import Literal
-
 from bson import ObjectId
 from typing_extensions import TypedDict
 
 from crawler.reports.changes import posts_summary, summary_of
-from crawler.reports.differences import WORD_PAIRS, parts_of, text_of
+from crawler.reports.differences import WORD_PAIRS, PartKind, parts_of, text_of
 from crawler.reports.net_changes import ChangeKind, Contents, NetChange, contents_of, net_changes
 from crawler.storage import change_events, visits
 from crawler.storage.accounts.readers import Reader
@@ -146,7 +144,7 @@ MAX_CHARACTERS = 2000
 class Part(TypedDict):
     """A part of a changed field."""
 
-    kind: Literal["same", "removed", "added", "omitted"]
+    kind: PartKind
     """`same`, `removed` or `added` text, or what is `omitted` here, in words."""
     text: str
     """The text."""
@@ -221,17 +219,16 @@ async def page_change(db: Database, reader: Reader, event: ObjectId) -> PageChan
 def _field_changes(before: Document, after: Document) -> list[FieldChange]:
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     matcher = Matcher(WORD_PAIRS)
-    return [
-        {"name": name, "parts": _parts(before, after, name, matcher)} for name in names[:MAX_FIELDS]
-    ]
-
-
-def _parts(before: Document, after: Document, name: str, matcher: Matcher) -> list[Part]:
-    if not before:
-        text = text_of(after.get(name))
-        parts: Sequence[tuple[str, str]] = [("added", text[:MAX_CHARACTERS])]
-        if len(text) > MAX_CHARACTERS:
-            parts = [*parts, ("omitted", f"{len(text) - MAX_CHARACTERS:,} characters")]
-    else:
-        parts = parts_of(before.get(name), after.get(name), matcher)
-    return [{"kind": kind, "text": text} for kind, text in parts]  # type: ignore[typeddict-item]
+    changes: list[FieldChange] = []
+    for name in names[:MAX_FIELDS]:
+        if before:
+            parts = parts_of(before.get(name), after.get(name), matcher)
+        else:
+            text = text_of(after.get(name))
+            parts = [("added", text[:MAX_CHARACTERS])]
+            if len(text) > MAX_CHARACTERS:
+                parts.append(("omitted", f"{len(text) - MAX_CHARACTERS:,} characters"))
+        changes.append(
+            {"name": name, "parts": [{"kind": kind, "text": text} for kind, text in parts]}
+        )
+    return changes

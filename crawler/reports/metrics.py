@@ -140,7 +140,21 @@ def families(figures: Stats) -> Iterator[Metric]:
         ("spider", "outcome", "window"),
         requests.items(),
     )
-    yield from _plans(figures)
+    plans = {name: of.plan for name, of in spiders.items() if of.plan is not None}
+    yield by_spider(
+        "freshet_plan_timestamp_seconds",
+        "Unix time when the active plan was created.",
+        ((name, plan["at"].timestamp()) for name, plan in plans.items()),
+    )
+    budgets = {name: plan.get("budget_per_day") for name, plan in plans.items()}
+    yield by_spider(
+        "freshet_plan_budget_requests_per_day",
+        "Request budget per day of the active plan, shared by spiders planned together.",
+        ((name, math.nan if budget is None else budget) for name, budget in budgets.items()),
+    )
+    # Spiders without a plan have only the estimates from fixed periods.
+    of_spiders = stats.targets_by_spider(figures.states)
+    yield from _by_field(ESTIMATES, dict(estimated(figures.sample, of_spiders)))
     yield from _last_runs(spiders)
     yield from _by_field(POSTS, spiders)
     yield gauge(
@@ -185,24 +199,6 @@ def _targets(states: Counter[State]) -> Iterator[Metric]:
     yield gauge("freshet_targets_failing", text, ("spider", "in_a_row"), failing.items())
     text = "Highest number of consecutive errors of any target."
     yield by_spider("freshet_targets_most_errors_in_a_row", text, most.items())
-
-
-def _plans(figures: Stats) -> Iterator[Metric]:
-    """Yield gauges by spider. Spiders without a plan have only the estimates from fixed periods."""
-    plans = {name: of.plan for name, of in figures.spiders.items() if of.plan is not None}
-    yield by_spider(
-        "freshet_plan_timestamp_seconds",
-        "Unix time when the active plan was created.",
-        ((name, plan["at"].timestamp()) for name, plan in plans.items()),
-    )
-    budgets = {name: plan.get("budget_per_day") for name, plan in plans.items()}
-    yield by_spider(
-        "freshet_plan_budget_requests_per_day",
-        "Request budget per day of the active plan, shared by spiders planned together.",
-        ((name, math.nan if budget is None else budget) for name, budget in budgets.items()),
-    )
-    of_spiders = stats.targets_by_spider(figures.states)
-    yield from _by_field(ESTIMATES, dict(estimated(figures.sample, of_spiders)))
 
 
 def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:

@@ -142,7 +142,15 @@ async def _compare(db: Database, changes: dict[object, NetChange]) -> Compared:
     for net in nets:
         net.before = states.get(net.events[-1]["_id"], NEVER_SEEN)
         net.categories = [str(each) for each in categories.get(_key(net.event), ())]
-        net.kind = _kind_of(net)
+        was_gone = any(row["outcome"] == Outcome.GONE for row in net.events)
+        if net.event["outcome"] == Outcome.GONE:
+            net.kind = "gone"
+        elif net.events[-1]["outcome"] == Outcome.NEW:
+            net.kind = "new"
+        elif net.before.is_gone or (was_gone and net.is_same):
+            net.kind = "back"
+        else:
+            net.kind = "changed"
     contents, n_bytes = await _read_contents(db, nets)
 
     def add_differences() -> None:
@@ -174,17 +182,6 @@ async def _read_contents(db: Database, nets: Sequence[NetChange]) -> tuple[list[
 
 def _key(event: Document) -> str:
     return f"{event['spider']} {event['target']}"
-
-
-def _kind_of(net: NetChange) -> ChangeKind:
-    if net.event["outcome"] == Outcome.GONE:
-        return "gone"
-    if net.events[-1]["outcome"] == Outcome.NEW:
-        return "new"
-    was_gone = any(row["outcome"] == Outcome.GONE for row in net.events)
-    if net.before.is_gone or (was_gone and net.is_same):
-        return "back"
-    return "changed"
 
 
 MAX_AGE_SECONDS = 60.0

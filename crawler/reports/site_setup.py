@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
-from crawler.extract.fields import Field, FieldType
+from crawler.extract.fields import Field
 from crawler.extract.links import category_of
 from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.proposals import Anchor, anchors_of
@@ -317,7 +317,14 @@ def field_at(number: int, pages: Sequence[tuple[str, str]]) -> ChosenField | Non
         return None
     nodes = [found[0] for page in selectors if (found := page.css(css))]
     kind = proposed_type(nodes, UTC)
-    return {"name": _name_for(css, kind), "selector": css, "type": str(kind)}
+    # The name is the last class, id or property of the selector, or its type.
+    words = [word for word in re.findall(r"[A-Za-z]+", css) if word not in SHOWN_TAGS]
+    names = [word.lower() for word in words if len(word) > MIN_NAME_CHARACTERS]
+    unnamed = ("html", "body", "type", "itemprop")
+    name = next((name for name in reversed(names) if name not in unnamed), str(kind))
+    if css.rsplit(maxsplit=1)[-1] == "h1":
+        name = "title"
+    return {"name": name, "selector": css, "type": str(kind)}
 
 
 def usual_fields(pages: Sequence[tuple[str, str]]) -> list[ChosenField]:
@@ -355,16 +362,6 @@ def absolute(url: str) -> str:
     if not is_valid or len(text) > MAX_URL_CHARACTERS or "@" in parts.netloc:
         raise ConfigError("Not a web address. Example: https://shop.example/")
     return found
-
-
-def _name_for(css: str, kind: FieldType) -> str:
-    """Return a name for the field of a selector: its last class, id or property, or its type."""
-    if css.rsplit(maxsplit=1)[-1] == "h1":
-        return "title"
-    words = [word for word in re.findall(r"[A-Za-z]+", css) if word not in SHOWN_TAGS]
-    names = [word.lower() for word in words if len(word) > MIN_NAME_CHARACTERS]
-    unnamed = ("html", "body", "type", "itemprop")
-    return next((name for name in reversed(names) if name not in unnamed), str(kind))
 
 
 def _shown(value: Any) -> str | None:

@@ -107,17 +107,12 @@ class ChangeList:
             return self.now, FIRST
         until, *rest = self.place.after
         keys = [tuple(rest[:2]), tuple(rest[2:])]
-        if not isinstance(until, datetime) or not all(map(_is_key, keys)):
+        types = {tuple(map(type, key)) for key in keys}
+        is_valid = types <= {(datetime, ObjectId), tuple(map(type, NO_KEY))}
+        if not isinstance(until, datetime) or not is_valid:
             raise HTTPException(422, "cursor: not a cursor of this list")
         window, shown = (None if key == NO_KEY else key for key in keys)
         return until, Position(window, shown)
-
-
-def _is_key(key: Key) -> bool:
-    match key:
-        case (datetime(), ObjectId()) | (None, None):
-            return True
-    return False
 
 
 def _list(

@@ -349,7 +349,11 @@ def create_minimal_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.options = options
-    app.add_exception_handler(HTTPException, _http_error)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
+
     for router in routers:
         app.include_router(router)
     # The last one added is the outermost.
@@ -363,11 +367,6 @@ def create_minimal_app(
 
 def _line(_: Scope, status: int, detail: str) -> Response:
     return PlainTextResponse(f"{detail}\n", status)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
 
 
 def run_in_reactor(work: Coroutine[Any, Any, Result]) -> Result:

@@ -12,7 +12,7 @@ from crawler.utils.terminal import printable, shortened, stdout
 from crawler.utils.text import count
 
 if TYPE_CHECKING:
-    from crawler.reports.history import Difference, History
+    from crawler.reports.history import History
 
 SHOWN_HASH = 8
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -56,13 +56,25 @@ class Command(FreshetCommand):
         if opts.diff is not None:
             pair = _version_pair(opts.diff, len(history["versions"]))
             # Slow to import, and --help does not need it.
-            from crawler.reports.history import difference
+            from rich.text import Text
+
+            from crawler.reports.history import difference, version_name
 
             between = difference(history, pair)
             if opts.json:
                 print_json(between)
-            else:
-                _show_diff(between, pair)
+                return
+            console = stdout(soft_wrap=True)
+            if not between["diff"]:
+                before = version_name(between["before"], pair[0])
+                after = version_name(between["after"], pair[1])
+                console.print(f"no difference between {before} and {after}")
+            for line in between["diff"]:
+                text = Text(line, style=STYLES.get(line[:1], ""))
+                if line.startswith("~"):
+                    for mark, style in MARKS.items():
+                        text.highlight_regex(mark, style)
+                console.print(text)
         elif opts.json:
             print_json(history)
         else:
@@ -120,25 +132,6 @@ class Command(FreshetCommand):
             console.print(
                 f"also a post of {source['feed']} (--source {source['feed']})", soft_wrap=True
             )
-
-
-def _show_diff(between: Difference, pair: tuple[int, int]) -> None:
-    """Print a difference with colors. pair: positions of the versions."""
-    from rich.text import Text
-
-    from crawler.reports.history import version_name
-
-    console = stdout(soft_wrap=True)
-    if not between["diff"]:
-        before = version_name(between["before"], pair[0])
-        after = version_name(between["after"], pair[1])
-        console.print(f"no difference between {before} and {after}")
-    for line in between["diff"]:
-        text = Text(line, style=STYLES.get(line[:1], ""))
-        if line.startswith("~"):
-            for mark, style in MARKS.items():
-                text.highlight_regex(mark, style)
-        console.print(text)
 
 
 def _version_pair(numbers: list[str], n: int) -> tuple[int, int]:

@@ -110,7 +110,26 @@ class Command(FreshetCommand):
             file = read_watches(Path(args[0]))
         plan = asyncio.run(self._import(file, opts))
         if opts.json:
-            print_json(_report(file, plan, opts))
+            is_written = opts.out is not None and not opts.dry_run
+            report: ImportReport = {
+                "program": file.program,
+                "dry_run": opts.dry_run,
+                "sites": [
+                    {
+                        "name": planned.name,
+                        "kind": planned.kind,
+                        "watches": len(planned.watches),
+                        "known": planned.known,
+                        "file": str(Path(opts.out) / f"{planned.name}.toml")
+                        if is_written
+                        else None,
+                    }
+                    for planned in plan.definitions
+                ],
+                "watches": _rows(file, plan),
+                "lost": [{"key": lost.key, "reason": lost.reason} for lost in file.problems],
+            }
+            print_json(report)
         else:
             _print(file, plan, opts)
         self.exitcode = 0 if plan.places else 1
@@ -157,26 +176,6 @@ def _rows(file: WatchFile, plan: Plan) -> list[ImportedWatch]:
         }
         for n, watch in enumerate(file.watches)
     ]
-
-
-def _report(file: WatchFile, plan: Plan, opts: argparse.Namespace) -> ImportReport:
-    is_written = opts.out is not None and not opts.dry_run
-    return {
-        "program": file.program,
-        "dry_run": opts.dry_run,
-        "sites": [
-            {
-                "name": planned.name,
-                "kind": planned.kind,
-                "watches": len(planned.watches),
-                "known": planned.known,
-                "file": str(Path(opts.out) / f"{planned.name}.toml") if is_written else None,
-            }
-            for planned in plan.definitions
-        ],
-        "watches": _rows(file, plan),
-        "lost": [{"key": lost.key, "reason": lost.reason} for lost in file.problems],
-    }
 
 
 def _print(file: WatchFile, plan: Plan, opts: argparse.Namespace) -> None:

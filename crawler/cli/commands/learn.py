@@ -18,8 +18,6 @@ from crawler.utils.text import DAY, span
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from crawler.planning.sampling_phase import PhaseOptions, PhaseReport, SampledPage
     from crawler.storage.client import Database
 
@@ -111,7 +109,22 @@ class Command(FreshetCommand):
         for line in _summary(done):
             console.print(line, soft_wrap=True)
         if done["urls"] is not None:
-            console.print(_table(done["urls"], with_polls=not done["begun"]))
+            from rich.table import Table
+
+            parts: dict[tuple[str, str], list[SampledPage]] = defaultdict(list)
+            for row in done["urls"]:
+                parts[row["kind"], ", ".join(row["categories"][:1])].append(row)
+            polled = () if done["begun"] else ("polls", "changes")
+            table = Table("kind", "category", "pages", *polled)
+            for column in table.columns[2:]:
+                column.justify = "right"
+            for part, rows in sorted(parts.items()):
+                numbers = [len(rows)]
+                if polled:
+                    numbers.append(sum(row["polls"] for row in rows))
+                    numbers.append(sum(row["changes"] for row in rows))
+                table.add_row(*part, *(f"{n:,}" for n in numbers))
+            console.print(table)
         for note in done["notes"]:
             console.print(f"note: {note}", soft_wrap=True)
         if done["begun"]:
@@ -178,28 +191,6 @@ def _summary(done: PhaseReport) -> Iterator[str]:
     if not done["begun"]:
         due = f" of {done['polls_due']:,} due so far" if done["polls_due"] is not None else ""
         yield f"{done['polls']:,} polls{due}, {done['changes']:,} changes found"
-
-
-def _table(rows: list[SampledPage], *, with_polls: bool) -> Table:
-    """Return a table of pages by kind and category. with_polls: add polls and changes."""
-    from rich.table import Table
-
-    parts: dict[tuple[str, str], list[SampledPage]] = defaultdict(list)
-    for row in rows:
-        parts[row["kind"], ", ".join(row["categories"][:1])].append(row)
-    columns = ("pages", "polls", "changes") if with_polls else ("pages",)
-    table = Table("kind", "category", *columns)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for part, members in sorted(parts.items()):
-        numbers = [len(members)]
-        if with_polls:
-            numbers += [
-                sum(row["polls"] for row in members),
-                sum(row["changes"] for row in members),
-            ]
-        table.add_row(*part, *(f"{n:,}" for n in numbers))
-    return table
 
 
 def _time(value: datetime) -> str:

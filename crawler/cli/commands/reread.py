@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import TYPE_CHECKING
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spider_named
 from crawler.cli.types import as_time, time_or_age
@@ -12,9 +11,6 @@ from crawler.ops.progress import working
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count
 from crawler.utils.time import Clock
-
-if TYPE_CHECKING:
-    from crawler.ops.reread import RereadReport
 
 
 class Command(FreshetCommand):
@@ -45,38 +41,36 @@ class Command(FreshetCommand):
         since = as_time(opts.since, Clock(self.config.clock_offset_hours).now())
         with working(self.config, f"rereading {args[0]}") as progress:
             report = asyncio.run(reread(self.settings, kind, since, progress))
-        if opts.json:
-            print_json(report)
-        else:
-            _show(report)
         # Without any readable response, the reread has failed.
         self.exitcode = int(report["unreadable"] > 0 and not report["responses"])
+        if opts.json:
+            print_json(report)
+            return
+        pages = count(report["pages"], "page")
+        read = f"{count(report['responses'], 'response')} of {pages} read"
+        if report["restated"]:
+            histories = f"{report['restated']:,} histories restated"
+            changes = (
+                f"{report['changes_added']:,} changes added, {report['changes_removed']:,} removed"
+            )
+            print_line(f"{report['site']}: {read}; {histories}; {changes}")
+        elif report["unreadable"] or report["deleted"] or not report["pages"]:
+            print_line(f"{report['site']}: {read}; no history restated")
+        else:
+            print_line(
+                f"{report['site']}: {read}; nothing changed: the histories have the contents of "
+                "the current site definition. Edit its fields first"
+            )
+        if report["deleted"]:
+            deleted = count(report["deleted"], "response")
+            print_line(f"{deleted} deleted with the oldest archive files")
+        if report["unreadable"]:
+            print_line(f"{count(report['unreadable'], 'response')} could not be read, such as:")
+            for problem in report["problems"]:
+                print_line(f"  {problem}")
 
     def json_types(self) -> JsonTypes:
         """Return the type of the report."""
         from crawler.ops.reread import RereadReport
 
         return {"scrapy reread NAME --json": RereadReport}
-
-
-def _show(report: RereadReport) -> None:
-    read = f"{count(report['responses'], 'response')} of {count(report['pages'], 'page')} read"
-    if report["restated"]:
-        histories = f"{report['restated']:,} histories restated"
-        changes = (
-            f"{report['changes_added']:,} changes added, {report['changes_removed']:,} removed"
-        )
-        print_line(f"{report['site']}: {read}; {histories}; {changes}")
-    elif report["unreadable"] or report["deleted"] or not report["pages"]:
-        print_line(f"{report['site']}: {read}; no history restated")
-    else:
-        print_line(
-            f"{report['site']}: {read}; nothing changed: the histories have the contents of the "
-            "current site definition. Edit its fields first"
-        )
-    if report["deleted"]:
-        print_line(f"{count(report['deleted'], 'response')} deleted with the oldest archive files")
-    if report["unreadable"]:
-        print_line(f"{count(report['unreadable'], 'response')} could not be read, such as:")
-        for problem in report["problems"]:
-            print_line(f"  {problem}")

@@ -25,7 +25,7 @@ from scrapy.utils._compression import _DecompressionMaxSizeExceeded
 from crawler.config import Config
 from crawler.errors import Misbehaves, TooLarge
 from crawler.utils.compression import MAX_PARTS, gunzipped, inflated
-from crawler.utils.memory import LARGE_BYTES, return_large_blocks
+from crawler.utils.process import LARGE_BYTES, return_large_blocks
 
 logger = logging.getLogger(__name__)
 # A waiting body triggers garbage collection at this interval, to free bodies in reference cycles.

@@ -48,7 +48,7 @@ from crawler.storage.columns import Arrays, Choices, Column
 from crawler.storage.histories import Watched
 from crawler.storage.plans import TargetPlans
 from crawler.storage.targets import ADAPTIVE, EPOCH
-from crawler.utils.memory import return_large_blocks
+from crawler.utils.process import return_large_blocks
 from crawler.utils.text import amount, rounded_up
 from crawler.utils.time import Clock
 from schedules import calendar

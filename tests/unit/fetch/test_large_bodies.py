@@ -14,7 +14,7 @@ from scrapy.http import HtmlResponse, Response
 
 from crawler.errors import Misbehaves
 from crawler.fetch.body_limits import LargeBodies, SpooledBody, is_admitted
-from crawler.utils.memory import LARGE_BYTES
+from crawler.utils.process import LARGE_BYTES
 
 URL = "http://shop.example/"
 LIMIT = 10 * LARGE_BYTES

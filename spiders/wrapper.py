@@ -59,9 +59,9 @@ from crawler.frontier.quiet import digest_of_inputs
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
-from crawler.utils.process_pool import ProcessPool
 from crawler.utils.sandbox import (
     LimitExceeded,
+    ProcessPool,
     Sandbox,
     TimeLimitExceeded,
     is_heavy,

@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 # Time before a task is cancelled again; more than any task needs to clean up.
 RETRY_SECONDS = 3.0
 MAX_CANCELS = 5
-# Thresholds of garbage collection: Python's own, and those while libraries are loaded. Collection is
-# then rarer, but not disabled, because not every Scrapy command calls `collect_again`.
+# Thresholds of garbage collection: the usual ones, and those while libraries are loaded, when it is
+# rarer but not disabled, because not every Scrapy command calls `collect_again`.
 DEFAULTS, LOADING = gc.get_threshold(), (250_000, 5, 5)
 # Blocks from this size on are returned when they are freed.
 LARGE_BYTES = 1024 * 1024

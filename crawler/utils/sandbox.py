@@ -3,8 +3,8 @@
 A hostile page can keep C libraries busy for hours or make them allocate all memory. Nothing in the
 same process can stop such a library, but the kernel can terminate a forked copy of the process.
 
-`Sandbox` runs work in a subprocess with limits. `is_heavy` finds the pages that need a sandbox.
-`crawler.utils.process_pool` keeps its subprocesses.
+`Sandbox` forks a subprocess with limits for each piece of work. `ProcessPool` keeps its processes,
+which is faster and uses more than one processor. `is_heavy` finds the pages that need a sandbox.
 `time_limit` interrupts Python code in this process.
 """
 
@@ -17,11 +17,13 @@ import pickle
 import resource
 import select
 import signal
+import socket
+import stat
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -41,6 +43,9 @@ PATIENCE = 10
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 OUT_OF_MEMORY = 3
 LOST = "the result could not be sent back from the subprocess"
+# A process ends after so many calls: libraries keep caches, and memory gets fragmented.
+MAX_CALLS = 2_000
+LENGTH_BYTES = 8
 
 
 class LimitExceeded(Exception):
@@ -101,10 +106,10 @@ class Sandbox:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            lower(resource.RLIMIT_CPU, math.ceil(self._seconds))
-            lower(resource.RLIMIT_CORE, 0)
-            limit_memory(self._megabytes)
-            outcome = outcome_of(work)
+            _lower(resource.RLIMIT_CPU, math.ceil(self._seconds))
+            _lower(resource.RLIMIT_CORE, 0)
+            _limit_memory(self._megabytes)
+            outcome = _outcome_of(work)
             with os.fdopen(pipe, "wb") as out:
                 out.write(pickle.dumps(outcome))
             code = 0
@@ -116,10 +121,145 @@ class Sandbox:
     def _problem(self, data: bytes, code: int) -> str | None:
         if len(data) > MAX_RESULT_MB * MEGABYTE:
             return f"the result is larger than {MAX_RESULT_MB} MB"
-        return problem_of(code, self._seconds, self._megabytes)
+        return _problem_of(code, self._seconds, self._megabytes)
 
 
-def outcome_of(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+class ProcessPool:
+    """Calls a function in at most `processes` processes, each of which starts when it is needed.
+
+    A process is a fork of this one: it has loaded the libraries, and has the function's state.
+
+    work:      function of one argument; it has the state that it had when its process started
+    seconds:   processor time for each call
+    megabytes: memory of a process, in addition to the memory of this process
+
+    A call waits for a free process, so that at most `processes` calls are in progress.
+    """
+
+    def __init__(
+        self, work: Callable[[Any], Any], processes: int, seconds: float, megabytes: float
+    ) -> None:
+        self._work, self._seconds, self._megabytes = work, seconds, megabytes
+        self._slots = asyncio.Semaphore(processes)
+        self._idle: list[_Process] = []
+        self._is_closed = False
+
+    async def run(self, argument: Any) -> Any:
+        """Return the function's result for an argument, or raise its exception.
+
+        All of these must be picklable. Raises LimitExceeded.
+        """
+        async with self._slots:
+            process = self._idle.pop() if self._idle else self._started()
+            try:
+                async with asyncio.timeout(self._seconds * PATIENCE):
+                    answer = await process.ask(pickle.dumps(argument, pickle.HIGHEST_PROTOCOL))
+            except (OSError, EOFError):  # includes TimeoutError
+                problem = _problem_of(process.end(), self._seconds, self._megabytes)
+                raise LimitExceeded(problem or LOST) from None
+            except BaseException:
+                # Its answer must not become that to the next call.
+                process.end()
+                raise
+            if process.calls < MAX_CALLS and not self._is_closed:
+                self._idle.append(process)
+            else:
+                process.end()
+        result, error = pickle.loads(answer)
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        """End the processes; one that is busy ends after its call."""
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().end()
+
+    def _started(self) -> _Process:
+        ours, theirs = socket.socketpair()
+        with warnings.catch_warnings():
+            # Python 3.12 warns that other threads may hold locks. The work does not need any.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            self._serve(theirs)
+        theirs.close()
+        return _Process(pid, ours)
+
+    def _serve(self, channel: socket.socket) -> NoReturn:
+        """Answer calls in the new process until the channel is closed, then exit."""
+        code = 1
+        try:
+            # A signal to all processes of a crawl ends it in order: calls have to be completed.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+            _release_sockets(channel.fileno())
+            _lower(resource.RLIMIT_CORE, 0)
+            _limit_memory(self._megabytes)
+            with channel.makefile("rwb") as stream:
+                while length := stream.read(LENGTH_BYTES):
+                    argument = pickle.loads(stream.read(int.from_bytes(length)))
+                    used = resource.getrusage(resource.RUSAGE_SELF)
+                    used_seconds = used.ru_utime + used.ru_stime
+                    _lower(resource.RLIMIT_CPU, math.ceil(used_seconds + self._seconds))
+                    outcome = _outcome_of(lambda: self._work(argument))  # noqa: B023 - called here
+                    answer = pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL)
+                    del argument, outcome
+                    stream.write(len(answer).to_bytes(LENGTH_BYTES) + answer)
+                    stream.flush()
+            code = 0
+        except MemoryError:
+            code = OUT_OF_MEMORY
+        finally:
+            os._exit(code)
+
+
+class _Process:
+    """A process of a pool, as seen by its parent. calls: number of calls so far."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self._pid, self._channel = pid, channel
+        self._channel.setblocking(False)
+        self.calls = 0
+
+    async def ask(self, question: bytes) -> bytes:
+        """Return the answer to a question; raises OSError or EOFError if the process ends."""
+        self.calls += 1
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._channel, len(question).to_bytes(LENGTH_BYTES) + question)
+        answer, n_bytes = bytearray(), LENGTH_BYTES
+        while len(answer) < n_bytes:
+            if not (chunk := await loop.sock_recv(self._channel, MEGABYTE)):
+                raise EOFError
+            answer += chunk
+            if n_bytes == LENGTH_BYTES and len(answer) >= LENGTH_BYTES:
+                n_bytes += int.from_bytes(answer[:LENGTH_BYTES])
+                if n_bytes > MAX_RESULT_MB * MEGABYTE:
+                    raise LimitExceeded(f"the result is larger than {MAX_RESULT_MB} MB")
+        return bytes(memoryview(answer)[LENGTH_BYTES:])
+
+    def end(self) -> int:
+        """Kill the process, unless it has ended, and return its exit code."""
+        self._channel.close()
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
+def _release_sockets(but: int) -> None:
+    """Release copies of connections, which would stay open when the parent closes them.
+
+    Their numbers stay in use: objects of the parent may still close them.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in [int(file.name) for file in Path("/dev/fd").iterdir()]:
+        with suppress(OSError):
+            if number != but and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.dup2(nothing, number)
+
+
+def _outcome_of(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
     """Return the result of the work in a subprocess, or the exception to raise in its parent."""
     try:
         return work(), None
@@ -129,7 +269,7 @@ def outcome_of(work: Callable[[], Result]) -> tuple[Result | None, Exception | N
         return None, error
 
 
-def problem_of(code: int, seconds: float, megabytes: float) -> str | None:
+def _problem_of(code: int, seconds: float, megabytes: float) -> str | None:
     """Return the limit that a subprocess with this exit code exceeded; None for 0."""
     if code in OUT_OF_TIME:
         return f"takes longer than {seconds:g} s of processor time"
@@ -140,17 +280,17 @@ def problem_of(code: int, seconds: float, megabytes: float) -> str | None:
     return LOST if code else None
 
 
-def limit_memory(megabytes: float) -> None:
+def _limit_memory(megabytes: float) -> None:
     """Limit the memory that this process may allocate in addition to what it has."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:
         # Without /proc, the size of the address space is unknown.
         return
-    lower(resource.RLIMIT_AS, pages * resource.getpagesize() + int(megabytes * MEGABYTE))
+    _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + int(megabytes * MEGABYTE))
 
 
-def lower(limit: int, value: int) -> None:
+def _lower(limit: int, value: int) -> None:
     """Set a soft resource limit, up to the hard limit (negative if there is none)."""
     _, hard = resource.getrlimit(limit)
     resource.setrlimit(limit, (value if hard < 0 else min(value, hard), hard))

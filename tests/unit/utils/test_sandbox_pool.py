@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from crawler.utils import process_pool
-from crawler.utils.process_pool import ProcessPool
-from crawler.utils.sandbox import LimitExceeded
+from crawler.utils import sandbox
+from crawler.utils.sandbox import LimitExceeded, ProcessPool
 
 MEGABYTE = 1024 * 1024
 
@@ -122,7 +121,7 @@ def test_a_cancelled_call_does_not_answer_the_next_one() -> None:
 
 
 def test_a_process_is_replaced_after_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_pool, "MAX_CALLS", 3)
+    monkeypatch.setattr(sandbox, "MAX_CALLS", 3)
 
     async def run() -> list[int]:
         async with pool(whose, processes=1) as processes:

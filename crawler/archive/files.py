@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crawler.archive.index import Line, digits, read_lines, surt
-from crawler.archive.records import NOT_MODIFIED, REVISIT_TYPE
+from crawler.archive.records import NOT_MODIFIED, REVISIT_TYPE, Line, digits, read_lines, surt
 from crawler.config import Config
 from crawler.errors import ArchiveError
 from crawler.utils.files import atomic_replace, sync_folder

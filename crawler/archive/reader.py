@@ -8,8 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from crawler.archive.files import DAMAGE, files_of, indexed, merged
-from crawler.archive.index import Line
-from crawler.archive.records import REVISIT_TYPE
+from crawler.archive.records import REVISIT_TYPE, Line
 from crawler.errors import ArchiveError
 
 

@@ -19,8 +19,7 @@ from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 from crawler.archive.files import WarcFile, files_of, merged
-from crawler.archive.index import Line, line_time
-from crawler.archive.records import GZIP_BITS, iso_time
+from crawler.archive.records import GZIP_BITS, Line, iso_time, line_time
 from crawler.errors import ArchiveError
 from crawler.utils.files import atomic_replace
 

@@ -19,8 +19,7 @@ from typing import TypeVar
 
 from crawler import __version__
 from crawler.archive.files import WarcFile, create, delete_oldest, folder_of, take_growing
-from crawler.archive.index import line_of
-from crawler.archive.records import Entry, Exchange, entry_of, file_info
+from crawler.archive.records import Entry, Exchange, entry_of, file_info, line_of
 from crawler.config import Config
 from crawler.errors import ArchiveError
 from crawler.items import Archived

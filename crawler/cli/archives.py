@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from crawler import __version__
 from crawler.archive import reader, wacz
 from crawler.archive.files import archived_sites, files_of, folder_of
-from crawler.archive.index import line_time
+from crawler.archive.records import line_time
 from crawler.cli.base import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError

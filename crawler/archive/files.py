@@ -1,4 +1,4 @@
-"""The folder of a site's archive: WARC files, their indexes, their limits, repair after a crash.
+"""The folder of a site's archive: WARC files and indexes, reading, checks, repair after a crash.
 
     NAME-20261124103000-4711-00001.warc.gz     records
     NAME-20261124103000-4711-00001.cdxj.open   index of a file that is still growing, unsorted
@@ -16,13 +16,22 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 
-from crawler.archive.records import NOT_MODIFIED, REVISIT_TYPE, Line, digits, read_lines, surt
+from crawler.archive.records import (
+    GZIP_BITS,
+    NOT_MODIFIED,
+    REVISIT_TYPE,
+    Line,
+    digits,
+    read_lines,
+    surt,
+)
 from crawler.config import Config
 from crawler.errors import ArchiveError
 from crawler.utils.files import atomic_replace, sync_folder
@@ -31,7 +40,6 @@ logger = logging.getLogger(__name__)
 WARC, INDEX, GROWING = ".warc.gz", ".cdxj", ".cdxj.open"
 NAME = re.compile(r"(?P<site>.+)-(?P<time>\d{14})-(?P<pid>\d+)-(?P<serial>\d{5})")
 CHUNK_BYTES = 1 << 16
-GZIP_BITS = 31
 MAX_SERIAL = 99_999
 # Errors that damaged records, and those without a required field, cause.
 DAMAGE = (zlib.error, ValueError, EOFError, TypeError, AttributeError)
@@ -214,6 +222,118 @@ def repair(file: WarcFile, descriptor: int) -> None:
     if found != list(file.lines()) or not file.growing.exists() or _has_torn_end(file.growing):
         with atomic_replace(file.growing) as draft:
             draft.write_text("".join(map(str, found)), encoding="ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A response as it came.
+
+    headers: names and values in their order
+    body:    before content decoding
+    """
+
+    url: str
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Check:
+    """The result of a check of all files of a site.
+
+    dangling: revisit records whose original was deleted with its file
+    problems: damaged records and lines of indexes, at most one for each file
+    """
+
+    files: int = 0
+    responses: int = 0
+    revisits: int = 0
+    dangling: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def read_response(folder: Path, file: str, offset: int, limit_bytes: int) -> Stored | None:
+    """Return the response at an offset; None if its file was deleted.
+
+    limit_bytes: maximum size of the body
+
+    Raises ArchiveError if there is no response at the offset, or if it is damaged or too large.
+    """
+    from warcio.archiveiterator import ArchiveIterator
+    from warcio.exceptions import ArchiveLoadFailed
+
+    place = f"{folder / file}, offset {offset}"
+    try:
+        with (folder / file).open("rb") as stream:
+            stream.seek(offset)
+            record = next(iter(ArchiveIterator(stream)), None)
+            if record is None or record.rec_type != "response" or record.http_headers is None:
+                raise ArchiveError(
+                    f"no response in the archive: {place}. Run scrapy archive verify"
+                )
+            body: bytes = record.raw_stream.read(limit_bytes + 1)
+            http = record.http_headers
+            if len(body) > limit_bytes:
+                raise ArchiveError(
+                    f"archived body too large: {place}. Raise FRESHET_RESPONSE_MB to read it"
+                )
+            url = record.rec_headers.get_header("WARC-Target-URI")
+            return Stored(url, int(http.get_statuscode()), tuple(map(tuple, http.headers)), body)
+    except FileNotFoundError:
+        return None
+    except (*DAMAGE, ArchiveLoadFailed, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ArchiveError(
+            f"damaged record in the archive: {place}: {reason}. Run scrapy archive verify"
+        ) from None
+
+
+def check(folder: Path, say: Callable[[str], None] = lambda _: None) -> Check:
+    """Read all records of a site with their digests, and compare them with the indexes.
+
+    say: called with a progress text
+
+    Memory depends on the number of responses in one file, which is limited, and of one URL.
+    """
+    result = Check()
+    files = files_of(folder)
+    for file in files:
+        say(f"checking {file.name}")
+        result.files += 1
+        in_index = {_place(line) for line in file.lines()}
+        try:
+            in_file = {_place(line) for line in indexed(file.path, check_digests=True)}
+        except FileNotFoundError:
+            # A run has deleted it, as the archive exceeded its limit.
+            result.files -= 1
+            continue
+        except ArchiveError as error:
+            result.problems.append(str(error))
+            continue
+        except OSError as error:
+            result.problems.append(f"{file.path}: {error.strerror or error}")
+            continue
+        # A run may append to a growing file meanwhile.
+        if in_index - in_file or (file.is_full and in_file - in_index):
+            result.problems.append(
+                f"{file.path}: its index differs from its records. Delete {file.index.name}; the "
+                "next run writes it again"
+            )
+    for _, lines in groupby(merged(files), key=lambda line: line.key):
+        of_url = list(lines)
+        revisits = [line for line in of_url if line.fields["mime"] == REVISIT_TYPE]
+        originals = {
+            line.fields["digest"] for line in of_url if line.fields["mime"] != REVISIT_TYPE
+        }
+        result.responses += len(of_url)
+        result.revisits += len(revisits)
+        result.dangling += sum(line.fields["digest"] not in originals for line in revisits)
+    return result
+
+
+def _place(line: Line) -> tuple[str, str]:
+    return line.fields["offset"], line.fields["length"]
 
 
 def good_end(path: Path, start: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing_extensions import TypedDict
 
 from crawler import __version__
-from crawler.archive import reader, wacz
+from crawler.archive import files, wacz
 from crawler.archive.files import archived_sites, files_of, folder_of
 from crawler.archive.records import line_time
 from crawler.cli.base import print_json
@@ -136,7 +136,7 @@ def verify(config: Config, opts: argparse.Namespace) -> int:
     """Check an archive, and print the result; return 1 if it is damaged."""
     folder = folder_of(config, _checked(config, opts.site))
     with working(config, f"checking the archive of {opts.site}") as progress:
-        check = reader.check(folder, progress)
+        check = files.check(folder, progress)
     report: ArchiveCheck = {
         "site": opts.site, "files": check.files, "responses": check.responses,
         "revisits": check.revisits, "dangling": check.dangling, "problems": check.problems,

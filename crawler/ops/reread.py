@@ -21,8 +21,7 @@ from scrapy.settings import Settings
 from scrapy.utils.asyncgen import as_async_generator
 from typing_extensions import TypedDict
 
-from crawler.archive.files import files_of, folder_of
-from crawler.archive.reader import Stored, read_response
+from crawler.archive.files import Stored, files_of, folder_of, read_response
 from crawler.config import Config
 from crawler.errors import ArchiveError, ConfigError, Misbehaves
 from crawler.fetch.body_limits import decoded_body

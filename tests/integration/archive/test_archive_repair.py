@@ -17,8 +17,15 @@ from pathlib import Path
 import pytest
 
 from crawler.archive import wacz
-from crawler.archive.files import WarcFile, files_of, folder_of, indexed, repair
-from crawler.archive.reader import check, read_response
+from crawler.archive.files import (
+    WarcFile,
+    check,
+    files_of,
+    folder_of,
+    indexed,
+    read_response,
+    repair,
+)
 from crawler.archive.records import Exchange
 from crawler.archive.writer import ArchiveWriter
 from crawler.config import Config

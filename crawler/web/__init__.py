@@ -5,8 +5,8 @@ feeds, near-duplicates and budgets, add and edit sites and feeds, start crawls, 
 Prometheus, WebSub hubs and feed readers have routes as well.
 
 `app` connects the areas in `routes` with users (`auth`), limits (`middleware`) and error pages;
-`serving` runs it with uvicorn. `metrics`, `dashboards` and `websub` also serve other processes, for
-which `serving` makes apps of one router.
+`server` runs it with uvicorn. `metrics`, `dashboards` and `websub` also serve other processes, for
+which `server` makes apps of one router.
 
 The app never fetches pages of sites and never plans in its own process: subprocesses do. It has no
 statements for MongoDB: `crawler.reports` and `crawler.storage` have. It serves nobody on another

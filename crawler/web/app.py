@@ -1,17 +1,20 @@
 """The web app: pages for people and the same as JSON, on FastAPI.
 
 `create_app` connects the layers of `middleware`, the dependency `auth.guard`, and the areas in
-`routes`. `serving` runs the app.
+`routes`. `server` runs the app. The reference of the JSON API at /api/docs is made here, from the
+OpenAPI description.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.security import HTTPBearer
@@ -29,13 +32,11 @@ from crawler.reports.visit_counts import ChangeCounts, VisitCounts
 from crawler.storage.accounts import audit
 from crawler.utils.time import Clock
 from crawler.web import metrics
-from crawler.web.api_docs import docs_page
 from crawler.web.auth import guard, is_signed_route, public
 from crawler.web.commands import Crawls
 from crawler.web.dashboards.build import kept_current
 from crawler.web.dashboards.sources import output_folder
 from crawler.web.database import WebDatabase
-from crawler.web.errors import add_handlers, error_page
 from crawler.web.figures import Figures
 from crawler.web.middleware import (
     UNLIMITED,
@@ -46,7 +47,7 @@ from crawler.web.middleware import (
     SecurityHeaders,
 )
 from crawler.web.options import WebOptions
-from crawler.web.pages import STATIC
+from crawler.web.pages import STATIC, add_error_handlers, error_page, page, path_to
 from crawler.web.passwords import FailureLimit, Hashing
 from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
@@ -58,6 +59,7 @@ from crawler.web.websub.options import CALLBACK, SubscriptionOptions
 if TYPE_CHECKING:
     from crawler.web.websub.service import PushOfApp
 
+
 logger = logging.getLogger(__name__)
 # Areas may set other limits for their own paths.
 MAX_BODY_BYTES = 2_000_000
@@ -65,6 +67,7 @@ API_V1 = "/api/v1"
 GUARDED = (Depends(guard),)
 # The path of a static file has the digest of its content.
 FOREVER = "public, max-age=31536000, immutable"
+REFERENCE = "#/components/schemas/"
 
 
 class Problem(BaseModel):
@@ -128,7 +131,7 @@ def create_app(
     app.state.streams, app.state.path_templates = Streams(), {}
     app.state.navigation = [area for area in AREAS if area.title]
     push = _add_push(app, options.push) if options.push is not None else None
-    add_handlers(app)
+    add_error_handlers(app)
     # The last one added is the outermost.
     app.add_middleware(Audit, record=_record)
     uploads = {path: limit for area in AREAS for path, limit in area.uploads}
@@ -201,6 +204,75 @@ async def health(request: Request) -> JSONResponse:
 async def openapi(request: Request) -> JSONResponse:
     """Return the OpenAPI description of the JSON API."""
     return JSONResponse(request.app.openapi())
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A method of a path.
+
+    parameters: name, place, type and description of each
+    responses:  status, description and JSON schema of each
+    """
+
+    method: str
+    path: str
+    summary: str
+    parameters: list[tuple[str, str, str, str]]
+    body: str
+    responses: list[tuple[str, str, str]]
+
+
+async def docs_page(request: Request) -> Response:
+    """Show all operations of the API with their parameters and schemas.
+
+    Swagger UI would be 1.7 MB of scripts for a list of paths, parameters and schemas.
+    """
+    description = request.app.openapi()
+    schemas = description.get("components", {}).get("schemas", {})
+    operations = []
+    for path, methods in sorted(description["paths"].items()):
+        for method, operation in methods.items():
+            parameters = [
+                (
+                    each["name"],
+                    each["in"],
+                    " or ".join(
+                        str(kind.get("type", "any"))
+                        for kind in each["schema"].get("anyOf", [each["schema"]])
+                    ),
+                    each.get("description", ""),
+                )
+                for each in operation.get("parameters", ())
+            ]
+            responses = [
+                (status, response["description"], _schema(response.get("content", {}), schemas))
+                for status, response in operation["responses"].items()
+                if status < "4"
+            ]
+            text = operation.get("description") or operation.get("summary", "")
+            body = _schema(operation.get("requestBody", {}).get("content", {}), schemas)
+            operations.append(Operation(method.upper(), path, text, parameters, body, responses))
+    schema_path = path_to(request, "api.schema")
+    return page(request, "api/docs.html", operations=operations, schema_path=schema_path)
+
+
+def _schema(content: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """Return the first schema of a body as JSON, with references resolved; empty without one."""
+    for media in content.values():
+        return json.dumps(_resolved(media.get("schema", {}), schemas, ()), indent=2)
+    return ""
+
+
+def _resolved(value: Any, schemas: dict[str, Any], path: tuple[str, ...]) -> Any:
+    """Replace references by the schemas; those that contain themselves keep their name."""
+    if isinstance(value, list):
+        return [_resolved(each, schemas, path) for each in value]
+    if not isinstance(value, dict):
+        return value
+    name = str(value.get("$ref", "")).removeprefix(REFERENCE)
+    if name in schemas and name not in path:
+        return _resolved(schemas[name], schemas, (*path, name))
+    return {key: _resolved(each, schemas, path) for key, each in value.items()}
 
 
 class _Files(StaticFiles):

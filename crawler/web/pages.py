@@ -1,4 +1,6 @@
-"""Renders the pages of the web app, and the fragments of them that htmx asks for.
+"""Renders the pages of the web app, the fragments of them that htmx asks for, and errors.
+
+Errors are a page for browsers, an alert for htmx, and problem JSON (RFC 9457) for the API.
 
 The filters of the templates print times, numbers and links, safe for text from outside: templates
 escape all text, and texts longer than MAX_CHARACTERS are cut before they are printed, because a
@@ -10,20 +12,32 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 from functools import cache, partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-from fastapi import HTTPException
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.types import Scope
 
+from crawler.errors import Busy, FreshetError, StorageError
 from crawler.utils.text import amount, megabytes, span
 from crawler.utils.time import Clock
 from crawler.utils.urls import target_id
-from crawler.web.auth import CSRF_FIELD, csrf_token, local_path, set_guest_cookie
+from crawler.web.auth import (
+    CSRF_FIELD,
+    SignInRequired,
+    csrf_token,
+    is_for_programs,
+    local_path,
+    set_guest_cookie,
+)
 
 MAX_CHARACTERS = 2000
 ELLIPSIS = "…"
@@ -32,6 +46,14 @@ NOTHING = Markup('<span class="none">\N{EN DASH}</span>')
 FOLDER = Path(__file__).resolve().parent
 TEMPLATES, STATIC = FOLDER / "templates", FOLDER / "static"
 DIGEST_CHARACTERS = 12
+RETRY_SECONDS = "5"
+# Reasons that HTTPException has if nothing better is given.
+USUAL = {status.phrase for status in HTTPStatus}
+ADVICE = {
+    404: "Check the address, or go on from one of the areas above",
+    405: "This address does not support the method of the request",
+    413: "The data that was sent is too large",
+}
 
 
 def cut(value: Any, characters: int = MAX_CHARACTERS) -> Any:
@@ -263,3 +285,78 @@ def _context(request: Request) -> dict[str, Any]:
 def not_found(what: str) -> HTTPException:
     """Return the error for something that a URL names and that does not exist."""
     return HTTPException(404, f"{what} not found")
+
+
+def problem_response(
+    request: Request, status: int, detail: str, headers: dict[str, str] | None = None, **more: Any
+) -> Response:
+    """Return an error response in the form that the client reads.
+
+    detail: what is wrong and what to do, one line
+    more:   further members of the problem JSON
+    """
+    title = HTTPStatus(status).phrase
+    if is_for_programs(request):
+        content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+        return JSONResponse(content | more, status, headers, media_type="application/problem+json")
+    response: Response
+    if wants_fragment(request):
+        response = page(
+            request, "errors/alert.html", status=status, title=title, detail=detail, code=status
+        )
+        response.headers["HX-Retarget"] = "#notices"
+        response.headers["HX-Reswap"] = "innerHTML"
+    else:
+        response = page(
+            request, "errors/page.html", status=status, title=title, detail=detail, code=status
+        )
+    response.headers.update(headers or {})
+    return response
+
+
+def error_page(scope: Scope, status: int, detail: str) -> Response:
+    """Return the response for an error outside of the routes."""
+    return problem_response(Request(scope), status, detail)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Register the responses to errors in routes."""
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        detail = str(error.detail)
+        if detail in USUAL:
+            detail = ADVICE.get(error.status_code, detail)
+        return problem_response(request, error.status_code, detail, dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        problems = [
+            {"field": ".".join(str(part) for part in each["loc"][1:]), "problem": each["msg"]}
+            for each in error.errors()
+        ]
+        first = problems[0]
+        detail = f"{first['field'] or 'request'}: {first['problem']}"
+        return problem_response(request, 422, detail, errors=problems)
+
+    @app.exception_handler(FreshetError)
+    async def freshet_error(request: Request, error: FreshetError) -> Response:
+        if isinstance(error, StorageError):
+            return problem_response(request, 503, str(error), {"Retry-After": RETRY_SECONDS})
+        return problem_response(request, 409 if isinstance(error, Busy) else 422, str(error))
+
+    @app.exception_handler(SignInRequired)
+    async def sign_in(request: Request, _: SignInRequired) -> Response:
+        """Return the way to the sign-in page, and back to where the user was for pages."""
+        if is_for_programs(request):
+            headers = {"WWW-Authenticate": 'Bearer realm="Freshet"'}
+            return problem_response(
+                request, 401, "Sign in, or send Authorization: Bearer TOKEN", headers
+            )
+        path = path_to(request, "account.sign_in")
+        if request.headers.get("hx-request") == "true":
+            return Response(status_code=401, headers={"HX-Redirect": path})
+        if request.method == "GET":
+            here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            path += f"?next={quote(here, safe='/')}"
+        return RedirectResponse(path, 303)

@@ -5,8 +5,8 @@ targets, `terms` the budget and the caps of a plan, and `schedule` and `calendar
 `estimation` estimates how often and when targets change, `allocation` divides the budget among
 them, and `cost` and `placement` choose hours of the week. `feeds` does the same for feeds.
 Targets may be in `shards`, which several processes plan together.
-`dispatch` decides which due targets go first under overload, `freshness` estimates how fresh copies
-are now, and `evaluation` simulates and scores policies.
+`dispatch` decides which due targets go first under overload, and `evaluation` simulates and scores
+policies.
 
 Nothing here imports Freshet, Scrapy or the database. Loops over targets are compiled with Numba
 (see `compiled`). `intervals` and `progress` import neither NumPy nor Numba, because every crawl

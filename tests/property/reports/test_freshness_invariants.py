@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.freshness import Rates, age_hours, freshness
+from crawler.reports.estimates import Rates, age_hours, freshness
 from schedules.history import Floats
 
 shapes = st.floats(1, 50)

@@ -72,8 +72,8 @@ from crawler.storage.sites import Site
 from crawler.utils.time import Clock
 from schedules.allocation.draft import MAX_SAMPLE as MAX_PRICE_SAMPLE
 from schedules.allocation.plan import Plan, budget_of_sample, plan_of, plan_shards
+from schedules.estimation.estimate import estimate_shards, first_rows, lowest_keys
 from schedules.estimation.rates import DateCounts
-from schedules.estimation.sharded import estimate_shards, first_rows, lowest_keys
 from schedules.history import Flags, Floats, Ints
 from schedules.shards import Columns, Shards, shard_of
 from schedules.terms import POLICIES, BudgetTooSmall

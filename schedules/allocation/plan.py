@@ -17,8 +17,7 @@ from schedules.allocation.draft import (
     sampled,
 )
 from schedules.allocation.outlook import outlook
-from schedules.estimation.estimate import Estimate, estimate
-from schedules.estimation.sharded import lowest_keys
+from schedules.estimation.estimate import Estimate, estimate, lowest_keys
 from schedules.history import Floats, Histories, Ints
 from schedules.placement.leveling import level
 from schedules.placement.load import Caps

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schedules.allocation.allocate import Offers, Steps, allocate, cleared, least_parts
 from schedules.allocation.plan import BudgetTooSmall, Plan, Terms, plan, plan_of, plan_shards
-from schedules.estimation.sharded import estimate_shards
+from schedules.estimation.estimate import estimate_shards
 from schedules.history import Histories, Ints
 from schedules.placement.load import balance, balanced
 from schedules.population import Population

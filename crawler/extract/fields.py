@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -57,8 +58,14 @@ LANGUAGES = {
 }  # fmt: skip
 # For dates without words: each order of day, month and year.
 ALL_ORDERS = ["en", "es", "ja"]
-
-
+CURRENCY = re.compile(
+    r"[$\u00a3\u00a5\u20a0-\u20cf]|\b(?:AED|CHF|CNY|EUR|GBP|INR|JPY|PLN|SEK|USD)\b"
+)
+# Values of other types than text and HTML are not longer.
+MAX_VALUE_CHARACTERS = 80
+# Paragraphs, list items and the like from which on a value is proposed as HTML.
+HTML_BLOCKS = 3
+_BLOCKS = etree.XPath(f"boolean((.//p | .//li | .//h2 | .//h3 | .//tr)[{HTML_BLOCKS}])")
 SELECTOR_ERRORS = (
     SelectorError, etree.XPathError, jmespath.exceptions.JMESPathError, ValueError,
 )  # fmt: skip
@@ -329,3 +336,22 @@ def _parse_date(value: str) -> datetime | None:
 @cache
 def _script(character: str) -> str:
     return unicodedata.name(character, "").partition(" ")[0]
+
+
+def proposed_type(nodes: Sequence[Selector], zone: ZoneInfo) -> FieldType:
+    """Return the type that fits the matches of a selector on several pages."""
+    texts = [text for node in nodes if (text := node_text(node))]
+    if not texts:
+        return FieldType.TEXT
+    if all(isinstance(n.root, etree._Element) and _BLOCKS(n.root) for n in nodes):
+        return FieldType.HTML
+    if max(map(len, texts)) > MAX_VALUE_CHARACTERS or not all(re.search(r"\d", t) for t in texts):
+        return FieldType.TEXT
+    if all(CURRENCY.search(text) and read_price(text) for text in texts):
+        return FieldType.PRICE
+    if all(read_date(text, zone) for text in texts):
+        return FieldType.DATE
+    is_number = all(
+        sum(map(str.isalpha, t)) * 2 <= len(t) and read_number(t) is not None for t in texts
+    )
+    return FieldType.NUMBER if is_number else FieldType.TEXT

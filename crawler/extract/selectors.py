@@ -16,7 +16,7 @@ import nh3
 from lxml import etree
 from parsel import Selector
 
-from crawler.extract.fields import FieldType, node_text, read_date, read_number, read_price
+from crawler.extract.fields import FieldType, node_text, proposed_type
 
 MAX_ELEMENTS = 20_000
 MAX_DEPTH = 300
@@ -45,12 +45,6 @@ GENERATED = re.compile(
     r"|(?:^|[-_])(?:active|current|open|opened|selected|hover|focus|hidden|visible|loaded|odd|even|first|last)(?:[-_]|$)"
 )
 ITEMPROP = re.compile(r"[A-Za-z]{2,40}", re.ASCII)
-CURRENCY = re.compile(
-    r"[$\u00a3\u00a5\u20a0-\u20cf]|\b(?:AED|CHF|CNY|EUR|GBP|INR|JPY|PLN|SEK|USD)\b"
-)
-SHORT_CHARACTERS = 80
-HTML_BLOCKS = 3
-_BLOCKS = etree.XPath(f"boolean((.//p | .//li | .//h2 | .//h3 | .//tr)[{HTML_BLOCKS}])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,25 +135,6 @@ def selector_of(page: Selector, number: int, others: Sequence[Selector] = ()) ->
         parts.append(node.tag if node.tag in ("html", "body") else _nth(node))
         node = node.getparent()
     return " > ".join(reversed(parts))
-
-
-def proposed_type(nodes: Sequence[Selector], zone: ZoneInfo) -> FieldType:
-    """Return the type that fits the matches of a selector on several pages."""
-    texts = [text for node in nodes if (text := node_text(node))]
-    if not texts:
-        return FieldType.TEXT
-    if all(isinstance(n.root, etree._Element) and _BLOCKS(n.root) for n in nodes):
-        return FieldType.HTML
-    if max(map(len, texts)) > SHORT_CHARACTERS or not all(re.search(r"\d", t) for t in texts):
-        return FieldType.TEXT
-    if all(CURRENCY.search(text) and read_price(text) for text in texts):
-        return FieldType.PRICE
-    if all(read_date(text, zone) for text in texts):
-        return FieldType.DATE
-    is_number = all(
-        sum(map(str.isalpha, t)) * 2 <= len(t) and read_number(t) is not None for t in texts
-    )
-    return FieldType.NUMBER if is_number else FieldType.TEXT
 
 
 def suggested_fields(pages: Sequence[Selector], zone: ZoneInfo) -> list[Suggestion]:

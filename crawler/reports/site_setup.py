@@ -15,14 +15,13 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
-from crawler.extract.fields import Field
+from crawler.extract.fields import Field, proposed_type
 from crawler.extract.links import category_of
 from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.proposals import Anchor, anchors_of
 from crawler.extract.selectors import (
     SHOWN_TAGS,
     numbered_html,
-    proposed_type,
     selector_of,
     suggested_fields,
 )

@@ -8,11 +8,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from parsel import Selector
 
-from crawler.extract.fields import FieldType
+from crawler.extract.fields import FieldType, proposed_type
 from crawler.extract.selectors import (
     Suggestion,
     numbered_html,
-    proposed_type,
     selector_of,
     suggested_fields,
 )

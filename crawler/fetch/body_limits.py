@@ -20,11 +20,10 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.http import Response
-from scrapy.utils._compression import _DecompressionMaxSizeExceeded
 
 from crawler.config import Config
 from crawler.errors import Misbehaves, TooLarge
-from crawler.utils.compression import MAX_PARTS, gunzipped, inflated
+from crawler.utils.compression import decoded_body
 from crawler.utils.process import LARGE_BYTES, return_large_blocks
 
 logger = logging.getLogger(__name__)
@@ -32,10 +31,7 @@ logger = logging.getLogger(__name__)
 COLLECT_SECONDS = 1.0
 # Scrapy's key in request.meta for the maximum size in bytes, both compressed and decompressed.
 LIMIT = "download_maxsize"
-# The limit of curl.
-MAX_LAYERS = 5
-# Magic numbers of Zstandard frames; of skippable frames, only the bytes that are always the same.
-FRAMES = (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18")
+
 _by_crawler: weakref.WeakKeyDictionary[Crawler, LargeBodies] = weakref.WeakKeyDictionary()
 
 
@@ -196,43 +192,3 @@ class UnpackingMiddleware(HttpCompressionMiddleware):
     ) -> tuple[bytes, list[bytes]]:
         # A request without a download limit (0) still gets the default limit here.
         return decoded_body(body, content_encoding, max_size or self._max_size)
-
-
-def decoded_body(
-    body: bytes, content_encoding: list[bytes], limit_bytes: int
-) -> tuple[bytes, list[bytes]]:
-    """Return a body without its content codings, and the codings that are not supported.
-
-    limit_bytes: maximum size after each coding
-
-    Raises Misbehaves for a body that is too large, corrupt or compressed too often.
-    """
-    layers, unknown = HttpCompressionMiddleware._split_encodings(content_encoding)
-    if len(layers) > MAX_LAYERS:
-        raise Misbehaves(f"compressed {len(layers)} times (maximum: {MAX_LAYERS})")
-    for coding in layers:
-        body = _decompressed(body, coding, limit_bytes)
-    return body, unknown
-
-
-def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
-    """Decode one content coding; raises Misbehaves without a reference to partial output."""
-    if not body:  # responses with status 304, or to HEAD
-        return body
-    try:
-        if coding in {b"gzip", b"x-gzip"}:
-            return gunzipped(body, limit_bytes)
-        if coding == b"deflate":
-            return inflated(body, limit_bytes)
-        if coding == b"zstd" and max(map(body.count, FRAMES)) > MAX_PARTS:
-            raise Misbehaves(f"has more than {MAX_PARTS} compressed parts")
-        return HttpCompressionMiddleware._decode(body, coding, limit_bytes)
-    except (_DecompressionMaxSizeExceeded, TooLarge):
-        problem: Misbehaves = TooLarge(limit_bytes)
-    except Misbehaves as error:
-        problem = Misbehaves(str(error))
-    except Exception as error:  # noqa: BLE001 - each library has its own exceptions
-        reason = f"cannot be decompressed as {coding.decode()}: {' '.join(str(error).split())}"
-        problem = Misbehaves(reason[:200])
-    # Raised outside the except clause: the original error would keep the partial output in memory.
-    raise problem

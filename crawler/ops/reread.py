@@ -24,7 +24,6 @@ from typing_extensions import TypedDict
 from crawler.archive.files import Stored, files_of, folder_of, read_response
 from crawler.config import Config
 from crawler.errors import ArchiveError, ConfigError, Misbehaves
-from crawler.fetch.body_limits import decoded_body
 from crawler.items import Fetched, Kind, Target
 from crawler.ops.restatement import Content, Restatement, restate
 from crawler.storage import rereads, runs
@@ -32,6 +31,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.leases import CRAWL, held
 from crawler.storage.retention import SizeLimits
 from crawler.storage.targets import history_document, history_of, in_minutes
+from crawler.utils.compression import decoded_body
 from pipelines.content import fill
 from schedules.history import Change
 from spiders.wrapper import INSPECTS, WrapperSpider

@@ -1,4 +1,4 @@
-"""Decompress gzip and deflate data up to a size limit, tolerating common errors.
+"""Decompress data up to a size limit: HTTP bodies, gzip and deflate with common errors.
 
 Python's `gzip` module reads header fields byte by byte and does not limit the number of members: a
 hostile file keeps it busy for seconds.
@@ -9,6 +9,9 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
+from scrapy.utils._compression import _DecompressionMaxSizeExceeded
+
 from crawler.errors import Misbehaves, TooLarge
 
 PIECE_BYTES = 65_536
@@ -18,10 +21,54 @@ GZIP = b"\x1f\x8b\x08"
 RAW = -zlib.MAX_WBITS
 FIXED_BYTES, TRAILER_BYTES = 10, 8
 EXTRA, NAME, COMMENT, CHECK = 4, 8, 16, 2
+# Content codings of one body; the limit of curl.
+MAX_LAYERS = 5
+# Magic numbers of Zstandard frames; of skippable frames, only the bytes that are always the same.
+FRAMES = (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18")
 
 
 class CorruptData(Exception):
     """Data cannot be decompressed; `str()` is the cause."""
+
+
+def decoded_body(
+    body: bytes, content_encoding: list[bytes], limit_bytes: int
+) -> tuple[bytes, list[bytes]]:
+    """Return a body without its content codings, and the codings that are not supported.
+
+    limit_bytes: maximum size after each coding
+
+    Raises Misbehaves for a body that is too large, corrupt or compressed too often.
+    """
+    layers, unknown = HttpCompressionMiddleware._split_encodings(content_encoding)
+    if len(layers) > MAX_LAYERS:
+        raise Misbehaves(f"compressed {len(layers)} times (maximum: {MAX_LAYERS})")
+    for coding in layers:
+        body = _decompressed(body, coding, limit_bytes)
+    return body, unknown
+
+
+def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
+    """Decode one content coding; raises Misbehaves without a reference to partial output."""
+    if not body:  # responses with status 304, or to HEAD
+        return body
+    try:
+        if coding in {b"gzip", b"x-gzip"}:
+            return gunzipped(body, limit_bytes)
+        if coding == b"deflate":
+            return inflated(body, limit_bytes)
+        if coding == b"zstd" and max(map(body.count, FRAMES)) > MAX_PARTS:
+            raise Misbehaves(f"has more than {MAX_PARTS} compressed parts")
+        return HttpCompressionMiddleware._decode(body, coding, limit_bytes)
+    except (_DecompressionMaxSizeExceeded, TooLarge):
+        problem: Misbehaves = TooLarge(limit_bytes)
+    except Misbehaves as error:
+        problem = Misbehaves(str(error))
+    except Exception as error:  # noqa: BLE001 - each library has its own exceptions
+        reason = f"cannot be decompressed as {coding.decode()}: {' '.join(str(error).split())}"
+        problem = Misbehaves(reason[:200])
+    # Raised outside the except clause: the original error would keep the partial output in memory.
+    raise problem
 
 
 def gunzipped(data: bytes, limit_bytes: int) -> bytes:

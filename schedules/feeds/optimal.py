@@ -22,7 +22,7 @@ from schedules.allocation.optimal import (
     why,
 )
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.feeds.placement import Course, Room, course, hull, insert, interval_cost, refine
+from schedules.feeds.placement import Course, Room, course, insert, interval_cost, refine
 from schedules.feeds.post_rates import Posting, profile_of, table
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.schedule import FEED_CYCLES, WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
@@ -347,3 +347,28 @@ def _allows(room: Room, weeks: int, slots: Ints) -> bool:
         if not is_open or hours < room.min_hours or hours > room.max_hours:
             return False
     return len(slots) > 0
+
+
+@compiled
+def hull(more: Floats, saved: Floats, needed: int) -> tuple[Floats, Floats, Ints]:
+    """Return the steps of decreasing value: visits added, saving per visit, and last item of each.
+
+    more:   (k,) visits that each item adds
+    saved:  (k,) what each item saves
+    needed: number of first items that are mandatory; they form one step of infinite value
+    """
+    count, value = np.empty(len(saved)), np.empty(len(saved))
+    last = np.empty(len(saved), np.int64)
+    k = 0
+    for i in range(len(saved)):
+        visits, worth = more[i], saved[i] / more[i]
+        if i < needed:
+            worth = np.inf
+        while k and (value[k - 1] <= worth):
+            if worth < np.inf:
+                worth = (worth * visits + value[k - 1] * count[k - 1]) / (visits + count[k - 1])
+            visits += count[k - 1]
+            k -= 1
+        count[k], value[k], last[k] = visits, worth, i
+        k += 1
+    return count[:k], value[:k], last[:k]

@@ -195,28 +195,3 @@ def refine(c: Course, room: Room, fetches: Ints) -> Ints:
         if not moved:
             break
     return at[1:-1].copy()
-
-
-@compiled
-def hull(more: Floats, saved: Floats, needed: int) -> tuple[Floats, Floats, Ints]:
-    """Return the steps of decreasing value: visits added, saving per visit, and last item of each.
-
-    more:   (k,) visits that each item adds
-    saved:  (k,) what each item saves
-    needed: number of first items that are mandatory; they form one step of infinite value
-    """
-    count, value = np.empty(len(saved)), np.empty(len(saved))
-    last = np.empty(len(saved), np.int64)
-    k = 0
-    for i in range(len(saved)):
-        visits, worth = more[i], saved[i] / more[i]
-        if i < needed:
-            worth = np.inf
-        while k and (value[k - 1] <= worth):
-            if worth < np.inf:
-                worth = (worth * visits + value[k - 1] * count[k - 1]) / (visits + count[k - 1])
-            visits += count[k - 1]
-            k -= 1
-        count[k], value[k], last[k] = visits, worth, i
-        k += 1
-    return count[:k], value[:k], last[:k]

@@ -95,8 +95,11 @@ class Form:
 async def require_password(request: Request, user: User, store: Store, form: Form) -> None:
     """Reject the form unless its field `password` is the password of the signed-in user.
 
-    An open browser or a stolen session is not enough then. Failures count as failed sign-ins.
+    An open browser or a stolen session is not enough then. Failures count as failed sign-ins. The
+    local user has no password.
     """
+    if user.is_local:
+        return
     limit: passwords.FailureLimit = request.app.state.failures
     hashing: passwords.Hashing = request.app.state.hashing
     key = f"user {user.name}"

@@ -16,7 +16,7 @@ from crawler.errors import ConfigError
 from crawler.storage.accounts import tokens, users
 from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.store import Store
-from crawler.web.auth import EditorDep, User
+from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form, new_password_hash, require_password
 from crawler.web.pages import not_found, page, redirect
@@ -91,7 +91,7 @@ async def add(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -
     """Add a user."""
     form = await Form.read(request)
     new = form.parse(NewUser)
-    await _require_own_password(request, user, store, form)
+    await require_password(request, user, store, form)
     if new is not None and user.is_local and new.role is not Role.EDITOR:
         form.reject("role", "The first user must be an editor, or nobody could change anything")
     password_hash = await new_password_hash(request, form)
@@ -133,7 +133,7 @@ async def set_role(request: Request, user: EditorDep, store: StoreDep, name: str
     """Change the role of a user, from the next request on."""
     form = await Form.read(request)
     new = form.parse(ChosenRole)
-    await _require_own_password(request, user, store, form)
+    await require_password(request, user, store, form)
     if new is not None and form.is_valid:
         request.state.audit = f"{name}, {new.role}"
         try:
@@ -155,7 +155,7 @@ async def set_password(
 ) -> Response:
     """Set the password of a user, and end all sessions of the user."""
     form = await Form.read(request)
-    await _require_own_password(request, user, store, form)
+    await require_password(request, user, store, form)
     password_hash = await new_password_hash(request, form)
     if password_hash is None:
         return await _user_page(request, store, name, form, 422)
@@ -168,7 +168,7 @@ async def set_password(
 async def remove(request: Request, user: EditorDep, store: StoreDep, name: str) -> Response:
     """Remove a user with all sessions, API tokens and marks of what the user has read."""
     form = await Form.read(request)
-    await _require_own_password(request, user, store, form)
+    await require_password(request, user, store, form)
     if form.is_valid:
         request.state.audit = name
         try:
@@ -188,12 +188,6 @@ async def revoke(request: Request, _: EditorDep, store: StoreDep) -> Response:
     token = await tokens.revoke(store.db, form["token"])
     request.state.audit = token.in_words
     return redirect(request, "users.index")
-
-
-async def _require_own_password(request: Request, user: User, store: Store, form: Form) -> None:
-    """Reject the form without the password of the editor; the local user has none."""
-    if not user.is_local:
-        await require_password(request, user, store, form)
 
 
 @api.get("/users", name="users.api")

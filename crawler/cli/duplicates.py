@@ -24,15 +24,7 @@ from crawler.cli.types import positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
-from crawler.reports.duplicates import (
-    GAP,
-    LEFT,
-    RIGHT,
-    SAME,
-    Comparison,
-    DiffRow,
-    compare_posts,
-)
+from crawler.reports.duplicates import GAP, LEFT, RIGHT, SAME, Comparison, DiffRow, compare_posts
 from crawler.storage import leases, search
 from crawler.storage.client import Database
 from crawler.storage.dedup import check_index, queries, rebuild

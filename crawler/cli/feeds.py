@@ -30,13 +30,7 @@ from crawler.feeds import opml
 from crawler.feeds.discovery import candidates
 from crawler.feeds.opml import BYTES_IN_MB, MAX_MB, read_list
 from crawler.feeds.parser import read
-from crawler.feeds.subscriptions import (
-    TITLE_CHARACTERS,
-    Refused,
-    Subscription,
-    feed_url,
-    tidy,
-)
+from crawler.feeds.subscriptions import TITLE_CHARACTERS, Refused, Subscription, feed_url, tidy
 from crawler.items import FeedDocument, NoFeed
 from crawler.ops.progress import working
 from crawler.reports.feeds import (

@@ -68,8 +68,7 @@ class OwnPlaces:
 
     def cover(self, url: str) -> bool:
         """Return whether a URL leads to one of these places."""
-        place = _place(url)
-        if place is None:
+        if (place := _place(url)) is None:
             return False
         scheme, _, port = place
         if place in self._places:
@@ -85,8 +84,7 @@ class CredentialsMiddleware:
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
-        cells = [cell.url for cell in wrapper.cells.values() if cell.url]
-        urls = list(wrapper.start_urls) or cells
+        urls = list(wrapper.start_urls) or [cell.url for cell in wrapper.cells.values() if cell.url]
         # The definition of a list of feeds has no URL: each feed counts as its own site.
         self._own = OwnPlaces(urls, wrapper.allowed_domains) if urls else None
         self._headers, self._cookies = wrapper.headers, wrapper.cookies
@@ -111,13 +109,11 @@ class CredentialsMiddleware:
     def _is_own(self, request: Request) -> bool:
         if self._own is not None:
             return self._own.cover(request.url)
-        given = given_by_user(request)
-        return given is not None and OwnPlaces([given]).cover(request.url)
+        return (url := given_by_user(request)) is not None and OwnPlaces([url]).cover(request.url)
 
     def _add_to(self, request: Request) -> None:
         meta = request.meta
-        is_back = SITE_JAR in meta
-        if is_back:
+        if is_back := SITE_JAR in meta:
             meta["cookiejar"] = meta.pop(SITE_JAR)
         if not isinstance(meta.get("target"), Target):
             return
@@ -177,8 +173,7 @@ class FewCookiesMiddleware(CookiesMiddleware):
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        strict = DefaultCookiePolicy.DomainStrictNonDomain
-        policy = DefaultCookiePolicy(strict_ns_domain=strict)
+        policy = DefaultCookiePolicy(strict_ns_domain=DefaultCookiePolicy.DomainStrictNonDomain)
         self.jars = defaultdict(partial(CookieJar, policy))
 
     def process_request(self, request: Request) -> None:  # type: ignore[override] # Scrapy passes no spider

@@ -23,12 +23,7 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
 from scrapy.signalmanager import SignalManager
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.asyncgen import as_async_generator
-from scrapy.utils.defer import (
-    _process_pending_io,
-    aiter_errback,
-    ensure_awaitable,
-    iter_errback,
-)
+from scrapy.utils.defer import _process_pending_io, aiter_errback, ensure_awaitable, iter_errback
 from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
@@ -87,16 +82,16 @@ class Signals(SignalManager):
         """Send a signal, and wait for its receivers; a task for each only if one may take time."""
         sender = kwargs.get("sender", self.sender)
         receivers = dispatcher.liveReceivers(dispatcher.getAllReceivers(sender, signal))
-        if not all(map(_is_immediate, receivers)):
+        if not all(map(self._is_immediate, receivers)):
             return await super().send_catch_log_async(signal, **kwargs)
         results = self.send_catch_log(signal, **kwargs)
         return [(x, y.value if isinstance(y, Failure) else y) for x, y in results]
 
-
-def _is_immediate(receiver: Any) -> bool:
-    """Return whether a receiver is known to return nothing that has to be awaited."""
-    is_known = getattr(receiver, "__module__", "").startswith(("scrapy.", "crawler."))
-    return is_known and not iscoroutinefunction(receiver)
+    @staticmethod
+    def _is_immediate(receiver: Any) -> bool:
+        """Return whether a receiver is known to return nothing that has to be awaited."""
+        is_known = getattr(receiver, "__module__", "").startswith(("scrapy.", "crawler."))
+        return is_known and not iscoroutinefunction(receiver)
 
 
 class Middlewares(DownloaderMiddlewareManager):
@@ -112,7 +107,7 @@ class Middlewares(DownloaderMiddlewareManager):
                 continue
             result = await ensure_awaitable(result, _warn=global_object_name(method))
             if result is not None:
-                return _checked(result, method)
+                return self._checked(result, method)
         return await download_func(request)
 
     async def _process_response(
@@ -125,15 +120,15 @@ class Middlewares(DownloaderMiddlewareManager):
             result = self._handle_mw_method(method, request=request, response=response)
             if not isinstance(result, Response | Request):
                 result = await ensure_awaitable(result, _warn=global_object_name(method))
-            response = _checked(result, method)
+            response = self._checked(result, method)
         return response
 
-
-def _checked(result: Any, method: Callable[..., Any]) -> Response | Request:
-    if isinstance(result, Response | Request):
-        return result
-    kind = type(result).__name__
-    raise _InvalidOutput(f"Middleware {method.__qualname__} must return a Response, not {kind}")
+    @staticmethod
+    def _checked(result: Any, method: Callable[..., Any]) -> Response | Request:
+        if isinstance(result, Response | Request):
+            return result
+        kind = type(result).__name__
+        raise _InvalidOutput(f"Middleware {method.__qualname__} must return a Response, not {kind}")
 
 
 class MetaRefreshMiddleware(redirect.MetaRefreshMiddleware):

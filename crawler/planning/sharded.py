@@ -20,13 +20,7 @@ import numpy as np
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.planning.documents import (
-    MAX_SAMPLE,
-    Figures,
-    daily_sample,
-    document_of,
-    replan_report,
-)
+from crawler.planning.documents import MAX_SAMPLE, Figures, daily_sample, document_of, replan_report
 from crawler.planning.engines import PIECES, Engine
 from crawler.planning.options import (
     ASKED,

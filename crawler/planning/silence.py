@@ -196,9 +196,8 @@ def _combined(
             f"{first.field} of {count(len(silent), 'page')} of {rated:,} with known gaps stopped "
             f"changing, the last at {since:%Y-%m-%d %H:%M} UTC"
         )
-        expected, chance = (
-            max(each.expected_at for each in silent), max(each.chance for each in silent),
-        )  # fmt: skip
+        expected = max(each.expected_at for each in silent)
+        chance = max(each.chance for each in silent)
         return [Silence(first.spider, "", since, expected, chance, text, first.field)]
     own = [each for each in silent if (each.spider, each.target) not in covered]
     return sorted(own, key=lambda each: each.chance)[:MAX_ALARMS]

@@ -14,13 +14,7 @@ from typing_extensions import TypedDict
 from crawler.reports import sites as reports
 from crawler.reports.estimates import read_estimates
 from crawler.reports.site_history import DayFreshness, WeekPattern, freshness_by_day, site_profile
-from crawler.reports.sites import (
-    BoardSite,
-    CategoryNode,
-    FailureGroup,
-    RunningSite,
-    SiteFilter,
-)
+from crawler.reports.sites import BoardSite, CategoryNode, FailureGroup, RunningSite, SiteFilter
 from crawler.reports.visit_counts import ChangeCounts, VisitCounts
 from crawler.storage import alarms, leases, overview, site_targets, sites
 from crawler.storage.overview import SiteState

@@ -12,13 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules.allocation.optimal import (
-    LOWEST_PRICE,
-    Targets,
-    candidates_of,
-    limits_of,
-    targets,
-)
+from schedules.allocation.optimal import LOWEST_PRICE, Targets, candidates_of, limits_of, targets
 from schedules.allocation.outlook import AGE, STALE
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.cost import Objective, curves

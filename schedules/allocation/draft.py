@@ -13,13 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from schedules.allocation.allocate import (
-    Codes,
-    Offers,
-    allocate,
-    cleared,
-    least_parts,
-)
+from schedules.allocation.allocate import Codes, Offers, allocate, cleared, least_parts
 from schedules.allocation.optimal import (
     LOWEST_PRICE,
     Candidates,

@@ -30,11 +30,7 @@ from schedules.placement.placement import (
     refine,
 )
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
-from schedules.terms import (
-    AT_MAX_RATE,
-    AT_MIN_RATE,
-    BUDGET,
-)
+from schedules.terms import AT_MAX_RATE, AT_MIN_RATE, BUDGET
 
 # Moving visits to other hours must save more than this share of a visit's price.
 DEAD_BAND = 0.3

@@ -73,13 +73,7 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the crontab lines, or the unit."""
-        from crawler.ops.jobs import (
-            StoredSites,
-            needs_database,
-            spiders_of,
-            stored_sites,
-            with_files,
-        )
+        from crawler.ops import jobs
         from crawler.ops.schedule import SERVICE, WEB, WORKER, unit
 
         assert self.settings is not None
@@ -88,10 +82,9 @@ class Command(FreshetCommand):
             if not opts.systemd:
                 raise UsageError("--worker requires --systemd", print_help=False)
             if config.redis_url is None:
-                env = PROJECT / ".env"
                 raise ConfigError(
                     "--worker: workers share a crawl run through Redis, but REDIS_URL is not set. "
-                    f"Set it in {env}"
+                    f"Set it in {PROJECT / '.env'}"
                 )
         if opts.web:
             if not opts.systemd or opts.worker or args:
@@ -100,12 +93,12 @@ class Command(FreshetCommand):
                 )
             print_line(unit(config, [], WEB).rstrip("\n"))
             return
-        spiders = spiders_of(self.settings)
-        names = [*with_files(args)]
+        spiders = jobs.spiders_of(self.settings)
+        names = [*jobs.with_files(args)]
         # The service finds the sites on its own if none are named, but crontab lines need names.
         finds_sites = not names and not opts.systemd
-        is_stored = finds_sites or needs_database(names, spiders)
-        stored = stored_sites(config) if is_stored else StoredSites()
+        is_stored = finds_sites or jobs.needs_database(names, spiders)
+        stored = jobs.stored_sites(config) if is_stored else jobs.StoredSites()
         remarks: list[str] = []
         if finds_sites:
             names, remarks = _sites_to_schedule(spiders, stored)
@@ -144,10 +137,9 @@ class Command(FreshetCommand):
             name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX)
         )
         if variables:
-            env = PROJECT / ".env"
             remarks.append(
                 f"cron does not see these variables of this shell: {', '.join(variables)}. "
-                f"Set them in {env}"
+                f"Set them in {PROJECT / '.env'}"
             )
         for remark in remarks:
             print_line(f"# {remark}")

@@ -8,14 +8,7 @@ from typing import ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import (
-    Action,
-    ActionsCommand,
-    Functions,
-    JsonTypes,
-    print_json,
-    with_database,
-)
+from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes, print_json, with_database
 from crawler.config import Config
 from crawler.utils.terminal import complain, print_line
 from crawler.utils.time import Clock

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import (
-    Action,
-    ActionsCommand,
-    Functions,
-    JsonTypes,
-    print_json,
-    with_database,
-)
+from crawler.cli.base import Action, ActionsCommand, Functions, JsonTypes, print_json, with_database
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, shortened, stdout

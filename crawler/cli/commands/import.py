@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from crawler.exchange.watches import Plan
 
 SHOWN_NEXT = 3
+# What a watch becomes, by the kind of its definition.
+BECOMES = {"site": "page", "cells": "cell", None: "feed"}
 
 
 class LostSetting(TypedDict):
@@ -110,7 +113,7 @@ class Command(FreshetCommand):
             file = read_watches(Path(args[0]))
         plan = asyncio.run(self._import(file, opts))
         if opts.json:
-            is_written = opts.out is not None and not opts.dry_run
+            out = None if opts.dry_run or opts.out is None else Path(opts.out)
             report: ImportReport = {
                 "program": file.program,
                 "dry_run": opts.dry_run,
@@ -120,9 +123,7 @@ class Command(FreshetCommand):
                         "kind": planned.kind,
                         "watches": len(planned.watches),
                         "known": planned.known,
-                        "file": str(Path(opts.out) / f"{planned.name}.toml")
-                        if is_written
-                        else None,
+                        "file": None if out is None else str(out / f"{planned.name}.toml"),
                     }
                     for planned in plan.definitions
                 ],
@@ -159,17 +160,13 @@ class Command(FreshetCommand):
 
 
 def _rows(file: WatchFile, plan: Plan) -> list[ImportedWatch]:
-    kinds = {
-        n: "cell" if planned.kind == "cells" else "page"
-        for planned in plan.definitions
-        for n in planned.watches
-    }
+    kinds = {n: planned.kind for planned in plan.definitions for n in planned.watches}
     return [
         {
             "where": watch.where,
             "name": watch.name,
             "url": without_secrets(watch.url),
-            "becomes": kinds.get(n, "feed") if n in plan.places else None,
+            "becomes": BECOMES[kinds.get(n)] if n in plan.places else None,
             "site": plan.places.get(n),
             "lost": [{"key": lost.key, "reason": lost.reason} for lost in watch.lost],
             "refused": watch.refusal,
@@ -184,17 +181,15 @@ def _print(file: WatchFile, plan: Plan, opts: argparse.Namespace) -> None:
     width = max((len(name) for name in plan.places.values()), default=0)
     for row in rows:
         if row["becomes"] is None:
-            what = row["url"] or row["name"] or ""
-            print_line(f"-     {row['where']}: {what}: not imported: {row['refused']}")
+            what = f"{row['where']}: {row['url'] or row['name'] or ''}"
+            print_line(f"-     {what}: not imported: {row['refused']}")
             continue
         print_line(f"{row['becomes']:4}  {row['site'] or '':{width}}  {row['url']}")
         for lost in row["lost"]:
             print_line(f"      not carried over: {lost['key']}: {lost['reason']}")
     for problem in file.problems:
         print_line(f"all watches: not carried over: {problem.key}: {problem.reason}")
-    numbers = {
-        kind: sum(row["becomes"] == kind for row in rows) for kind in ("page", "cell", "feed", None)
-    }
+    numbers = Counter(row["becomes"] for row in rows)
     lost_count = sum(len(row["lost"]) for row in rows if row["becomes"]) + len(file.problems)
     known = sum(planned.known for planned in plan.definitions)
     verb = "would become" if opts.dry_run else "became"
@@ -211,12 +206,11 @@ def _print(file: WatchFile, plan: Plan, opts: argparse.Namespace) -> None:
 def _next_steps(plan: Plan, opts: argparse.Namespace) -> str:
     steps = []
     for planned in plan.definitions[:SHOWN_NEXT]:
-        if opts.out is None:
-            steps.append(f"scrapy crawl {planned.name}")
-            continue
-        argument = "wrapper" if planned.kind == "site" else "file"
-        path = Path(opts.out) / f"{planned.name}.toml"
-        steps.append(f"scrapy crawl {planned.kind} -a {argument}={path}")
+        words = planned.name
+        if opts.out is not None:
+            argument = "wrapper" if planned.kind == "site" else "file"
+            words = f"{planned.kind} -a {argument}={Path(opts.out) / planned.name}.toml"
+        steps.append(f"scrapy crawl {words}")
     if len(plan.definitions) > SHOWN_NEXT:
         steps.append("…")
     if plan.feeds:

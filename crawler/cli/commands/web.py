@@ -103,42 +103,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     from crawler.web.websub.options import add_options_of_app
 
     parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        metavar="ADDRESS",
+        "--host", default="127.0.0.1", metavar="ADDRESS",
         help="IP address to listen on; other addresses than loopback require users "
         "(default: 127.0.0.1)",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--port", default=str(PORT), help=f"port to listen on; 0: any free port (default: {PORT})"
     )
     parser.add_argument(
-        "--root-path",
-        default="",
-        metavar="PATH",
+        "--root-path", default="", metavar="PATH",
         help="path under which a reverse proxy publishes the app, such as /freshet",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--trusted-proxy",
-        action="append",
-        default=[],
-        metavar="ADDRESS",
+        "--trusted-proxy", action="append", default=[], metavar="ADDRESS",
         help="IP address or network of a reverse proxy whose X-Forwarded-For, -Proto and -Host "
         "headers are used; requires users (repeatable)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--dashboards",
-        nargs="?",
-        const="",
-        metavar="TEMPLATES",
+        "--dashboards", nargs="?", const="", metavar="TEMPLATES",
         help="rebuild dashboards when their cells change, from this folder of templates; without "
         "a folder, the built-in page (default: serve the files of scrapy dashboards build)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--dashboards-out",
-        metavar="DIR",
+        "--dashboards-out", metavar="DIR",
         help="folder of dashboards (default: dashboards in FRESHET_DATA_DIR)",
-    )
+    )  # fmt: skip
     add_options_of_app(parser)
 
 

@@ -14,13 +14,7 @@ from starlette.responses import Response
 
 from crawler.errors import ConfigError
 from crawler.reports import inbox
-from crawler.reports.inbox import (
-    KINDS,
-    MAX_COUNTED,
-    InboxPage,
-    count_unread,
-    read_feed,
-)
+from crawler.reports.inbox import KINDS, MAX_COUNTED, InboxPage, count_unread, read_feed
 from crawler.reports.inbox_entries import ChangedPage, Entry, PageChange, page_change
 from crawler.storage import targets
 from crawler.storage.accounts import readers, users

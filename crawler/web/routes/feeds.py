@@ -15,12 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from crawler.errors import Busy, ConfigError
 from crawler.feeds import opml
-from crawler.feeds.subscriptions import (
-    MAX_FEED_CATEGORIES,
-    TITLE_CHARACTERS,
-    category_of,
-    tidy,
-)
+from crawler.feeds.subscriptions import MAX_FEED_CATEGORIES, TITLE_CHARACTERS, category_of, tidy
 from crawler.reports import feed_reader as report
 from crawler.reports.duplicates import side_by_side
 from crawler.reports.feed_reader import Folder, FullPost, ReaderPost, Shelf, UnreadFeed

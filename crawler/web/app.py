@@ -157,12 +157,11 @@ async def close(app: FastAPI) -> None:
 def _add_push(app: FastAPI, requested: SubscriptionOptions) -> PushOfApp:
     """Add the callback of hubs."""
     # Twisted is slow to import, and most apps receive no pushes.
-    from crawler.web.websub import callback
-    from crawler.web.websub.service import PushOfApp
+    from crawler.web.websub.service import PushOfApp, router
 
     push = PushOfApp(app.state.database, requested)
     app.state.receiver = push.find_receiver
-    app.include_router(callback.router, prefix=CALLBACK, include_in_schema=False)
+    app.include_router(router, prefix=CALLBACK, include_in_schema=False)
     return push
 
 

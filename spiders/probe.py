@@ -344,8 +344,8 @@ async def fetch_pages(
         if process.returncode is None:
             process.kill()
             await process.wait()
-    found = {page["url"]: page for page in pages}
-    return [found.get(url) or _failed(url, "no response in time") for url in urls]
+    by_url = {page["url"]: page for page in pages}
+    return [by_url.get(url) or _failed(url, "no response in time") for url in urls]
 
 
 def spider_names() -> frozenset[str]:

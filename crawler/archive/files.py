@@ -205,12 +205,12 @@ def repair(file: WarcFile, descriptor: int) -> None:
     The index has a line for a response only after all its bytes were written, so that the search
     begins at the end of the last line.
     """
-    known = list(file.lines())
+    lines = list(file.lines())
     size = os.fstat(descriptor).st_size
-    while known and end_of(known[-1]) > size:
+    while lines and end_of(lines[-1]) > size:
         # The system crashed, and the file lost more than the index.
-        known.pop()
-    start = end_of(known[-1]) if known else 0
+        lines.pop()
+    start = end_of(lines[-1]) if lines else 0
     good = good_end(file.path, start)
     if good < size:
         os.ftruncate(descriptor, good)
@@ -218,10 +218,10 @@ def repair(file: WarcFile, descriptor: int) -> None:
             "%s: removed %d bytes of a response that was not completely written",
             file.name, size - good,
         )  # fmt: skip
-    found = [*known, *indexed(file.path, start)]
-    if found != list(file.lines()) or not file.growing.exists() or _has_torn_end(file.growing):
+    complete = [*lines, *indexed(file.path, start)]
+    if complete != list(file.lines()) or not file.growing.exists() or _has_torn_end(file.growing):
         with atomic_replace(file.growing) as draft:
-            draft.write_text("".join(map(str, found)), encoding="ascii")
+            draft.write_text("".join(map(str, complete)), encoding="ascii")
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,8 +265,8 @@ def add_token(config: Config, opts: argparse.Namespace) -> None:
 def list_tokens(config: Config, opts: argparse.Namespace) -> None:
     """Print the API tokens, without their secrets."""
     name = None if opts.name is None else users.name_of(opts.name)
-    found = with_database(config, lambda db: tokens.of_user(db, name))
-    rows = [_token_row(token) for token in found]
+    listed = with_database(config, lambda db: tokens.of_user(db, name))
+    rows = [_token_row(token) for token in listed]
     if opts.json:
         print_json(rows)
     elif not rows:

@@ -93,15 +93,15 @@ class _Folder(Store):
             draft.replace(self._root / path)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        found: dict[str, int] = {}
+        entries: dict[str, int] = {}
         with file_errors(str(self._root / folder)):
             for parent, _, names in os.walk(self._root / folder):
                 for name in names:
                     path = Path(parent, name)
                     # Something else may delete it, and a symbolic link may lead nowhere.
                     with suppress(FileNotFoundError):
-                        found[path.relative_to(self._root).as_posix()] = path.stat().st_size
-        return found
+                        entries[path.relative_to(self._root).as_posix()] = path.stat().st_size
+        return entries
 
     def remove(self, path: str) -> None:
         with file_errors(str(self._root / path)):
@@ -162,9 +162,9 @@ class _Remote(Store):
     def sizes(self, folder: str) -> dict[str, int]:
         with self._errors(folder):
             self._files.invalidate_cache()
-            found: dict[str, Any] = self._files.find(self._at(folder), detail=True)
+            entries: dict[str, Any] = self._files.find(self._at(folder), detail=True)
         start = len(self._root) + 1
-        return {name[start:]: int(details.get("size") or 0) for name, details in found.items()}
+        return {name[start:]: int(details.get("size") or 0) for name, details in entries.items()}
 
     def remove(self, path: str) -> None:
         with self._errors(path), suppress(FileNotFoundError):

@@ -209,8 +209,8 @@ def anchors_of(page: TextResponse) -> tuple[Anchor, ...]:
         return ()
     base, host = get_base_url(page), _bare_host(page.url)
     anchors: list[Anchor] = []
-    found = cast("list[etree._Element]", _LINKS(root))
-    for element in found[:MAX_LINKS]:
+    elements = cast("list[etree._Element]", _LINKS(root))
+    for element in elements[:MAX_LINKS]:
         try:
             url = urljoin(base, (element.get("href") or "").strip())
             if len(url) > MAX_URL_CHARACTERS or not is_http(url) or _bare_host(url) != host:
@@ -355,8 +355,8 @@ def _segments(url: str) -> list[str]:
 
 
 def _ending(parts: Shape) -> str:
-    found = EXTENSION.search(parts[-1]) if parts else None
-    return found[0].lower() if found else ""
+    extension = EXTENSION.search(parts[-1]) if parts else None
+    return extension[0].lower() if extension else ""
 
 
 def _generalized(rows: list[tuple[Shape, str]]) -> Iterator[tuple[Shape, str]]:
@@ -399,13 +399,13 @@ def _merged(groups: Sequence[_Group]) -> list[list[Shape]]:
     """Return the shapes of lists in order, each with the shape of its further pages."""
     merged: list[list[Shape]] = []
     done: set[Shape] = set()
-    known = {group.shape: group for group in groups}
+    by_shape = {group.shape: group for group in groups}
     for group in groups:
         if group.shape in done:
             continue
         base = group.shape[:-2] if group.is_paging else group.shape
         paging = next(
-            (shape for shape, other in known.items() if other.is_paging and shape[:-2] == base),
+            (shape for shape, other in by_shape.items() if other.is_paging and shape[:-2] == base),
             None,
         )
         shapes = [base, paging] if paging else [base]

@@ -164,11 +164,11 @@ def _columns(
     sums: list[_Sums], group: Ints, scale: float
 ) -> tuple[list[float], list[float], list[float]]:
     """Return requests, missed share and delay of a group of feeds at each point of the curve."""
-    found = [each.standing(group, scale) for each in sums]
+    standings = [each.standing(group, scale) for each in sums]
     return (
-        rounded(np.array([each["requests_per_day"] for each in found])),
-        rounded(np.array([each["missed_share"] for each in found])),
-        rounded(np.array([each["delay_hours"] for each in found])),
+        rounded(np.array([each["requests_per_day"] for each in standings])),
+        rounded(np.array([each["missed_share"] for each in standings])),
+        rounded(np.array([each["delay_hours"] for each in standings])),
     )
 
 

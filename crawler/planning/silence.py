@@ -67,8 +67,8 @@ async def store_silences(
     """
     if not config.silence_false_alarms_per_week:
         return 0
-    found = silences_of(gathered, config.silence_false_alarms_per_week, mixtures)
-    return await alarms.record_silences(db, gathered.watched.spiders, found, now)
+    silent = silences_of(gathered, config.silence_false_alarms_per_week, mixtures)
+    return await alarms.record_silences(db, gathered.watched.spiders, silent, now)
 
 
 def silences_of(
@@ -79,7 +79,7 @@ def silences_of(
     fitted: weekly profiles of the sites, if they are known and all targets are of one kind
     """
     feeds = are(gathered.watched, Kind.FEED)
-    found: list[Silence] = []
+    silent: list[Silence] = []
     for rows, combined in ((np.flatnonzero(feeds), False), (np.flatnonzero(~feeds), True)):
         if not len(rows):
             continue
@@ -89,10 +89,10 @@ def silences_of(
         is_fitted = fitted is not None and len(rows) == len(gathered.watched)
         mixtures = fitted if fitted and is_fitted else site_mixtures(population, past)
         result = silences(population, past, mixtures, false_alarms_per_week, combined=combined)
-        found += silent_targets(gathered, rows, population, result)
+        silent += silent_targets(gathered, rows, population, result)
         if combined:
-            found += silent_fields(gathered, mixtures, false_alarms_per_week, found)
-    return found
+            silent += silent_fields(gathered, mixtures, false_alarms_per_week, silent)
+    return silent
 
 
 def silent_targets(
@@ -165,8 +165,8 @@ def silent_fields(
 
 def _fields_of(gathered: Gathered, rows: Ints) -> FieldPasts:
     stored = gathered.watched.fields.of(rows)
-    found = gathered.watched.histories.of(stored.row)
-    return fields_apart(stored, found, gathered.histories.of(stored.row), MIN_BURSTS)
+    own = gathered.watched.histories.of(stored.row)
+    return fields_apart(stored, own, gathered.histories.of(stored.row), MIN_BURSTS)
 
 
 def _kinds_of(
@@ -175,8 +175,8 @@ def _kinds_of(
     """Return the sites and names of some fields, and the number of each; a pair may repeat."""
     names, spiders = gathered.watched.fields.names, gathered.watched.spiders
     columns = (gathered.watched.spider[past.row], past.name, past.bit)
-    found, counts = np.unique(np.stack([c[rows] for c in columns]), axis=1, return_counts=True)
-    kinds = [(spiders[spider], names[name][bit]) for spider, name, bit in found.T.tolist()]
+    distinct, counts = np.unique(np.stack([c[rows] for c in columns]), axis=1, return_counts=True)
+    kinds = [(spiders[spider], names[name][bit]) for spider, name, bit in distinct.T.tolist()]
     return kinds, counts.tolist()
 
 

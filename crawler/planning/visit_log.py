@@ -54,11 +54,11 @@ def files_of(address: str, spiders: Sequence[str]) -> list[list[VisitFile]]:
     name = without_secrets(address)
     system, root = _opened(address)
     try:
-        found = system.find(f"{root.rstrip('/')}/{FOLDER}", detail=True)
+        stored = system.find(f"{root.rstrip('/')}/{FOLDER}", detail=True)
     except Exception as error:  # noqa: BLE001 - drivers raise errors of their own
         raise ConfigError(f"--history-from {name}: {error}. Check the address") from None
     files = []
-    for path, details in sorted(found.items()):
+    for path, details in sorted(stored.items()):
         folders = [part for part in path.split("/") if part.startswith(SPIDER)]
         hidden = path.rpartition("/")[2].startswith((".", "_"))
         if folders and path.endswith(SUFFIX) and not hidden:

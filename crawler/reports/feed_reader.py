@@ -173,9 +173,9 @@ async def river(
 
     every: also those that are read
     """
-    found = await storage.river(db, shelf.view, None if every else reading, limit, after)
-    shown_copies = {key: rows[:MAX_SHOWN_COPIES] for key, rows in found.copies.items()}
-    every_post = [*found.posts, *(row for rows in shown_copies.values() for row in rows)]
+    part = await storage.river(db, shelf.view, None if every else reading, limit, after)
+    shown_copies = {key: rows[:MAX_SHOWN_COPIES] for key, rows in part.copies.items()}
+    every_post = [*part.posts, *(row for rows in shown_copies.values() for row in rows)]
     names = await storage.titles(db, {storage.feed_of(p) for p in every_post if "feed" in p})
     posts: list[ReaderPost] = [
         {
@@ -189,12 +189,12 @@ async def river(
             "first_seen": post["first_seen"],
             "read": reading.has_read(post),
             "duplicate_of": post.get("duplicate_of"),
-            "copies": found.counts.get(post["_id"], 0),
+            "copies": part.counts.get(post["_id"], 0),
             "some_copies": [_copy(row, names) for row in shown_copies.get(post["_id"], ())],
         }
-        for post in found.posts
+        for post in part.posts
     ]
-    return posts, found.last
+    return posts, part.last
 
 
 def _copy(post: Document, names: dict[str, str]) -> PostCopy:
@@ -274,16 +274,16 @@ async def feeds_page(
     query: Document = {"kind": subscriptions.FEED}
     if folder:
         query |= subscriptions.within(folder)
-    found: list[FeedState] = []
+    states: list[FeedState] = []
     rows, last = await subscriptions.page_of(db, query, MAX_SEARCHED if attention else limit, after)
     for target, monitor in rows:
         state = state_of(target, monitor)
         if attention and not state["needs_attention"]:
             continue
-        found.append(state)
-        if len(found) == limit and target is not rows[-1][0]:
-            return found, (target["_id"],)
-    return found, last
+        states.append(state)
+        if len(states) == limit and target is not rows[-1][0]:
+            return states, (target["_id"],)
+    return states, last
 
 
 async def feed_state(db: Database, key: str) -> FeedState | None:
@@ -296,7 +296,7 @@ async def feed_state(db: Database, key: str) -> FeedState | None:
 
 async def feed_to_read(db: Database, post: str) -> Document:
     """Return a post of a feed; raises ConfigError for any other id."""
-    found = await storage.post_of(db, post)
-    if found is None or "feed" not in found:
+    document = await storage.post_of(db, post)
+    if document is None or "feed" not in document:
         raise ConfigError("post not found. It may have been removed with its feed")
-    return found
+    return document

@@ -147,7 +147,7 @@ async def channel_report(db: Database, defined: Defined, name: str) -> ChannelRe
 async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
     """Return the channels with dead letters, and those to which nothing can be delivered."""
     defined = Defined.read(file)
-    found: list[ChannelAlert] = []
+    troubled: list[ChannelAlert] = []
     for name in sorted({*defined.channels, *defined.broken, *await outbox.channel_names(db)}):
         dead, (is_broken, reason) = (
             await outbox.count_dead(db, name), await outbox.failure_of(db, name),
@@ -157,8 +157,8 @@ async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
             is_broken = name in defined.broken or await outbox.is_any_waiting(db, name)
         if dead or is_broken:
             cause = (problem or reason) if is_broken else ""
-            found.append({"channel": name, "dead": dead, "broken": is_broken, "reason": cause})
-    return found
+            troubled.append({"channel": name, "dead": dead, "broken": is_broken, "reason": cause})
+    return troubled
 
 
 async def preview_rule(

@@ -70,14 +70,14 @@ async def site_profile(
         hour=0, minute=0, second=0, microsecond=0
     )
     changes = await counts.by_hour_of_week(db, site, since, now)
-    found = await site_targets.profile_of(db, site.name)
+    profile = await site_targets.profile_of(db, site.name)
     week: WeekPattern = {
         "timezone": site.timezone,
         "since": since,
         "changes": changes.tolist(),
-        "visits": np.round(requests(found.slots, found.even), 3).tolist(),
+        "visits": np.round(requests(profile.slots, profile.even), 3).tolist(),
     }
-    return SiteProfile(category_tree(found.categories), week)
+    return SiteProfile(category_tree(profile.categories), week)
 
 
 async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayFreshness]:
@@ -181,7 +181,7 @@ async def site_visits(
     times = (now - timedelta(weeks=CHANGES_WEEKS), before or now + timedelta(hours=1))
     hour = wanted.hour_of_week
     place = None if hour is None else (hour, site.zone)
-    found = await overview.page_of_visits(
+    part = await overview.page_of_visits(
         db, site.name, times, place, limit, only_events=wanted.only_events
     )
     visits: list[SiteVisit] = [
@@ -195,6 +195,6 @@ async def site_visits(
             "event": bool(row.get("event")),
             "diff_size": row.get("diff_size", 0),
         }
-        for row in found.rows
+        for row in part.rows
     ]
-    return SiteVisits(visits, None if found.before is None else (found.before,))
+    return SiteVisits(visits, None if part.before is None else (part.before,))

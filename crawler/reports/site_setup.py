@@ -187,7 +187,7 @@ def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequenc
                     "problem": problem,
                 }
             )
-    found: Matches = {
+    result: Matches = {
         "links": len(links), "patterns": patterns, "lists": [], "items": [], "n_lists": 0,
         "n_items": 0, "both": [], "unmatched": [], "problem": None,
     }  # fmt: skip
@@ -196,8 +196,8 @@ def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequenc
     try:
         wrapper = any_wrapper(fetchable(edit, base) | given, edit.name or DRAFT_NAME)
     except FreshetError as error:
-        found["problem"] = str(error)
-        return found
+        result["problem"] = str(error)
+        return result
     by_kind: dict[Any, list[str]] = {Kind.LIST: [], Kind.ITEM: [], None: [], "both": []}
     for link in links:
         try:
@@ -206,14 +206,20 @@ def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequenc
             continue
         match = wrapper.match(url)
         by_kind["both" if match.both else match.kind].append(url)
-    found["lists"], found["n_lists"] = by_kind[Kind.LIST][:MAX_SHOWN_URLS], len(by_kind[Kind.LIST])
-    found["items"], found["n_items"] = by_kind[Kind.ITEM][:MAX_SHOWN_URLS], len(by_kind[Kind.ITEM])
-    found["both"] = by_kind["both"][:MAX_SHOWN_URLS]
-    found["unmatched"] = [
+    result["lists"], result["n_lists"] = (
+        by_kind[Kind.LIST][:MAX_SHOWN_URLS],
+        len(by_kind[Kind.LIST]),
+    )
+    result["items"], result["n_items"] = (
+        by_kind[Kind.ITEM][:MAX_SHOWN_URLS],
+        len(by_kind[Kind.ITEM]),
+    )
+    result["both"] = by_kind["both"][:MAX_SHOWN_URLS]
+    result["unmatched"] = [
         {"text": shape.text, "count": shape.count, "example": shape.example}
         for shape in shapes(by_kind[None])[:MAX_SHOWN_SHAPES]
     ]
-    return found
+    return result
 
 
 def categories(
@@ -277,7 +283,7 @@ def values_of(
     except (ZoneInfoNotFoundError, ValueError, OSError):
         zone = UTC
     responses = [page_of(html, url) for html, url in pages]
-    found: list[FieldValues] = []
+    rows: list[FieldValues] = []
     for edit in fields:
         try:
             field = Field.model_validate({edit.language: edit.selector, "type": edit.type})
@@ -288,10 +294,10 @@ def values_of(
             errors = getattr(error, "errors", None)
             text = errors()[0]["msg"].removeprefix("Value error, ") if errors else str(error)
             problem = text.splitlines()[0][:300] if text else "not valid"
-            found.append({"name": edit.name, "values": [], "problem": problem})
+            rows.append({"name": edit.name, "values": [], "problem": problem})
             continue
-        found.append({"name": edit.name, "values": values, "problem": None})
-    return found
+        rows.append({"name": edit.name, "values": values, "problem": None})
+    return rows
 
 
 def main_texts_of(pages: Sequence[tuple[str, str]]) -> list[dict[str, str | None]]:
@@ -314,7 +320,7 @@ def field_at(number: int, pages: Sequence[tuple[str, str]]) -> ChosenField | Non
     css = selector_of(selectors[0], number, selectors[1:])
     if css is None:
         return None
-    nodes = [found[0] for page in selectors if (found := page.css(css))]
+    nodes = [hits[0] for page in selectors if (hits := page.css(css))]
     kind = proposed_type(nodes, UTC)
     # The name is the last class, id or property of the selector, or its type.
     words = [word for word in re.findall(r"[A-Za-z]+", css) if word not in SHOWN_TAGS]
@@ -355,12 +361,12 @@ def absolute(url: str) -> str:
     try:
         parts = urlsplit(text)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)
-        found = canonical(text)
+        result = canonical(text)
     except ValueError:
         is_valid = False
     if not is_valid or len(text) > MAX_URL_CHARACTERS or "@" in parts.netloc:
         raise ConfigError("Not a web address. Example: https://shop.example/")
-    return found
+    return result
 
 
 def _shown(value: Any) -> str | None:

@@ -263,14 +263,14 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
     # A page may return to an earlier content, of which there is one version only.
     changes = await posts.content_changes(db, spider, url)
     times |= {(row["at"], row["content_hash"]) for row in changes if row.get("content_hash")}
-    found: dict[str, Series] = {}
+    by_name: dict[str, Series] = {}
     for at, content_hash in sorted(times):
         for name, (value, unit) in numbers.get(content_hash, {}).items():
-            series = found.setdefault(name, {"name": name, "unit": unit, "points": []})
+            series = by_name.setdefault(name, {"name": name, "unit": unit, "points": []})
             series["unit"] = unit if series["unit"] == unit else None
             if not series["points"] or series["points"][-1]["value"] != value:
                 series["points"].append({"at": at, "value": value})
-    changed = [series for series in found.values() if len(series["points"]) > 1]
+    changed = [series for series in by_name.values() if len(series["points"]) > 1]
     return changed[:MAX_SERIES]
 
 

@@ -83,23 +83,23 @@ class ChangeList:
     async def read(self, reader: Reader) -> tuple[InboxPage, str | None]:
         """Return a page of the unread changes, and the cursor of the next one."""
         until, position = self._position()
-        found = await read_inbox(
+        inbox = await read_inbox(
             self.store.db, reader, self.filters, self.place.limit, until, position, self.windows
         )
-        if found.next is None:
-            return found, None
-        keys = (found.next.window or NO_KEY, found.next.shown or NO_KEY)
-        return found, cursor_of((found.until, *keys[0], *keys[1]))
+        if inbox.next is None:
+            return inbox, None
+        keys = (inbox.next.window or NO_KEY, inbox.next.shown or NO_KEY)
+        return inbox, cursor_of((inbox.until, *keys[0], *keys[1]))
 
     async def pages_of(self, reader: Reader, event: ObjectId) -> list[ChangedPage]:
         """Return all pages of an entry; raises HTTPException (404) if the list does not have it."""
         until, position = self._position()
-        found = await pages_of_entry(
+        pages = await pages_of_entry(
             self.store.db, reader, self.filters, until, position, event, self.windows
         )
-        if not found:
+        if not pages:
             raise not_found("Unread change")
-        return found
+        return pages
 
     def _position(self) -> tuple[datetime, Position]:
         """Return the time until which changes are listed, and where the page begins."""

@@ -63,8 +63,12 @@ def week(days: Sequence[DayVisits]) -> Markup:
 def freshness(days: Sequence[DayFreshness]) -> Markup:
     """Return the freshness of each day as a line."""
     values = [day["freshness"] for day in days]
-    known = [value for value in values if value is not None]
-    mean = f", {sum(known) / len(known):.1%} on average".replace("%", " %") if known else ""
+    estimated = [value for value in values if value is not None]
+    mean = (
+        f", {sum(estimated) / len(estimated):.1%} on average".replace("%", " %")
+        if estimated
+        else ""
+    )
     label = f"Estimated freshness at noon of the last {len(days)} days{mean}"
     ends = [f"{day['day']:%b} {day['day'].day}" for day in (days[0], days[-1])]
     return shares(values, label, (ends[0], ends[1]))
@@ -75,9 +79,9 @@ def shares(values: Sequence[float | None], label: str, ends: tuple[str, str]) ->
 
     ends: labels of the first and the last value
     """
-    known = [value for value in values if value is not None]
+    drawn = [value for value in values if value is not None]
     # Differences between high values stay visible, and the scale has round ends.
-    low = math.floor(min(known, default=0.0) * 10) / 10
+    low = math.floor(min(drawn, default=0.0) * 10) / 10
     low = min(low, 0.9)
     inner = CHART_WIDTH - CHART_MARGIN - DOT_RADIUS
     high_y, low_y = 10, CHART_HEIGHT - 24

@@ -113,11 +113,11 @@ class SitePages:
 
     def links(self, urls: Sequence[str]) -> list[str]:
         """Return the known links of the sites of some URLs."""
-        known: dict[str, None] = {}
+        links: dict[str, None] = {}
         for page in self.of_hosts(urls):
-            known[page.url] = None
-            known |= dict.fromkeys(anchor.url for anchor in page.anchors)
-        return list(known)[:MAX_LINKS]
+            links[page.url] = None
+            links |= dict.fromkeys(anchor.url for anchor in page.anchors)
+        return list(links)[:MAX_LINKS]
 
     async def fetch(self, definition: dict[str, Any], urls: Sequence[str]) -> dict[str, str | None]:
         """Fetch the pages that are not known yet. Return the problem of each, None without one.
@@ -152,8 +152,8 @@ class SitePages:
         tried = {url}
         for _ in range(ROUNDS):
             pages = self._link_pages([url])
-            found = await asyncio.to_thread(worth_fetching, pages, ROUND_PAGES + len(tried))
-            chosen = [each for each in found if each not in tried][:ROUND_PAGES]
+            candidates = await asyncio.to_thread(worth_fetching, pages, ROUND_PAGES + len(tried))
+            chosen = [each for each in candidates if each not in tried][:ROUND_PAGES]
             tried |= {*chosen}
             await self.fetch(definition, chosen)
         return None
@@ -170,9 +170,9 @@ class SitePages:
         problems: dict[str, str | None] = {}
         if not self.links(edit.start_urls):
             problems |= await self.fetch(definition, edit.start_urls[:SAMPLE_PAGES])
-        found = site_setup.matches(edit, base, self.links(edit.start_urls))
-        unread = [url for url in found["lists"] if self.get(url) is None]
-        wanted = unread if lists else found["items"]
+        matches = site_setup.matches(edit, base, self.links(edit.start_urls))
+        unread = [url for url in matches["lists"] if self.get(url) is None]
+        wanted = unread if lists else matches["items"]
         return problems | await self.fetch(definition, wanted[:SAMPLE_PAGES])
 
     async def samples(
@@ -185,8 +185,8 @@ class SitePages:
         chosen: URL of the page to show first; empty: as in `items`
         """
         urls = dict.fromkeys(([chosen] if chosen else []) + list(items))
-        known = [page for url in urls if (page := self.get(url))][:SAMPLE_PAGES]
-        texts = [(page.html, page.final_url) for page in known]
+        cached = [page for url in urls if (page := self.get(url))][:SAMPLE_PAGES]
+        texts = [(page.html, page.final_url) for page in cached]
         values: list[FieldValues] = []
         usual: list[ChosenField] = []
         if texts:
@@ -196,9 +196,9 @@ class SitePages:
             if not edit.fields:
                 usual = await self.read(partial(site_setup.usual_fields, texts))
             if edit.wants_main_text:
-                values += await self._page_values(edit, known)
+                values += await self._page_values(edit, cached)
         return {
-            "samples": [page.url for page in known],
+            "samples": [page.url for page in cached],
             "values": values,
             "usual": usual,
             "categories": await self._categories(edit, base),
@@ -217,13 +217,13 @@ class SitePages:
 
     async def main_texts(self, pages: Sequence[CachedPage]) -> list[dict[str, str | None]]:
         """Return title and main text of pages, cut as they are shown; each page is read once."""
-        known = set(self._pages.values())
-        self._main_texts = {key: text for key, text in self._main_texts.items() if key in known}
+        kept = set(self._pages.values())
+        self._main_texts = {key: text for key, text in self._main_texts.items() if key in kept}
         unread = [page for page in pages if page not in self._main_texts]
         if unread:
             texts = [(page.html, page.final_url) for page in unread]
-            found = await self.read(partial(site_setup.main_texts_of, texts))
-            self._main_texts |= dict(zip(unread, found, strict=True))
+            extracted = await self.read(partial(site_setup.main_texts_of, texts))
+            self._main_texts |= dict(zip(unread, extracted, strict=True))
         return [self._main_texts[page] for page in pages]
 
     async def _page_values(

@@ -159,8 +159,8 @@ async def runs_in_progress(app: FastAPI, store: Store) -> list[RunningSite]:
             ("run", name, since), lambda: reports.progress_of(store.db, name, since, now), 0.5
         )
 
-    found = await asyncio.gather(*(of(name, since) for name, since in sorted(running.items())))
-    return [run for run in found if run is not None]
+    runs = await asyncio.gather(*(of(name, since) for name, since in sorted(running.items())))
+    return [run for run in runs if run is not None]
 
 
 async def start_run(app: FastAPI, store: Store, now: datetime, name: str, by: str) -> Crawl:

@@ -141,11 +141,11 @@ async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
 @router.get("/account/audit", name="account.audit")
 async def audit_page(request: Request, _: EditorDep, store: StoreDep, place: PlaceDep) -> Response:
     """Show all changes, newest first."""
-    found = await audit.entries(store.db, place.limit, place.after)
-    entries = [AuditEntry.model_validate(row) for row in found.rows]
+    part = await audit.entries(store.db, place.limit, place.after)
+    entries = [AuditEntry.model_validate(row) for row in part.rows]
     return page(
         request, "account/audit.html", fragment="entries",
-        entries=entries, next=cursor_of(found.last), place=place,
+        entries=entries, next=cursor_of(part.last), place=place,
     )  # fmt: skip
 
 
@@ -184,6 +184,6 @@ async def me(user: UserDep) -> Me:
 @api.get("/audit", name="account.api_audit")
 async def audit_entries(_: EditorDep, store: StoreDep, place: PlaceDep) -> AuditPage:
     """Return all changes, newest first."""
-    found = await audit.entries(store.db, place.limit, place.after)
-    entries = [AuditEntry.model_validate(row) for row in found.rows]
-    return AuditPage(entries=entries, next=cursor_of(found.last))
+    part = await audit.entries(store.db, place.limit, place.after)
+    entries = [AuditEntry.model_validate(row) for row in part.rows]
+    return AuditPage(entries=entries, next=cursor_of(part.last))

@@ -44,11 +44,11 @@ async def index(
 ) -> Response:  # fmt: skip
     """Show all sites."""
     wanted = SiteFilter(text or None, tag or None)
-    found = await board(request.app, store, now, wanted, place.limit, place.value(str))
-    crawls = {site["name"]: request.app.state.crawls.of(site["name"]) for site in found.sites}
+    part = await board(request.app, store, now, wanted, place.limit, place.value(str))
+    crawls = {site["name"]: request.app.state.crawls.of(site["name"]) for site in part.sites}
     return page(
         request, "board/index.html", fragment="sites",
-        board=found, crawls=crawls, next=cursor_of(found.last), place=place, text=text, tag=tag,
+        board=part, crawls=crawls, next=cursor_of(part.last), place=place, text=text, tag=tag,
         charts=charts, alerts=await alerts(store.db, store.config.notify_file),
     )  # fmt: skip
 
@@ -60,8 +60,8 @@ async def sites(
 ) -> Sites:  # fmt: skip
     """Return sites with their state, by name."""
     wanted = SiteFilter(text or None, tag or None)
-    found = await board(request.app, store, now, wanted, place.limit, place.value(str))
-    return Sites(sites=found.sites, tags=found.tags, next=cursor_of(found.last))
+    part = await board(request.app, store, now, wanted, place.limit, place.value(str))
+    return Sites(sites=part.sites, tags=part.tags, next=cursor_of(part.last))
 
 
 @api.get("/runs", name="board.runs")

@@ -55,20 +55,20 @@ async def index(
 ) -> Response:  # fmt: skip
     """Show the unread changes."""
     reader = await readers.load(store.db, user.name)
-    found, after = await wanted.read(reader)
+    inbox, after = await wanted.read(reader)
     return page(
-        request, "changes/index.html", fragment="changes", inbox=found, next=after,
+        request, "changes/index.html", fragment="changes", inbox=inbox, next=after,
         place=wanted.place, filters=wanted.filters, reader=reader, marked=marked, kinds=KINDS,
         sites=await targets.spiders(store.db), most=MAX_COUNTED,
         unread=await count_unread(store.db, reader, wanted.filters.site),
         here=request.url.path + _list_query(request), query=_list_query(request),
-        fields=_names(found, "fields"), categories=_names(found, "categories"),
+        fields=_names(inbox, "fields"), categories=_names(inbox, "categories"),
     )  # fmt: skip
 
 
-def _names(found: InboxPage, key: Literal["fields", "categories"]) -> list[str]:
+def _names(inbox: InboxPage, key: Literal["fields", "categories"]) -> list[str]:
     """Return the fields or categories of the shown entries, as suggestions for filters."""
-    return sorted({name for entry in found.entries for name in entry[key]})
+    return sorted({name for entry in inbox.entries for name in entry[key]})
 
 
 class ChangePage(BaseModel):
@@ -92,8 +92,8 @@ async def changes(
 ) -> ChangePage:  # fmt: skip
     """Return the unread changes, or those since a time, newest first."""
     reader = await reader_of(store, user, since)
-    found, after = await wanted.read(reader)
-    return ChangePage(entries=found.entries, muted=found.muted, until=found.until, next=after)
+    inbox, after = await wanted.read(reader)
+    return ChangePage(entries=inbox.entries, muted=inbox.muted, until=inbox.until, next=after)
 
 
 class Unread(BaseModel):
@@ -140,9 +140,9 @@ async def pages_with_edit(
 ) -> Response:  # fmt: skip
     """Show all pages of an entry."""
     reader = await readers.load(store.db, user.name)
-    found = await wanted.pages_of(reader, ObjectId(event))
+    pages = await wanted.pages_of(reader, ObjectId(event))
     return page(
-        request, "changes/pages.html", pages=found,
+        request, "changes/pages.html", pages=pages,
         here=path_to(request, "changes.index") + _list_query(request),
     )  # fmt: skip
 

@@ -52,10 +52,10 @@ async def index(
     request: Request, store: StoreDep, place: PlaceDep, order: Order = "newest"
 ) -> Response:
     """Show the clusters, and how many labels confirm them."""
-    found = await _clusters(store, place, order)
+    part = await _clusters(store, place, order)
     return page(
-        request, "duplicates/index.html", fragment="clusters", clusters=found.clusters,
-        next=found.next, place=place, order=order, form=Form(),
+        request, "duplicates/index.html", fragment="clusters", clusters=part.clusters,
+        next=part.next, place=place, order=order, form=Form(),
         precision=await labels.measured_precision(store.db),
     )  # fmt: skip
 
@@ -97,17 +97,17 @@ async def show_cluster(
     copy: Annotated[str, Query(alias="with", max_length=10_000)] = "",
 ) -> Response:
     """Show a cluster, and its original side by side with a copy."""
-    found = await _cluster(store, cluster)
-    chosen = copy or (found["members"][0]["id"] if found["members"] else "")
+    details = await _cluster(store, cluster)
+    chosen = copy or (details["members"][0]["id"] if details["members"] else "")
     compared = problem = None
     if chosen:
         try:
-            compared = await _jobs(request).compare((found["original"]["id"], chosen))
+            compared = await _jobs(request).compare((details["original"]["id"], chosen))
         except ConfigError as error:
             problem = str(error)
     return page(
-        request, "duplicates/cluster.html", cluster=found, chosen=chosen, problem=problem,
-        labels=await report.labels_of(store.db, found),
+        request, "duplicates/cluster.html", cluster=details, chosen=chosen, problem=problem,
+        labels=await report.labels_of(store.db, details),
         **(_shown(compared) if compared else {"compared": None, "rows": [], "left_out": 0}),
     )  # fmt: skip
 
@@ -145,18 +145,18 @@ async def cluster_api(store: StoreDep, cluster: str) -> Cluster:
 
 async def _clusters(store: Store, place: PlaceDep, order: str) -> ClusterRows:
     read = queries.newest_clusters if order == NEWEST else queries.largest_clusters
-    found = await read(store.db, place.limit, place.after)
-    return ClusterRows(clusters=found.rows, next=cursor_of(found.last))
+    part = await read(store.db, place.limit, place.after)
+    return ClusterRows(clusters=part.rows, next=cursor_of(part.last))
 
 
 async def _cluster(store: Store, name: str) -> Cluster:
     try:
-        found = await queries.cluster_of(store.db, ObjectId(name), MAX_MEMBERS)
+        details = await queries.cluster_of(store.db, ObjectId(name), MAX_MEMBERS)
     except InvalidId:
-        found = None
-    if found is None:
+        details = None
+    if details is None:
         raise not_found("Cluster")
-    return found
+    return details
 
 
 def _jobs(request: Request) -> DuplicateJobs:

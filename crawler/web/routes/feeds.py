@@ -262,9 +262,9 @@ async def confirm_removal(
     request: Request, _: EditorDep, store: StoreDep, now: NowDep, key: OneFeed
 ) -> Response:
     """Show what a removal deletes, and ask for confirmation."""
-    found = await _feed(store, key)
+    feed = await _feed(store, key)
     removal = await _removal(store, key, now, really=False)
-    return page(request, "feeds/remove.html", feed=found, id=key, removal=removal)
+    return page(request, "feeds/remove.html", feed=feed, id=key, removal=removal)
 
 
 @router.post("/remove", name="feeds.do_remove")
@@ -475,23 +475,23 @@ async def _shelf(store: Store, feed: str, folder: str) -> Shelf:
 
 
 async def _feed(store: Store, key: str) -> FeedState:
-    found = await report.feed_state(store.db, key)
-    if found is None:
+    feed = await report.feed_state(store.db, key)
+    if feed is None:
         raise not_found("Feed")
-    return found
+    return feed
 
 
 async def _feed_page(
     request: Request, store: Store, key: str, form: Form | None = None, status: int = 200
 ) -> Response:
-    found = await _feed(store, key)
+    feed = await _feed(store, key)
     if form is None:
         title, folders = await subscriptions.edited(store.db, key)
         lines = "\n".join(folders)
         form = Form.of(
             {"title": title, "folders": lines, "title_before": title, "folders_before": lines}
         )
-    return page(request, "feeds/feed.html", status=status, feed=found, id=key, form=form)
+    return page(request, "feeds/feed.html", status=status, feed=feed, id=key, form=form)
 
 
 async def _add_page(

@@ -117,13 +117,13 @@ async def _editor(
     pages = _pages(request)
     base = editable.values if editable else None
     proposals = await pages.proposals(edit.start_urls)
-    found = site_setup.matches(edit, base, pages.links(edit.start_urls))
+    matches = site_setup.matches(edit, base, pages.links(edit.start_urls))
     usual = digest if digest is not None else (editable.digest if editable else "")
     response = page(
         request, "setup/editor.html", status=status, edit=edit, editable=editable, form=form,
-        proposals=proposals, matches=found, digest=usual, saved=saved, types=list(FieldType),
+        proposals=proposals, matches=matches, digest=usual, saved=saved, types=list(FieldType),
         failed={}, toml=_toml(edit, editable), is_new=editable is None and not usual,
-        **await pages.samples(edit, base, found["items"]),
+        **await pages.samples(edit, base, matches["items"]),
     )  # fmt: skip
     response.headers["Content-Security-Policy"] = EDITOR_POLICY
     return response
@@ -157,11 +157,11 @@ async def _preview(
 ) -> Response:  # fmt: skip
     pages = _pages(request)
     base = editable.values if editable else None
-    found = site_setup.matches(edit, base, pages.links(edit.start_urls))
+    matches = site_setup.matches(edit, base, pages.links(edit.start_urls))
     return page(
-        request, "setup/preview.html", edit=edit, matches=found, toml=_toml(edit, editable),
+        request, "setup/preview.html", edit=edit, matches=matches, toml=_toml(edit, editable),
         failed={url: text for url, text in (problems or {}).items() if text},
-        **await pages.samples(edit, base, found["items"], chosen),
+        **await pages.samples(edit, base, matches["items"], chosen),
     )  # fmt: skip
 
 
@@ -183,9 +183,9 @@ async def more_pages(request: Request, user: EditorDep, store: StoreDep) -> Resp
 async def frame(request: Request, url: Url) -> Response:
     """Show a fetched page without scripts and external files, for clicks on its elements."""
     pages = _pages(request)
-    if (found := pages.get(url)) is None:
+    if (cached := pages.get(url)) is None:
         raise not_found("Fetched page")
-    shown = await pages.read(partial(site_setup.shown_page, found.html, found.final_url))
+    shown = await pages.read(partial(site_setup.shown_page, cached.html, cached.final_url))
     style = static_path(request, "setup-frame.css")
     text = (
         '<!DOCTYPE html><html lang=""><head><meta charset="utf-8"><title>Page</title>'
@@ -367,10 +367,10 @@ async def api_proposals(request: Request, user: EditorDep, given: NewSite) -> Pr
     pages = _pages(request)
     if (problem := await pages.explore(url)) is not None:
         raise HTTPException(422, problem)
-    found = await pages.proposals([url])
+    proposals = await pages.proposals([url])
     return ProposedPatterns(
-        lists=[ProposedPattern(**asdict(each)) for each in found.lists],
-        items=[ProposedPattern(**asdict(each)) for each in found.items],
+        lists=[ProposedPattern(**asdict(each)) for each in proposals.lists],
+        items=[ProposedPattern(**asdict(each)) for each in proposals.items],
     )
 
 
@@ -387,13 +387,13 @@ async def api_pages(
     """Fetch pages for the previews of a definition, at most eight; they are kept for an hour."""
     name = given.definition.name
     editable = await sites.find_editable(store.db, name) if given.digest else None
-    found = await _pages(request).fetch_more(
+    problems = await _pages(request).fetch_more(
         given.definition, editable.values if editable else None, lists=given.more == "lists"
     )
-    request.state.audit = f"fetch {len(found)} pages for {name}"
+    request.state.audit = f"fetch {len(problems)} pages for {name}"
     return SamplePages(
-        pages=[url for url, problem in found.items() if problem is None],
-        problems={url: problem for url, problem in found.items() if problem is not None},
+        pages=[url for url, problem in problems.items() if problem is None],
+        problems={url: problem for url, problem in problems.items() if problem is not None},
     )
 
 
@@ -419,10 +419,10 @@ async def api_selector(
 ) -> ChosenField:
     """Return a selector for an element of a fetched page that also fits other fetched pages."""
     pages = _pages(request)
-    known = [found for each in dict.fromkeys((url, *sample)) if (found := pages.get(each))]
-    if not known or known[0].url != url:
+    cached = [entry for each in dict.fromkeys((url, *sample)) if (entry := pages.get(each))]
+    if not cached or cached[0].url != url:
         raise not_found("Fetched page")
-    texts = [(found.html, found.final_url) for found in known]
+    texts = [(entry.html, entry.final_url) for entry in cached]
     field = await pages.read(partial(site_setup.field_at, number, texts))
     if field is None:
         raise not_found("Element")

@@ -111,10 +111,10 @@ async def visits_page(
     place: PlaceDep,
 ) -> Response:  # fmt: skip
     """Show the visits of a site, newest first."""
-    found = await site_visits(store.db, site, wanted, now, place.limit, place.value(datetime))
+    part = await site_visits(store.db, site, wanted, now, place.limit, place.value(datetime))
     return page(
         request, "sites/visits.html", fragment="visits",
-        site=site, visits=found.visits, wanted=wanted, place=place, next=cursor_of(found.last),
+        site=site, visits=part.visits, wanted=wanted, place=place, next=cursor_of(part.last),
     )  # fmt: skip
 
 
@@ -132,15 +132,15 @@ async def _site_page(
     wanted: TargetFilter = EVERYTHING, place: Place = FIRST, form: Form | None = None,
 ) -> Response:  # fmt: skip
     """Show a site. form: rejected form for the tags; None without one."""
-    found = await page_of_targets(store.db, site.name, wanted, now, place.limit, place.after)
+    part = await page_of_targets(store.db, site.name, wanted, now, place.limit, place.after)
     details = await site_views.details(request.app, store, now, site)
     hidden: tuple[str, ...] = ()
     if wanted.status is TargetStatus.MUTED:
         hidden = (await readers.load(store.db, request.state.user.name)).mutes
     return page(
         request, "sites/index.html", fragment="targets", status=422 if form else 200,
-        site=site, details=details, row=details["site"], targets=found, wanted=wanted, place=place,
-        next=cursor_of(found.last), form=form or Form(), charts=charts,
+        site=site, details=details, row=details["site"], targets=part, wanted=wanted, place=place,
+        next=cursor_of(part.last), form=form or Form(), charts=charts,
         crawl=request.app.state.crawls.of(site.name), hidden=hidden,
         kinds=list(Kind), statuses=list(TargetStatus), sortings=list(Sorting),
     )  # fmt: skip
@@ -195,8 +195,8 @@ async def targets(
     site: SiteDep, wanted: FilterDep, store: StoreDep, now: NowDep, place: PlaceDep
 ) -> Targets:
     """Return targets of a site."""
-    found = await page_of_targets(store.db, site.name, wanted, now, place.limit, place.after)
-    return Targets(targets=found.rows, is_partial=found.is_partial, next=cursor_of(found.last))
+    part = await page_of_targets(store.db, site.name, wanted, now, place.limit, place.after)
+    return Targets(targets=part.rows, is_partial=part.is_partial, next=cursor_of(part.last))
 
 
 @api.get("/{name:path}/visits", name="sites.api_visits")
@@ -204,8 +204,8 @@ async def visits(
     site: SiteDep, wanted: VisitFilterDep, store: StoreDep, now: NowDep, place: PlaceDep
 ) -> Visits:
     """Return visits of a site in the last eight weeks, newest first."""
-    found = await site_visits(store.db, site, wanted, now, place.limit, place.value(datetime))
-    return Visits(visits=found.visits, next=cursor_of(found.last))
+    part = await site_visits(store.db, site, wanted, now, place.limit, place.value(datetime))
+    return Visits(visits=part.visits, next=cursor_of(part.last))
 
 
 @api.get("/{name:path}", name="sites.api")

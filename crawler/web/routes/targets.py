@@ -41,11 +41,11 @@ DONE = {
 
 async def _target(request: Request, store: StoreDep) -> Document:
     """Return the target that the path names; raises HTTPException (404) if there is none."""
-    found = await target.read_target(store.db, request.path_params["target_id"])
-    if found is None:
+    document = await target.read_target(store.db, request.path_params["target_id"])
+    if document is None:
         raise not_found("target")
-    request.state.audit = found["_id"]
-    return found
+    request.state.audit = document["_id"]
+    return document
 
 
 TargetDep = Annotated[Document, Depends(_target)]
@@ -104,17 +104,21 @@ async def index(
     request: Request, store: StoreDep, url: UrlText = "", spider: Spider = None
 ) -> Response:
     """Show the search; go to the target if only one has the URL."""
-    found: FoundTargets | None = None
+    matches: FoundTargets | None = None
     form = Form.of({"url": url})
     if url.strip():
         try:
-            found = await target.search(store.db, store.config, url, spider or None)
+            matches = await target.search(store.db, store.config, url, spider or None)
         except ConfigError as error:
             form.reject("url", error)
-    if found and len(found["exact"]) == 1:
-        return _redirect(request, "targets.target", found["exact"][0]["id"])
+    if matches and len(matches["exact"]) == 1:
+        return _redirect(request, "targets.target", matches["exact"][0]["id"])
     return page(
-        request, "targets/index.html", status=200 if form.is_valid else 422, form=form, found=found
+        request,
+        "targets/index.html",
+        status=200 if form.is_valid else 422,
+        form=form,
+        found=matches,
     )
 
 
@@ -122,57 +126,57 @@ async def index(
 async def show(
     request: Request,
     store: StoreDep,
-    found: TargetDep,
+    document: TargetDep,
     place: PlaceDep,
     outcome: Outcomes = [],  # noqa: B006 - FastAPI copies defaults
     done: str = "",
 ) -> Response:
     """Show a target."""
-    return await _target_page(request, store, found, place, outcome, done=done)
+    return await _target_page(request, store, document, place, outcome, done=done)
 
 
 async def _target_page(
     request: Request,
     store: StoreDep,
-    found: Document,
+    document: Document,
     place: Place,
     outcomes: list[Outcome],
     form: Form | None = None,
     done: str = "",
 ) -> Response:
-    report = target.report_of(found)
-    rows = await target_visits(store, found, place, outcomes)
-    newest = await target_versions(store, found, Place(NEW_VERSIONS, None))
+    report = target.report_of(document)
+    rows = await target_visits(store, document, place, outcomes)
+    newest = await target_versions(store, document, Place(NEW_VERSIONS, None))
     status = 200 if form is None else 422
     return page(
         request, "targets/target.html", status=status, fragment="visits",
         target=report, visits=rows.visits, next=rows.next, place=place,
         strip=charts.strip(rows.visits), outcomes=list(Outcome), chosen=outcomes,
         versions=newest.versions, more_versions=newest.next is not None,
-        series=await target.series_of(store.db, found["spider"], found["url"]),
+        series=await target.series_of(store.db, document["spider"], document["url"]),
         form=form or Form.of(report["limits"]), done=DONE.get(done),
     )  # fmt: skip
 
 
 @router.get("/targets/{target_id}/explain", name="targets.explain")
-async def explain_page(request: Request, store: StoreDep, found: TargetDep) -> Response:
+async def explain_page(request: Request, store: StoreDep, document: TargetDep) -> Response:
     """Show why the target is visited when it is; until it is known, a page that asks again."""
-    explanation = await Subprocesses.of(request.app).explained(store.config, found)
+    explanation = await Subprocesses.of(request.app).explained(store.config, document)
     chart = None if explanation is None else charts.explanation_charts(explanation)
     return page(
-        request, "targets/explain.html", fragment="explanation", target=target.report_of(found),
+        request, "targets/explain.html", fragment="explanation", target=target.report_of(document),
         explanation=explanation, chart=chart,
     )  # fmt: skip
 
 
 @router.get("/targets/{target_id}/versions", name="targets.versions")
 async def versions_page(
-    request: Request, store: StoreDep, found: TargetDep, place: PlaceDep
+    request: Request, store: StoreDep, document: TargetDep, place: PlaceDep
 ) -> Response:
     """Show all versions, to choose two of them."""
-    rows = await target_versions(store, found, place)
+    rows = await target_versions(store, document, place)
     return page(
-        request, "targets/versions.html", target=target.report_of(found),
+        request, "targets/versions.html", target=target.report_of(document),
         versions=rows.versions, next=rows.next, place=place,
     )  # fmt: skip
 
@@ -181,57 +185,59 @@ async def versions_page(
 async def compare_page(
     request: Request,
     store: StoreDep,
-    found: TargetDep,
+    document: TargetDep,
     before: Hash = "",
     after: Hash = "",
     view: Annotated[str, Query(pattern="^(inline|side)$")] = "side",
 ) -> Response:
     """Show the difference between two versions, by default the newest two."""
     if not (before and after):
-        pair = await posts.newest_two_versions(store.db, found["spider"], found["url"])
+        pair = await posts.newest_two_versions(store.db, document["spider"], document["url"])
         if len(pair) < 2:
             raise HTTPException(404, "Only one version is stored, so there is nothing to compare")
         before, after = pair
     return page(
-        request, "targets/compare.html", target=target.report_of(found), view=view,
-        difference=await target_difference(request, store, found, before, after),
+        request, "targets/compare.html", target=target.report_of(document), view=view,
+        difference=await target_difference(request, store, document, before, after),
     )  # fmt: skip
 
 
 @router.get("/targets/{target_id}/visits/{visit_id}", name="targets.change")
-async def change(request: Request, store: StoreDep, found: TargetDep, visit_id: str) -> Response:
+async def change(request: Request, store: StoreDep, document: TargetDep, visit_id: str) -> Response:
     """Go to the difference that a visit found."""
-    pair = await posts.hashes_around(store.db, found["spider"], found["url"], visit_id)
+    pair = await posts.hashes_around(store.db, document["spider"], document["url"], visit_id)
     if pair is None:
         raise HTTPException(404, "This visit has no earlier version to compare with")
-    key = target_id(found["_id"])
+    key = target_id(document["_id"])
     return _redirect(request, "targets.compare", key, before=pair[0], after=pair[1])
 
 
 @router.post("/targets/{target_id}/recheck", name="targets.recheck")
-async def recheck(request: Request, store: StoreDep, found: TargetDep, now: NowDep) -> Response:
+async def recheck(request: Request, store: StoreDep, document: TargetDep, now: NowDep) -> Response:
     """Make the target due."""
-    await _recheck(store, found, now)
-    return _done(request, found, "recheck")
+    await _recheck(store, document, now)
+    return _done(request, document, "recheck")
 
 
 @router.post("/targets/{target_id}/mute", name="targets.mute")
-async def mute(request: Request, store: StoreDep, found: TargetDep, now: NowDep) -> Response:
+async def mute(request: Request, store: StoreDep, document: TargetDep, now: NowDep) -> Response:
     """Stop the visits of the target."""
-    await target_settings.mute(store.db, found["_id"], now)
-    return _done(request, found, "mute")
+    await target_settings.mute(store.db, document["_id"], now)
+    return _done(request, document, "mute")
 
 
 @router.post("/targets/{target_id}/unmute", name="targets.unmute")
-async def unmute(request: Request, store: StoreDep, found: TargetDep, now: NowDep) -> Response:
+async def unmute(request: Request, store: StoreDep, document: TargetDep, now: NowDep) -> Response:
     """Let the target be visited again; return to the list with the button, if it has one."""
-    await target_settings.unmute(store.db, found["_id"], now)
+    await target_settings.unmute(store.db, document["_id"], now)
     form = await Form.read(request)
-    return redirect_to(request, form["back"]) if form["back"] else _done(request, found, "unmute")
+    return (
+        redirect_to(request, form["back"]) if form["back"] else _done(request, document, "unmute")
+    )
 
 
 @router.post("/targets/{target_id}/limits", name="targets.limits")
-async def limits(request: Request, store: StoreDep, found: TargetDep) -> Response:
+async def limits(request: Request, store: StoreDep, document: TargetDep) -> Response:
     """Set the limits of the interval."""
     form = await Form.read(request)
     given: dict[str, float | None] = {}
@@ -242,40 +248,44 @@ async def limits(request: Request, store: StoreDep, found: TargetDep) -> Respons
             form.reject(name, "not a number of hours. Use a number such as 6 or 0.5")
     if form.is_valid:
         limits = IntervalLimits(min_hours=given["min_hours"], max_hours=given["max_hours"])
-        for name, problem in target.problems_of_limits(found, limits, store.config).items():
+        for name, problem in target.problems_of_limits(document, limits, store.config).items():
             form.reject(name, problem)
     if not form.is_valid:
-        return await _target_page(request, store, found, Place(50, None), [], form)
-    await target_settings.set_limits(store.db, found["_id"], **limits)
-    return _done(request, found, "limits")
+        return await _target_page(request, store, document, Place(50, None), [], form)
+    await target_settings.set_limits(store.db, document["_id"], **limits)
+    return _done(request, document, "limits")
 
 
 @router.get("/targets/{target_id}/forget", name="targets.forget")
-async def forget_page(request: Request, store: StoreDep, found: TargetDep) -> Response:
+async def forget_page(request: Request, store: StoreDep, document: TargetDep) -> Response:
     """Show what would be deleted, and ask."""
-    counts = await forget(store.db, store.config, found["url"], really=False)
+    counts = await forget(store.db, store.config, document["url"], really=False)
     return page(
-        request, "targets/forget.html", target=target.report_of(found), counts=counts, form=Form()
+        request,
+        "targets/forget.html",
+        target=target.report_of(document),
+        counts=counts,
+        form=Form(),
     )
 
 
 @router.post("/targets/{target_id}/forget", name="targets.do_forget")
-async def do_forget(request: Request, store: StoreDep, found: TargetDep) -> Response:
+async def do_forget(request: Request, store: StoreDep, document: TargetDep) -> Response:
     """Delete all data of the URL."""
     form = await Form.read(request)
     if form["confirm"] != "yes":
         form.reject("confirm", "Check the box to confirm")
-        counts = await forget(store.db, store.config, found["url"], really=False)
+        counts = await forget(store.db, store.config, document["url"], really=False)
         return page(
-            request, "targets/forget.html", status=422, target=target.report_of(found),
+            request, "targets/forget.html", status=422, target=target.report_of(document),
             counts=counts, form=form,
         )  # fmt: skip
-    counts = await forget(store.db, store.config, found["url"], really=True)
-    return page(request, "targets/forgotten.html", url=found["url"], counts=counts)
+    counts = await forget(store.db, store.config, document["url"], really=True)
+    return page(request, "targets/forgotten.html", url=document["url"], counts=counts)
 
 
-def _done(request: Request, found: Document, done: str) -> Response:
-    return _redirect(request, "targets.target", target_id(found["_id"]), done=done)
+def _done(request: Request, document: Document, done: str) -> Response:
+    return _redirect(request, "targets.target", target_id(document["_id"]), done=done)
 
 
 def _redirect(request: Request, route: str, target_id: str, **query: str) -> Response:
@@ -284,10 +294,10 @@ def _redirect(request: Request, route: str, target_id: str, **query: str) -> Res
     return RedirectResponse(f"{path}?{urlencode(query)}" if query else path, 303)
 
 
-async def _recheck(store: StoreDep, found: Document, now: datetime) -> None:
-    if reason := target.refusal_to_recheck(found):
+async def _recheck(store: StoreDep, document: Document, now: datetime) -> None:
+    if reason := target.refusal_to_recheck(document):
         raise HTTPException(409, f"This target cannot be visited: {reason}")
-    await target_settings.make_due(store.db, found["_id"], now)
+    await target_settings.make_due(store.db, document["_id"], now)
 
 
 # JSON
@@ -300,31 +310,31 @@ async def search(store: StoreDep, url: UrlText, spider: Spider = None) -> FoundT
 
 
 @api.get("/{target_id}", name="targets.api_target")
-async def target_state(found: TargetDep) -> TargetReport:
+async def target_state(document: TargetDep) -> TargetReport:
     """Return a target with its settings."""
-    return target.report_of(found)
+    return target.report_of(document)
 
 
 @api.get("/{target_id}/visits", name="targets.api_visits")
 async def target_visits(
     store: StoreDep,
-    found: TargetDep,
+    document: TargetDep,
     place: PlaceDep,
     outcome: Outcomes = [],  # noqa: B006 - FastAPI copies defaults
 ) -> VisitPage:
     """Return the visits of a target, newest first."""
     chosen = [str(each) for each in outcome]
     rows = await visits.page_of_target(
-        store.db, found["spider"], found["url"], chosen, place.limit, place.after
+        store.db, document["spider"], document["url"], chosen, place.limit, place.after
     )
     return VisitPage(visits=[visit_row(row) for row in rows.rows], next=cursor_of(rows.last))
 
 
 @api.get("/{target_id}/versions", name="targets.api_versions")
-async def target_versions(store: StoreDep, found: TargetDep, place: PlaceDep) -> VersionPage:
+async def target_versions(store: StoreDep, document: TargetDep, place: PlaceDep) -> VersionPage:
     """Return the versions of a target without their contents, newest first."""
     rows = await posts.read_versions(
-        store.db, found["spider"], found["url"], place.limit, place.after
+        store.db, document["spider"], document["url"], place.limit, place.after
     )
     stored = [StoredVersion.model_validate(row) for row in rows.rows]
     return VersionPage(versions=stored, next=cursor_of(rows.last))
@@ -332,77 +342,79 @@ async def target_versions(store: StoreDep, found: TargetDep, place: PlaceDep) ->
 
 @api.get("/{target_id}/difference", name="targets.api_difference")
 async def target_difference(
-    request: Request, store: StoreDep, found: TargetDep, before: Hash, after: Hash
+    request: Request, store: StoreDep, document: TargetDep, before: Hash, after: Hash
 ) -> VersionDiff:
     """Return the difference between two versions, field by field."""
-    pair = await target.content_of_pair(store.db, found["spider"], found["url"], (before, after))
+    pair = await target.content_of_pair(
+        store.db, document["spider"], document["url"], (before, after)
+    )
     return await version_diff.compared(*pair, Subprocesses.of(request.app).comparing)
 
 
 @api.get("/{target_id}/values", name="targets.api_values")
-async def target_values(store: StoreDep, found: TargetDep) -> list[Series]:
+async def target_values(store: StoreDep, document: TargetDep) -> list[Series]:
     """Return the numbers in the fields of a target over time."""
-    return await target.series_of(store.db, found["spider"], found["url"])
+    return await target.series_of(store.db, document["spider"], document["url"])
 
 
 @api.get("/{target_id}/explanation", name="targets.api_explanation")
-async def target_explanation(request: Request, store: StoreDep, found: TargetDep) -> Explanation:
+async def target_explanation(request: Request, store: StoreDep, document: TargetDep) -> Explanation:
     """Return why the target is visited when it is, as `scrapy explain --json` does.
 
     While the explanation is made, the status is 503. Ask again after the time in Retry-After.
     """
-    explanation = await Subprocesses.of(request.app).explained(store.config, found)
+    explanation = await Subprocesses.of(request.app).explained(store.config, document)
     if explanation is None:
         raise HTTPException(503, "The explanation is not ready", {"Retry-After": "1"})
     return explanation
 
 
 @api.post("/{target_id}/recheck", name="targets.api_recheck")
-async def api_recheck(store: StoreDep, found: TargetDep, now: NowDep) -> TargetReport:
+async def api_recheck(store: StoreDep, document: TargetDep, now: NowDep) -> TargetReport:
     """Make a target due."""
-    await _recheck(store, found, now)
-    return await _again(store, found)
+    await _recheck(store, document, now)
+    return await _again(store, document)
 
 
 @api.post("/{target_id}/mute", name="targets.api_mute")
-async def api_mute(store: StoreDep, found: TargetDep, now: NowDep) -> TargetReport:
+async def api_mute(store: StoreDep, document: TargetDep, now: NowDep) -> TargetReport:
     """Stop the visits of a target until it is unmuted."""
-    await target_settings.mute(store.db, found["_id"], now)
-    return await _again(store, found)
+    await target_settings.mute(store.db, document["_id"], now)
+    return await _again(store, document)
 
 
 @api.post("/{target_id}/unmute", name="targets.api_unmute")
-async def api_unmute(store: StoreDep, found: TargetDep, now: NowDep) -> TargetReport:
+async def api_unmute(store: StoreDep, document: TargetDep, now: NowDep) -> TargetReport:
     """Make a muted target due."""
-    await target_settings.unmute(store.db, found["_id"], now)
-    return await _again(store, found)
+    await target_settings.unmute(store.db, document["_id"], now)
+    return await _again(store, document)
 
 
 @api.put("/{target_id}/limits", name="targets.api_limits")
-async def api_limits(store: StoreDep, found: TargetDep, given: Limits) -> TargetReport:
+async def api_limits(store: StoreDep, document: TargetDep, given: Limits) -> TargetReport:
     """Set the limits of the interval between two visits."""
     limits = IntervalLimits(min_hours=given.min_hours, max_hours=given.max_hours)
-    for name, problem in target.problems_of_limits(found, limits, store.config).items():
+    for name, problem in target.problems_of_limits(document, limits, store.config).items():
         raise HTTPException(422, f"{name}: {problem}" if name else problem)
-    await target_settings.set_limits(store.db, found["_id"], **limits)
-    return await _again(store, found)
+    await target_settings.set_limits(store.db, document["_id"], **limits)
+    return await _again(store, document)
 
 
 @api.delete("/{target_id}", name="targets.api_forget")
 async def api_forget(
     store: StoreDep,
-    found: TargetDep,
+    document: TargetDep,
     *,
     dry_run: Annotated[bool, Query(description="only count")] = False,
 ) -> Forgotten:
     """Delete all data of the URL of a target, of all spiders. This cannot be undone."""
-    counts = await forget(store.db, store.config, found["url"], really=not dry_run)
+    counts = await forget(store.db, store.config, document["url"], really=not dry_run)
     return Forgotten(deleted=counts, dry_run=dry_run)
 
 
-async def _again(store: StoreDep, found: Document) -> TargetReport:
+async def _again(store: StoreDep, document: Document) -> TargetReport:
     """Return a target as it is now."""
-    stored = await target_settings.find(store.db, found["_id"])
+    stored = await target_settings.find(store.db, document["_id"])
     if stored is None:
         raise not_found("target")
     return target.report_of(stored)

@@ -119,7 +119,11 @@ def folder_of(config: Config, site: str) -> Path:
 
 def files_of(folder: Path) -> list[WarcFile]:
     """Return the WARC files in a folder, oldest first; empty if there is no folder."""
-    named = [(parts, path) for path in folder.glob(f"*{WARC}") if (parts := _parts(path))]
+    named = [
+        (parts, path)
+        for path in folder.glob(f"*{WARC}")
+        if (parts := NAME.fullmatch(path.name.removesuffix(WARC)))
+    ]
     named.sort(key=lambda pair: (pair[0]["time"], pair[0]["serial"], pair[0]["pid"]))
     return [WarcFile(path) for _, path in named]
 
@@ -218,10 +222,11 @@ def repair(file: WarcFile, descriptor: int) -> None:
             "%s: removed %d bytes of a response that was not completely written",
             file.name, size - good,
         )  # fmt: skip
-    complete = [*lines, *indexed(file.path, start)]
-    if complete != list(file.lines()) or not file.growing.exists() or _has_torn_end(file.growing):
+    index = "".join(map(str, [*lines, *indexed(file.path, start)])).encode("ascii")
+    # The last line of the index may be torn, too.
+    if not file.growing.exists() or file.growing.read_bytes() != index:
         with atomic_replace(file.growing) as draft:
-            draft.write_text("".join(map(str, complete)), encoding="ascii")
+            draft.write_bytes(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,10 +408,6 @@ def indexed(path: Path, start: int = 0, *, check_digests: bool = False) -> Itera
             ) from None
 
 
-def _parts(path: Path) -> re.Match[str] | None:
-    return NAME.fullmatch(path.name.removesuffix(WARC))
-
-
 def _locked(path: Path) -> int | None:
     """Open and lock a file; return None if it is gone or another process has it."""
     try:
@@ -430,11 +431,3 @@ def _taken(file: WarcFile) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _has_torn_end(path: Path) -> bool:
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"

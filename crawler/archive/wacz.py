@@ -63,7 +63,7 @@ def export(
         for file in files:
             say(f"exporting {file.name}")
             with wacz.member(f"archive/{file.name}", compressed=False) as out:
-                _copy(file.path, out, ends[file])
+                out.copy(file.path, ends[file])
         say("exporting the index")
         responses, blocks = 0, []
         with wacz.member(INDEX, compressed=False) as out:
@@ -159,16 +159,15 @@ class _Hashed:
         for line in lines:
             self.write(line)
 
-
-def _copy(path: Path, out: _Hashed, size: int) -> None:
-    with path.open("rb") as file:
-        while size > 0:
-            if not (data := file.read(min(CHUNK_BYTES, size))):
-                raise ArchiveError(
-                    f"{path}: {size} bytes shorter than its index says. Run scrapy archive verify"
-                )
-            out.write(data)
-            size -= len(data)
+    def copy(self, path: Path, size: int) -> None:
+        """Write the first `size` bytes of a WARC file."""
+        with path.open("rb") as file:
+            while size > 0:
+                if not (data := file.read(min(CHUNK_BYTES, size))):
+                    problem = f"{size} bytes shorter than its index says"
+                    raise ArchiveError(f"{path}: {problem}. Run scrapy archive verify")
+                self.write(data)
+                size -= len(data)
 
 
 def _complete(files: list[WarcFile], ends: dict[WarcFile, int]) -> Iterator[Line]:

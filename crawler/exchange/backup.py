@@ -119,6 +119,18 @@ class Manifest:
         )
         return cls(int(values["version"]), values["at"], str(values["database"]), contents)
 
+    def check_names(self, archive: zipfile.ZipFile) -> None:
+        """Raise ValueError unless the archive has each collection once, and nothing else."""
+        names = [each.shape.name for each in self.collections]
+        entries = archive.namelist()
+        is_meant = all(
+            name and not name.startswith(("system.", RESTORED)) and "$" not in name
+            for name in names
+        )
+        is_whole = sorted(entries) == sorted([FIRST, MANIFEST, *map(_entry, names)])
+        if not (is_meant and is_whole and "meta" in names and len(names) <= MAX_COLLECTIONS):
+            raise ValueError("other entries than the manifest says")
+
 
 async def write(db: Database, path: Path, now: datetime, say: Say) -> tuple[Manifest, int]:
     """Write a backup of a database that has no other writers, and check it.
@@ -195,7 +207,7 @@ class Backup:
                 if len(data) > MAX_MANIFEST_BYTES:
                     raise ValueError("too long")
                 manifest = Manifest.of_json(data)
-                _check_names(archive, manifest)
+                manifest.check_names(archive)
             except zipfile.BadZipFile:
                 problem = "incomplete: the end of the file is missing. Copy it again"
                 raise ConfigError(f"{name}: {problem}, or use another backup") from None
@@ -257,18 +269,6 @@ class Backup:
 
 def _entry(collection: str) -> str:
     return f"collections/{collection}.bson"
-
-
-def _check_names(archive: zipfile.ZipFile, manifest: Manifest) -> None:
-    """Raise ValueError unless the archive has each collection once, and nothing else."""
-    names = [each.shape.name for each in manifest.collections]
-    entries = archive.namelist()
-    is_meant = all(
-        name and not name.startswith(("system.", RESTORED)) and "$" not in name for name in names
-    )
-    is_whole = sorted(entries) == sorted([FIRST, MANIFEST, *map(_entry, names)])
-    if not (is_meant and is_whole and "meta" in names and len(names) <= MAX_COLLECTIONS):
-        raise ValueError("other entries than the manifest says")
 
 
 @contextmanager

@@ -63,6 +63,20 @@ class Planned:
         """Return the name of the site."""
         return str(self.values["name"])
 
+    def take_name(self, existing: Mapping[str, str], taken: set[str]) -> None:
+        """Take a free name, or that of an existing definition with the same keys."""
+        base = name = self.name
+        number = 1
+        while name in taken:
+            self.values["name"] = name
+            if existing.get(name) == json.dumps(self.values, ensure_ascii=False, default=str):
+                self.known = True
+                return
+            number += 1
+            name = f"{base}-{number}"
+        self.values["name"] = name
+        taken.add(name)
+
 
 @dataclass(slots=True)
 class Plan:
@@ -107,7 +121,7 @@ def plan(file: WatchFile, config: Config, existing: Mapping[str, str]) -> Plan:
         for start in range(0, len(indexes), MAX_START_URLS):
             part = indexes[start : start + MAX_START_URLS]
             planned = _definition([(n, file.watches[n]) for n in part])
-            _take_name(planned, existing, taken)
+            planned.take_name(existing, taken)
             try:
                 planned.wrapper = any_wrapper(planned.values, planned.name)
             except WrapperError as error:
@@ -239,18 +253,3 @@ def _definition(watches: Sequence[tuple[int, Watch]]) -> Planned:
     if first.fields:
         values["fields"] = first.fields
     return planned
-
-
-def _take_name(planned: Planned, existing: Mapping[str, str], taken: set[str]) -> None:
-    """Give a definition a free name, or that of an existing definition with the same keys."""
-    base = name = planned.name
-    number = 1
-    while name in taken:
-        planned.values["name"] = name
-        if existing.get(name) == json.dumps(planned.values, ensure_ascii=False, default=str):
-            planned.known = True
-            return
-        number += 1
-        name = f"{base}-{number}"
-    planned.values["name"] = name
-    taken.add(name)

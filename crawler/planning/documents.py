@@ -175,6 +175,57 @@ class Figures(NamedTuple):
         """Return the expected mean age in days; NaN if it is unknown."""
         return self.age_days / self.age_known if self.age_known else math.nan
 
+    def warnings(self, sites: Sequence[Site], terms: Terms) -> Iterator[str]:
+        """Yield warnings about history, site definitions, caps and closed hours."""
+        yield from self._warnings_of_the_past()
+        yield from self._warnings_of_the_sites(sites)
+        yield from self._warnings_of_the_plan(terms)
+
+    def _warnings_of_the_past(self) -> Iterator[str]:
+        """Yield warnings about missing or implausible history."""
+        if not self.seen_twice:
+            yield (
+                "no page has been observed twice yet: rates and hours are those of an average page"
+            )
+        elif not self.changes:
+            yield "no page has been observed to change yet"
+        if self.ahead:
+            yield f"ignored visits dated in the future of {count(self.ahead, 'target')}"
+        if self.learning:
+            yield f"{count(self.learning, 'target')} in a sampling phase, polled until it ends"
+
+    def _warnings_of_the_sites(self, sites: Sequence[Site]) -> Iterator[str]:
+        """Yield warnings about missing site definitions and caps that are too low."""
+        if unknown := [site.name for site in sites if site.at is None]:
+            yield (
+                f"no crawl has stored the site definition of {listed(unknown)} yet: assuming UTC, "
+                "weight 1 and no closed hours"
+            )
+        for site, needs in zip(sites, (self.least / WEEK_DAYS).tolist(), strict=True):
+            caps = {"requests_per_day": needs, "requests_per_hour": needs / DAY_HOURS}
+            for name, needed in caps.items():
+                cap = getattr(site, name)
+                if cap is not None and cap < needed:
+                    yield (
+                        f"{site.name}: {name} {cap} is below the {amount(needed)} that its targets "
+                        "need at their longest intervals; the crawl will fall behind"
+                    )
+
+    def _warnings_of_the_plan(self, terms: Terms) -> Iterator[str]:
+        """Yield warnings about closed hours and exceeded caps."""
+        # The frequency classes have fixed times, regardless of the site's visiting hours.
+        if self.closed:
+            yield (
+                f"{self.closed / self.slots:.0%} of the visits are planned for closed hours and "
+                "wait until the site opens"
+            )
+        spends = self.requests_per_day
+        if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
+            yield (
+                f"the policy needs {amount(spends)} requests a day, more than the daily cap of "
+                f"{terms.daily_cap:,.0f}: the crawl will fall behind"
+            )
+
 
 def document_of(
     sites: Sequence[Site],
@@ -210,11 +261,7 @@ def document_of(
             },
         },
         "dated": sorted(name for name, is_dated in zip(names, dated, strict=True) if is_dated),
-        "warnings": [
-            *_warnings_of_the_past(figures),
-            *_warnings_of_the_sites(sites, figures),
-            *_warnings_of_the_plan(terms, figures),
-        ],
+        "warnings": [*figures.warnings(sites, terms)],
     }
 
 
@@ -298,52 +345,6 @@ def _counts(targets: int, unplanned: int, ahead: int, limited_by: Ints) -> Docum
 def _number(value: float) -> float | None:
     """Return the rounded value; None for NaN and inf, which JSON does not support."""
     return round(float(value), DIGITS) if math.isfinite(value) else None
-
-
-def _warnings_of_the_past(figures: Figures) -> Iterator[str]:
-    """Yield warnings about missing or implausible history."""
-    if not figures.seen_twice:
-        yield "no page has been observed twice yet: rates and hours are those of an average page"
-    elif not figures.changes:
-        yield "no page has been observed to change yet"
-    if figures.ahead:
-        yield f"ignored visits dated in the future of {count(figures.ahead, 'target')}"
-    if figures.learning:
-        yield f"{count(figures.learning, 'target')} in a sampling phase, polled until it ends"
-
-
-def _warnings_of_the_sites(sites: Sequence[Site], figures: Figures) -> Iterator[str]:
-    """Yield warnings about missing site definitions and caps that are too low."""
-    if unknown := [site.name for site in sites if site.at is None]:
-        yield (
-            f"no crawl has stored the site definition of {listed(unknown)} yet: assuming UTC, "
-            "weight 1 and no closed hours"
-        )
-    for site, needs in zip(sites, (figures.least / WEEK_DAYS).tolist(), strict=True):
-        caps = {"requests_per_day": needs, "requests_per_hour": needs / DAY_HOURS}
-        for name, needed in caps.items():
-            cap = getattr(site, name)
-            if cap is not None and cap < needed:
-                yield (
-                    f"{site.name}: {name} {cap} is below the {amount(needed)} that its targets "
-                    "need at their longest intervals; the crawl will fall behind"
-                )
-
-
-def _warnings_of_the_plan(terms: Terms, figures: Figures) -> Iterator[str]:
-    """Yield warnings about closed hours and exceeded caps."""
-    # The frequency classes have fixed times, regardless of the site's visiting hours.
-    if figures.closed:
-        share = figures.closed / figures.slots
-        yield (
-            f"{share:.0%} of the visits are planned for closed hours and wait until the site opens"
-        )
-    spends = figures.requests_per_day
-    if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
-        yield (
-            f"the policy needs {amount(spends)} requests a day, more than the daily cap of "
-            f"{terms.daily_cap:,.0f}: the crawl will fall behind"
-        )
 
 
 def limits_of(gathered: Gathered) -> list[Document]:

@@ -169,7 +169,7 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
     listed = _Pages(pages or changes.with_name("pages.csv"))
     for line, row in rows(listed.path, ("page_id", "source_id"), ("until_utc",)):
         listed.add(line, *row)
-    page, at = _read_changes(changes, listed)
+    page, at = listed.read_changes(changes)
     order = np.argsort(page, kind="stable")
     page, at = page[order], at[order]
     n = len(listed.index)
@@ -219,34 +219,32 @@ class _Pages:
         """Return an error for the row of page i."""
         return wrong(self.path, self.lines[i], f"page {short(list(self.index)[i])} {cause}")
 
-
-def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
-    """Return page and time of all rows, in the order of the file."""
-    pages, times = [], []
-    latest = [-np.inf] * len(listed.index)
-    contents = [""] * len(listed.index)
-    columns = ("page_id", "commit_time_utc")
-    for line, (name, time, content) in rows(path, columns, ("content_sha1_12",)):
-        try:
-            page, at = listed.index[name], hours(time)
-        except KeyError:
-            cause = f"page {short(name)} is not in {listed.path}. Add it there."
-            raise wrong(path, line, cause) from None
-        except ValueError as error:
-            raise wrong(path, line, f"commit_time_utc {short(time)} {error}") from None
-        if at < latest[page]:
-            cause = (
-                f"record of page {short(name)} at {short(time)} follows one at {iso(latest[page])}"
-            )
-            raise wrong(path, line, f"{cause}. Sort the rows by page_id and commit_time_utc.")
-        # Two different contents within one second are two changes; some sources do that.
-        if at == latest[page] and content == contents[page]:
-            cause = f"duplicate record of page {short(name)} at {short(time)}. Remove one."
-            raise wrong(path, line, cause)
-        latest[page], contents[page] = at, content
-        pages.append(page)
-        times.append(at)
-    return np.array(pages, np.int64), np.array(times, np.float64)
+    def read_changes(self, path: Path) -> tuple[Ints, Floats]:
+        """Return page and time of all rows, in the order of the file."""
+        pages, times = [], []
+        latest = [-np.inf] * len(self.index)
+        contents = [""] * len(self.index)
+        columns = ("page_id", "commit_time_utc")
+        for line, (name, time, content) in rows(path, columns, ("content_sha1_12",)):
+            try:
+                page, at = self.index[name], hours(time)
+            except KeyError:
+                cause = f"page {short(name)} is not in {self.path}. Add it there."
+                raise wrong(path, line, cause) from None
+            except ValueError as error:
+                raise wrong(path, line, f"commit_time_utc {short(time)} {error}") from None
+            if at < latest[page]:
+                cause = f"record of page {short(name)} at {short(time)} follows one at"
+                advice = "Sort the rows by page_id and commit_time_utc."
+                raise wrong(path, line, f"{cause} {iso(latest[page])}. {advice}")
+            # Two different contents within one second are two changes; some sources do that.
+            if at == latest[page] and content == contents[page]:
+                cause = f"duplicate record of page {short(name)} at {short(time)}. Remove one."
+                raise wrong(path, line, cause)
+            latest[page], contents[page] = at, content
+            pages.append(page)
+            times.append(at)
+        return np.array(pages, np.int64), np.array(times, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +282,7 @@ def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
         listed.add(line, *row)
     if not listed.index:
         raise TraceError(f"{listed.path}: no feed has a known size. Fill in window_size_S.")
-    feed, at, unlisted = _read_posts(posts, listed)
+    feed, at, unlisted = listed.read_posts(posts)
     order = np.lexsort((at, feed))
     counts = np.bincount(feed, minlength=len(listed.index))
     return FeedTrace(
@@ -336,6 +334,25 @@ class _Feeds:
             raise wrong(self.path, line, f"weight {short(text)} {cause}")
         return number
 
+    def read_posts(self, path: Path) -> tuple[Ints, Floats, int]:
+        """Return feed and time of the posts, and the number of posts of unlisted feeds."""
+        # An array takes 8 bytes per number, a list 32.
+        feeds, times, unlisted = array("q"), array("d"), 0
+        for line, (name, time) in rows(path, ("feed_id", "posted_at_utc")):
+            if not name:
+                raise wrong(path, line, "feed_id is empty")
+            try:
+                at = hours(time)
+            except ValueError as error:
+                raise wrong(path, line, f"posted_at_utc {short(time)} {error}") from None
+            feed = self.index.get(name)
+            if feed is not None:
+                feeds.append(feed)
+                times.append(at)
+            elif name not in self.windowless:
+                unlisted += 1
+        return np.array(feeds, np.int64), np.array(times, np.float64), unlisted
+
 
 def _number(text: str) -> float:
     """Parse a number; NaN if it is invalid."""
@@ -343,26 +360,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def _read_posts(path: Path, listed: _Feeds) -> tuple[Ints, Floats, int]:
-    """Return feed and time of the posts, and the number of posts of unlisted feeds."""
-    # An array takes 8 bytes per number, a list 32.
-    feeds, times, unlisted = array("q"), array("d"), 0
-    for line, (name, time) in rows(path, ("feed_id", "posted_at_utc")):
-        if not name:
-            raise wrong(path, line, "feed_id is empty")
-        try:
-            at = hours(time)
-        except ValueError as error:
-            raise wrong(path, line, f"posted_at_utc {short(time)} {error}") from None
-        feed = listed.index.get(name)
-        if feed is not None:
-            feeds.append(feed)
-            times.append(at)
-        elif name not in listed.windowless:
-            unlisted += 1
-    return np.array(feeds, np.int64), np.array(times, np.float64), unlisted
 
 
 def whole_seconds(hours: Floats) -> Floats:

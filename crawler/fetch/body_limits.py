@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 COLLECT_SECONDS = 1.0
 # Scrapy's key in request.meta for the maximum size in bytes, both compressed and decompressed.
 LIMIT = "download_maxsize"
-
 _by_crawler: weakref.WeakKeyDictionary[Crawler, LargeBodies] = weakref.WeakKeyDictionary()
 
 

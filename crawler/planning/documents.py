@@ -124,11 +124,12 @@ class Figures(NamedTuple):
         opened = population.open_hours[site, made.schedules.slots % WEEK_HOURS]
         stale, age = np.isfinite(made.stale), np.isfinite(made.age_days)
         # Daily visits at pseudorandom but fixed hours.
-        m, hour = len(sample), (population.key[sample] % np.uint64(DAY_HOURS)).astype(np.int64)
+        sampled, m = made.estimates.of(sample), len(sample)
+        hour = (sampled.population.key % np.uint64(DAY_HOURS)).astype(np.int64)
         slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
         none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
         visits = Schedules(np.ones(m, np.uint8), first, slots, none, none)
-        daily = outlook(made.estimates.of(sample), visits)
+        daily = outlook(sampled, visits)
         least = np.zeros(population.sites)
         np.add.at(least, population.site, least_visits(population))
         return cls(

@@ -169,10 +169,10 @@ def fetchable(edit: DefinitionEdit, base: Mapping[str, Any] | None) -> dict[str,
 def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequence[str]) -> Matches:
     """Return what the patterns of an edit select among some links."""
     patterns: list[PatternMatches] = []
-    urls: list[str]
     for key in PATTERN_KEYS:
         for pattern in getattr(edit, key):
-            problem, urls = None, []
+            problem: str | None = None
+            urls: list[str] = []
             try:
                 regex = compiled(pattern, "To exclude URLs, use the fields for excluded pages")
                 urls = [link for link in links if regex.search(link)]
@@ -206,14 +206,9 @@ def matches(edit: DefinitionEdit, base: Mapping[str, Any] | None, links: Sequenc
             continue
         match = wrapper.match(url)
         by_kind["both" if match.both else match.kind].append(url)
-    result["lists"], result["n_lists"] = (
-        by_kind[Kind.LIST][:MAX_SHOWN_URLS],
-        len(by_kind[Kind.LIST]),
-    )
-    result["items"], result["n_items"] = (
-        by_kind[Kind.ITEM][:MAX_SHOWN_URLS],
-        len(by_kind[Kind.ITEM]),
-    )
+    lists, items = by_kind[Kind.LIST], by_kind[Kind.ITEM]
+    result["lists"], result["n_lists"] = lists[:MAX_SHOWN_URLS], len(lists)
+    result["items"], result["n_items"] = items[:MAX_SHOWN_URLS], len(items)
     result["both"] = by_kind["both"][:MAX_SHOWN_URLS]
     result["unmatched"] = [
         {"text": shape.text, "count": shape.count, "example": shape.example}

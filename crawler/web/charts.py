@@ -63,12 +63,8 @@ def week(days: Sequence[DayVisits]) -> Markup:
 def freshness(days: Sequence[DayFreshness]) -> Markup:
     """Return the freshness of each day as a line."""
     values = [day["freshness"] for day in days]
-    estimated = [value for value in values if value is not None]
-    mean = (
-        f", {sum(estimated) / len(estimated):.1%} on average".replace("%", " %")
-        if estimated
-        else ""
-    )
+    rated = [value for value in values if value is not None]
+    mean = f", {sum(rated) / len(rated):.1%} on average".replace("%", " %") if rated else ""
     label = f"Estimated freshness at noon of the last {len(days)} days{mean}"
     ends = [f"{day['day']:%b} {day['day'].day}" for day in (days[0], days[-1])]
     return shares(values, label, (ends[0], ends[1]))

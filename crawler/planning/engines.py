@@ -19,6 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter, getitem
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -261,7 +262,7 @@ class _Dask:
         submit = self.client.submit
         pieces = [submit(_pieces, count, source, pure=False) for source in sources]
         states = [
-            submit(_gathered, [submit(_piece, each, number) for each in pieces])
+            submit(_gathered, [submit(getitem, each, number) for each in pieces])
             for number in range(count)
         ]
         del pieces
@@ -292,7 +293,7 @@ class _InCluster:
         states = [
             submit(_state, self._states[number], step, args, pure=False) for number, args in tasks
         ]
-        results = [submit(_result, state) for state in states]
+        results = [submit(attrgetter("result"), state) for state in states]
         self.wait(results)
         for (number, _), state in zip(tasks, states, strict=True):
             self._states[number] = state
@@ -344,10 +345,6 @@ def _pieces(count: int, source: Source) -> list[Any]:
     return pieces
 
 
-def _piece(pieces: list[Any], number: int) -> Any:
-    return pieces[number]
-
-
 def _gathered(pieces: list[Any]) -> _State:
     return _State({PIECES: pieces})
 
@@ -357,7 +354,3 @@ def _state(before: _State, step: Callable[..., Any], args: tuple[Any, ...]) -> _
     use_threads(1)
     columns = dict(before.columns)
     return _State(columns, step(columns, *args))
-
-
-def _result(state: _State) -> Any:
-    return state.result

@@ -164,6 +164,79 @@ class _Replan:
     order: ReplanRequest
     say: Say
 
+    async def made(self, db: Database, sharding: Sharding) -> ReplanReport:
+        """Make and write the plan for pages; return its report."""
+        part, engine, began = self.part, sharding.engine, time.perf_counter()
+        if (policy := part.options.policy or OPTIMAL) != OPTIMAL:
+            raise ConfigError(f"policy {policy!r} cannot be planned in shards. Use --engine local")
+        parts = -(-await db.targets.estimated_document_count() // TARGETS_OF_A_SHARD)
+        count = sharding.shards or max(parts, engine.workers)
+        ranges = await histories.id_ranges(db, max(parts, engine.workers))
+        sources: list[tuple[Any, ...]] = [
+            (read_targets, self.place, part.spiders, ids) for ids in ranges
+        ]
+        if (address := self.order.history_from) is not None:
+            groups = await asyncio.to_thread(files_of, address, part.spiders)
+            sources += [(read_visits, address, files, self.place.now) for files in groups]
+        self.say(f"reading {part.kind} in {count} shards")
+        with ExitStack() as stack:
+            shards = await asyncio.to_thread(stack.enter_context, engine.read(sources, count))
+            return await self._planned(db, shards, began)
+
+    async def _planned(self, db: Database, shards: Shards, began: float) -> ReplanReport:
+        """Make and write the plan of shards that have read their targets. began: in seconds."""
+        place, part, say, dry_run = self.place, self.part, self.say, self.order.dry_run
+        config, now, hours = place.config, place.now, hours_of(place.now)
+        names = await asyncio.to_thread(shards.each, join)
+        counts = np.array([each.targets for each in names])
+        if not counts.sum():
+            raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
+        common = await _common(db, names)
+        latest = {site.name: await plans.latest(db, site.name, now) for site in common.stored}
+        older = sorted({plan for each in names for plan in each.plans})
+        effect = Effect(latest, await plans.plans_of(db, older), part.everything)
+        options = part.options.over(effect.options) if part.as_it_is else part.options
+        described = await asyncio.to_thread(shards.each, describe, place, common, effect)
+        usage = Usage.joined([own for own, _ in described])
+        longest = np.concatenate([own for _, own in described])
+
+        say(f"planning {counts.sum():,} {part.kind}")
+        planning = time.perf_counter()
+        await asyncio.to_thread(estimate_shards, shards)
+        budget = await asyncio.to_thread(_budget, shards, counts, options, usage, effect, hours)
+        tries = MAX_TRIES if budget.source == GOAL and not budget.kept else 0
+        while True:
+            terms = terms_within(options, budget)
+            try:
+                price = await asyncio.to_thread(
+                    plan_shards, shards, counts, usage.least, terms, hours
+                )
+            except BudgetTooSmall as error:
+                raise too_small(budget.per_day, error, longest) from None
+            own = [(int(rows),) for rows in first_rows(counts, MAX_SAMPLE)]
+            step = partial(shards.each, summarize, price, effect, now, own=own)
+            figures = Figures.joined(await asyncio.to_thread(step))
+            if not tries or options.is_reached(figures.freshness, figures.mean_age_days):
+                break
+            tries -= 1
+            budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
+        planned_in = time.perf_counter() - planning
+
+        stored, dated = common.stored, common.reliable_dates
+        document = document_of(stored, dated, options, terms, budget, price, figures) | {"at": now}
+        if config.silence_false_alarms_per_week:
+            document["warnings"].append(NO_SILENCES)
+        moved = figures.updated
+        if not dry_run:
+            say(f"writing {moved:,} of {figures.targets:,} plans")
+            async with plans.staging(db, document) as staged:
+                reference = {name: staged[name] for name in ("_id", "at")}
+                writing = partial(shards.each, stage, place, reference, price, effect)
+                moved = sum(await asyncio.to_thread(writing))
+            await plans.activate_staged(db, staged, moved)
+        seconds = round(time.perf_counter() - began, 3)
+        return replan_report(document, moved, seconds, round(planned_in, 3), dry_run=dry_run)
+
 
 async def replan_in_shards(
     db: Database, config: Config, order: ReplanRequest, sharding: Sharding, say: Say
@@ -184,83 +257,10 @@ async def replan_in_shards(
         if not order.dry_run:
             await plans.recover(db, clock.now(), part.spiders)
         place = Place(await asyncio.to_thread(server_uri, config), config, clock.now())
-        reports.append(await _replanned(db, _Replan(place, part, order, say), sharding))
+        reports.append(await _Replan(place, part, order, say).made(db, sharding))
     if not reports:
         raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
     return reports
-
-
-async def _replanned(db: Database, replan: _Replan, sharding: Sharding) -> ReplanReport:
-    """Make and write the plan for pages; return its report."""
-    part, engine, began = replan.part, sharding.engine, time.perf_counter()
-    if (policy := part.options.policy or OPTIMAL) != OPTIMAL:
-        raise ConfigError(f"policy {policy!r} cannot be planned in shards. Use --engine local")
-    parts = -(-await db.targets.estimated_document_count() // TARGETS_OF_A_SHARD)
-    count = sharding.shards or max(parts, engine.workers)
-    ranges = await histories.id_ranges(db, max(parts, engine.workers))
-    sources: list[tuple[Any, ...]] = [
-        (read_targets, replan.place, part.spiders, ids) for ids in ranges
-    ]
-    if (address := replan.order.history_from) is not None:
-        groups = await asyncio.to_thread(files_of, address, part.spiders)
-        sources += [(read_visits, address, files, replan.place.now) for files in groups]
-    replan.say(f"reading {part.kind} in {count} shards")
-    with ExitStack() as stack:
-        shards = await asyncio.to_thread(stack.enter_context, engine.read(sources, count))
-        return await _planned(db, replan, shards, began)
-
-
-async def _planned(db: Database, replan: _Replan, shards: Shards, began: float) -> ReplanReport:
-    """Make and write the plan of shards that have read their targets. began: in seconds."""
-    place, part, say, dry_run = replan.place, replan.part, replan.say, replan.order.dry_run
-    config, now, hours = place.config, place.now, hours_of(place.now)
-    names = await asyncio.to_thread(shards.each, join)
-    counts = np.array([each.targets for each in names])
-    if not counts.sum():
-        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
-    common = await _common(db, names)
-    latest = {site.name: await plans.latest(db, site.name, now) for site in common.stored}
-    older = sorted({plan for each in names for plan in each.plans})
-    effect = Effect(latest, await plans.plans_of(db, older), part.everything)
-    options = part.options.over(effect.options) if part.as_it_is else part.options
-    described = await asyncio.to_thread(shards.each, describe, place, common, effect)
-    usage = Usage.joined([own for own, _ in described])
-    longest = np.concatenate([own for _, own in described])
-
-    say(f"planning {counts.sum():,} {part.kind}")
-    planning = time.perf_counter()
-    await asyncio.to_thread(estimate_shards, shards)
-    budget = await asyncio.to_thread(_budget, shards, counts, options, usage, effect, hours)
-    tries = MAX_TRIES if budget.source == GOAL and not budget.kept else 0
-    while True:
-        terms = terms_within(options, budget)
-        try:
-            price = await asyncio.to_thread(plan_shards, shards, counts, usage.least, terms, hours)
-        except BudgetTooSmall as error:
-            raise too_small(budget.per_day, error, longest) from None
-        own = [(int(rows),) for rows in first_rows(counts, MAX_SAMPLE)]
-        step = partial(shards.each, summarize, price, effect, now, own=own)
-        figures = Figures.joined(await asyncio.to_thread(step))
-        if not tries or options.is_reached(figures.freshness, figures.mean_age_days):
-            break
-        tries -= 1
-        budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
-    planned_in = time.perf_counter() - planning
-
-    stored, dated = common.stored, common.reliable_dates
-    document = document_of(stored, dated, options, terms, budget, price, figures) | {"at": now}
-    if config.silence_false_alarms_per_week:
-        document["warnings"].append(NO_SILENCES)
-    moved = figures.updated
-    if not dry_run:
-        say(f"writing {moved:,} of {figures.targets:,} plans")
-        async with plans.staging(db, document) as staged:
-            reference = {name: staged[name] for name in ("_id", "at")}
-            writing = partial(shards.each, stage, place, reference, price, effect)
-            moved = sum(await asyncio.to_thread(writing))
-        await plans.activate_staged(db, staged, moved)
-    seconds = round(time.perf_counter() - began, 3)
-    return replan_report(document, moved, seconds, round(planned_in, 3), dry_run=dry_run)
 
 
 async def _common(db: Database, names: Sequence[Names]) -> Common:

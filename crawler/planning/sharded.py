@@ -164,7 +164,7 @@ class _Replan:
     order: ReplanRequest
     say: Say
 
-    async def made(self, db: Database, sharding: Sharding) -> ReplanReport:
+    async def make(self, db: Database, sharding: Sharding) -> ReplanReport:
         """Make and write the plan for pages; return its report."""
         part, engine, began = self.part, sharding.engine, time.perf_counter()
         if (policy := part.options.policy or OPTIMAL) != OPTIMAL:
@@ -181,9 +181,9 @@ class _Replan:
         self.say(f"reading {part.kind} in {count} shards")
         with ExitStack() as stack:
             shards = await asyncio.to_thread(stack.enter_context, engine.read(sources, count))
-            return await self._planned(db, shards, began)
+            return await self._plan(db, shards, began)
 
-    async def _planned(self, db: Database, shards: Shards, began: float) -> ReplanReport:
+    async def _plan(self, db: Database, shards: Shards, began: float) -> ReplanReport:
         """Make and write the plan of shards that have read their targets. began: in seconds."""
         place, part, say, dry_run = self.place, self.part, self.say, self.order.dry_run
         config, now, hours = place.config, place.now, hours_of(place.now)
@@ -257,7 +257,7 @@ async def replan_in_shards(
         if not order.dry_run:
             await plans.recover(db, clock.now(), part.spiders)
         place = Place(await asyncio.to_thread(server_uri, config), config, clock.now())
-        reports.append(await _Replan(place, part, order, say).made(db, sharding))
+        reports.append(await _Replan(place, part, order, say).make(db, sharding))
     if not reports:
         raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
     return reports

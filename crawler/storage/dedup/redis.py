@@ -5,7 +5,6 @@ MongoDB remains authoritative: the claims can be restored from the sketches stor
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from importlib.resources import files
@@ -27,6 +26,7 @@ from crawler.dedup.sketch import (
     SHARE_STEPS,
     TAG_BYTES,
 )
+from crawler.storage.outages import in_batches
 from crawler.storage.redis import user_errors
 
 HEAD_BITS = 32
@@ -36,8 +36,9 @@ LAYOUT = 3
 ID_BYTES = BAND_BYTES = 8
 # Posts per script call, which takes about 2 ms: a running script blocks all clients of the server.
 POSTS_A_SCRIPT = 32
-# Posts per pipeline, about 4 ms: the server need not wait for the next call.
-POSTS_A_ROUND = 64
+# Script calls per pipeline, 0.2 MB: the server need not wait for the next call. It serves other
+# clients in between.
+SCRIPTS_A_PIPELINE = 16
 KEYS_A_STEP = 500
 # Stored as the scheme while the keys of an index are removed before another one is created.
 EMPTYING = "emptying"
@@ -91,25 +92,11 @@ class RedisBands:
 
     async def release(self, batch: Sequence[Claim]) -> None:
         """Free the bands of posts; their sketches must be those that they were claimed with."""
-        for start in range(0, len(batch), POSTS_A_ROUND):
-            await self._run(self._release, self._parts(batch[start : start + POSTS_A_ROUND]))
+        await self._run(self._release, self._parts(batch))
 
     async def _clusters(self, batch: Sequence[Claim], threshold: str) -> list[bytes]:
-        clusters: list[bytes] = []
-        before: asyncio.Task[list[bytes]] | None = None
-        for start in range(0, len(batch), POSTS_A_ROUND):
-            # Encode this round while the server processes the previous one.
-            some = batch[start : start + POSTS_A_ROUND]
-            parts = self._parts(some, threshold)
-            clusters += await before if before else []
-            before = asyncio.create_task(self._clusters_of(some, parts))
-            await asyncio.sleep(0)
-        return clusters + (await before if before else [])
-
-    async def _clusters_of(self, batch: Sequence[Claim], parts: list[list[Any]]) -> list[bytes]:
-        """Send one round of claims; return the clusters."""
         clusters = [claim.cluster for claim in batch]
-        for first, reply in enumerate(await self._run(self._claim, parts)):
+        for first, reply in enumerate(await self._run(self._claim, self._parts(batch, threshold))):
             for position, cluster in zip(reply[::2], reply[1::2], strict=True):
                 clusters[first * POSTS_A_SCRIPT + position] = cluster
         return clusters
@@ -201,6 +188,14 @@ class RedisBands:
 
     async def _run(self, script: AsyncScript, parts: list[list[Any]]) -> list[list[Any]]:
         """Call a script for each part; return the replies in order."""
+        replies: list[list[Any]] = []
+        for some in in_batches(parts, SCRIPTS_A_PIPELINE):
+            replies += await self._replies(script, some)
+        return replies
+
+    async def _replies(
+        self, script: AsyncScript, parts: Sequence[Sequence[Any]]
+    ) -> list[list[Any]]:
         with user_errors(self._client):
             replies = await self._sent(script, parts)
             if any(isinstance(reply, NoScriptError) for reply in replies):
@@ -211,7 +206,7 @@ class RedisBands:
                     raise reply
         return [reply or [] for reply in replies]
 
-    async def _sent(self, script: AsyncScript, parts: list[list[Any]]) -> list[Any]:
+    async def _sent(self, script: AsyncScript, parts: Sequence[Sequence[Any]]) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipe:
             for part in parts:
                 pipe.evalsha(script.sha, 1, self._state, self._scheme, *part)

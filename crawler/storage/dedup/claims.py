@@ -72,6 +72,10 @@ class ClaimedBatch:
     stored: list[tuple[Candidate, Document]] = field(default_factory=list)
     lost: list[Candidate] = field(default_factory=list)
 
+    def placed(self) -> list[Candidate]:
+        """Return the posts that this batch has stored."""
+        return [*self.alone, *(post for post, _ in self.founders + self.members)]
+
     def add(self, other: ClaimedBatch) -> None:
         """Add the posts of another batch."""
         self.alone.extend(other.alone)
@@ -120,6 +124,7 @@ async def _claim_weighed(
     # Earlier posts that are shown as originals.
     alone = set[str]()
     waiting, stored = weighing.candidates + weighing.earlier, list[tuple[Candidate, Document]]()
+    placed, refused = list[Candidate](), frozenset[int]()
     for _ in range(MAX_ROUNDS):
         edited = [candidate.id for candidate in waiting if candidate.edited]
         rows = await signatures.by_id(registry, edited)
@@ -139,9 +144,13 @@ async def _claim_weighed(
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
         verdicts |= await originals.verdicts(registry, claimed.members, now)
         verdicts |= await originals.stored_verdicts(registry, claimed.founders, now)
+        placed += claimed.placed()
+        refused = refused.union(*(candidate.bands for candidate, _ in claimed.stored))
         waiting, stored = claimed.lost, claimed.stored
         if not waiting and not stored:
             break
+    # Bands for which a refused post came first may have no owner now.
+    await originals.take_free_bands(registry, [post for post in placed if post.bands & refused])
     for candidate in waiting + [candidate for candidate, _ in stored]:
         logger.warning("%s judged an original: its duplicates kept changing", candidate.key)
         verdicts[candidate.key] = ALONE

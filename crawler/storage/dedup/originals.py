@@ -20,7 +20,7 @@ from typing import Any
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.dedup.model import ALONE, Owner, Verdict, id_of
+from crawler.dedup.model import ALONE, Candidate, Owner, Verdict, id_of
 from crawler.storage.client import Document
 from crawler.storage.dedup import signatures
 from crawler.storage.dedup.registry import Member, Registry
@@ -257,6 +257,15 @@ async def take_bands(registry: Registry, owner: Owner) -> None:
     if free:
         # One update per band: a band taken in the meantime must not block the others.
         await signatures.add_bands(registry, owner.id, free)
+
+
+async def take_free_bands(registry: Registry, posts: Sequence[Candidate]) -> None:
+    """Claim the free bands of posts, as far as they are stored with these sketches."""
+    rows = await signatures.by_id(registry, [post.id for post in posts])
+    for post in posts:
+        row = rows.get(post.id)
+        if row is not None and row["sketch"] == post.sketch.encode():
+            await take_bands(registry, signatures.owner_of(row))
 
 
 async def without_original(registry: Registry) -> set[ObjectId]:

@@ -25,7 +25,17 @@ from tests.conftest import Databases
 from tests.faults.cutting import Cutter, Holder
 from tests.integration import claimers
 from tests.integration.claimers import Claimers
-from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
+from tests.integration.claiming import (
+    HOUR,
+    NOW,
+    SCHEME,
+    Posts,
+    candidate,
+    edited,
+    index,
+    stored,
+    text,
+)
 from tests.integration.harness import Db, Row
 
 # Raise this number for a longer test.
@@ -310,3 +320,20 @@ async def crossed(
             holder.go_on()
             await done
         return await wrong_clusters(*one)
+
+
+def test_bands_of_a_refused_post_go_to_a_post_of_its_batch(
+    stored: tuple[Db, str], backend: str | None
+) -> None:
+    posts, refused = Posts(stored[1], backend), candidate("a", OLD)
+    text_of_b = edited(OLD, 34, seed=1)
+    other = candidate("b", text_of_b)
+    copy = candidate("c", edited(text_of_b, 14, seed=24), NOW + HOUR)
+    # The copy is found only by bands that the refused post, which comes first, has too.
+    assert copy.bands & other.bands
+    assert copy.bands & other.bands <= refused.bands
+    assert refused.sketch.similarity(other.sketch) < SCHEME.threshold
+    # A newer visit has stored another text.
+    posts.claim(numbered(candidate("a", OTHER), 2))
+    assert posts.claim(numbered(refused, 1), other)["b"].is_original
+    assert posts.claim(copy)["c"].duplicate_of == "b"

@@ -60,11 +60,11 @@ async def verdicts(
     new = ids - await existing_clusters(registry, ids)
     own = [owner.id for owner in joining]
     before = await _firsts(registry, {"cluster": {"$in": list(new)}, "_id": {"$nin": own}})
-    made = await _propose(registry, before, now) | await _propose(registry, joining, now)
+    made = await _propose(registry, now, before, joining)
     # Posts stored between these reads did not find the cluster's document.
     proposed = {owner.id for owner in before}.union(own)
     late = await _firsts(registry, {"cluster": {"$in": list(made)}})
-    await _propose(registry, [owner for owner in late if owner.id not in proposed], now)
+    await _propose(registry, now, [owner for owner in late if owner.id not in proposed])
     originals = {}
     rows = await current(registry, ids, now)
     stored = await signatures.by_id(registry, set().union(*map(_needed, rows)))
@@ -129,9 +129,10 @@ def is_source(item: int | None, original: int | None) -> bool:
     return item is not None and item == original
 
 
-async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) -> set[ObjectId]:
+async def _propose(registry: Registry, now: datetime, *groups: Sequence[Owner]) -> set[ObjectId]:
     """Make members the originals of their clusters if they come first, or if there is no original.
 
+    groups: members, in the order in which they are proposed
     Returns the clusters whose documents were created. Each post that joins a cluster is proposed;
     the process that creates the document also proposes the posts stored before. The result is the
     same in any order.
@@ -139,6 +140,14 @@ async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) 
     If another source takes the lead, posts of that source that were stored before have not been
     considered yet. The document is marked as `overtaken` until the earliest of them is proposed.
     """
+    updates = [update for members in groups for update in _proposals(registry, members, now)]
+    if not updates:
+        return set()
+    done = await registry.clusters.bulk_write(updates, ordered=False)
+    return set((done.upserted_ids or {}).values())
+
+
+def _proposals(registry: Registry, members: Iterable[Owner], now: datetime) -> list[UpdateOne]:
     # Only two posts can matter per cluster and source: the one by which it leads, and the earliest.
     leading: dict[tuple[ObjectId, int], Owner] = {}
     earliest: dict[tuple[ObjectId, int], Owner] = {}
@@ -162,10 +171,7 @@ async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) 
             "overtaken": {"$cond": [overtakes, True, "$overtaken"]},
         }
         updates.append(UpdateOne({"_id": owner.cluster}, [{"$set": change}], upsert=True))
-    if not updates:
-        return set()
-    done = await registry.clusters.bulk_write(updates, ordered=False)
-    return set((done.upserted_ids or {}).values())
+    return updates
 
 
 def _keys(registry: Registry, owner: Owner) -> tuple[list[Any], list[Any]]:
@@ -181,7 +187,7 @@ async def current(registry: Registry, ids: Collection[ObjectId], now: datetime) 
     overtaken = [row for row in rows if "overtaken" in row]
     for row in overtaken:
         firsts = await _firsts(registry, {"cluster": row["_id"], "source": row["source"]})
-        await _propose(registry, firsts, now)
+        await _propose(registry, now, firsts)
         of_then = {"_id": row["_id"], "lead": row["lead"]}
         await registry.clusters.update_one(of_then, {"$unset": {"overtaken": ""}})
     return await registry.clusters.find(query).to_list(None) if overtaken else rows
@@ -242,7 +248,7 @@ async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner |
             await registry.clusters.update_one(of_then, [{"$set": change}])
             # Posts stored in the meantime were compared with the deleted one.
             heirs = await _firsts(registry, {"cluster": cluster})
-        await _propose(registry, heirs, now)
+        await _propose(registry, now, heirs)
     return None
 
 

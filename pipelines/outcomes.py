@@ -131,7 +131,7 @@ class ChangesPipeline(SessionPipeline):
             if (login := self.detector.login(item)) is not None:
                 return as_broken(item, login, self.rules)
             visit = decide(item, self.rules)
-            old = await self._old_content(item) if visit.changed else None
+            old = await self.session.writer.old_contents.of(item) if visit.changed else None
             if old is not None:
                 visit.diff_size = await self._diff_size(item, old)
             visit.broken = await self.detector.state(visit, old)
@@ -144,10 +144,6 @@ class ChangesPipeline(SessionPipeline):
             logger.exception("Processing %s failed", item.target.url)
             return as_error(item, UNDECIDED, error, self.rules)
         return visit
-
-    async def _old_content(self, fetched: Fetched) -> Document | None:
-        session, target = self.session, fetched.target
-        return await session.patience.read(lambda: posts.content(session.db, target))
 
     async def _diff_size(self, fetched: Fetched, old: Document) -> int:
         from crawler.utils.diff import diff_size, estimated_diff_size, is_quick

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,11 +84,11 @@ def content_of(fetched: Fetched) -> Document:
     return {"links": [link.url for link in (fetched.links or ())[:MAX_LINKS]]}
 
 
-async def content(db: Database, target: Target) -> Document | None:
-    """Return the content of a target at its last visit; None if it was pruned."""
-    key = _key(target.spider, target.url, target.content_hash)
-    version = await db.versions.find_one({"_id": key}, {"content": 1})
-    return version["content"] if version else None
+async def contents(db: Database, targets: Iterable[Target]) -> dict[str, Document]:
+    """Return the contents of targets at their last visits, by key, without pruned ones."""
+    keys = {_key(each.spider, each.url, each.content_hash): each.key for each in targets}
+    cursor = db.versions.find({"_id": {"$in": list(keys)}}, {"content": 1})
+    return {keys[row["_id"]]: row["content"] async for row in cursor}
 
 
 async def of_target(db: Database, spider: str, url: str) -> list[Document]:

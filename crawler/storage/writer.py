@@ -46,13 +46,16 @@ from crawler.storage.dedup import claims, edits, flags
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
 from crawler.storage.notification_rules import WantedEvents
+from crawler.storage.old_contents import OldContents
 from crawler.storage.outages import REDIS, MongoRetry, insert_new
 from crawler.storage.retention import SizeLimits, measure
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
-# Maximum time until a batch of unchanged pages is full.
-UNCHANGED_SECONDS = 0.5
+# Maximum time until a batch of known pages is full.
+KNOWN_SECONDS = 0.5
+# The changed pages that wait for each other are at most this part of a batch.
+CHANGED_SHARE = 4
 
 
 class Leases(Protocol):
@@ -128,6 +131,11 @@ class Writer:
         self._closing = False
         self._broken: Exception | None = None
         self._task = asyncio.ensure_future(self._work())
+        self.old_contents = OldContents(
+            lambda some: patience.read(lambda: posts.contents(db, some)),
+            max(1, self._size() // CHANGED_SHARE),
+            self._can_come,
+        )
         self.discovered = 0
         self.is_in_doubt = False
         self.in_flight: Callable[[], int] | None = None
@@ -149,7 +157,7 @@ class Writer:
         if visit.fetched.target.kind is Kind.LIST and visit.has_new_links:
             # The crawl may wait for these links.
             self._full.set()
-        if not _is_unchanged(visit):
+        if not _can_wait(visit):
             self._shorten_wait()
         await stored
 
@@ -157,15 +165,25 @@ class Writer:
         """End the wait for further visits if the batch is full, or if none can come."""
         size = self._config.commit_size
         if self.in_flight is not None:
-            # With half of them, the other half is there to go on with while the batch is stored.
-            half = -(-self._config.in_flight // 2)
-            size = max(1, min(size, half, self.in_flight()))
+            size = max(1, min(self._size(), self.in_flight()))
         if len(self._waiting) >= size:
             self._full.set()
+        self.old_contents.check()
+
+    def _size(self) -> int:
+        """Return the maximum size of a batch if targets in flight are known."""
+        # With half of them, the other half is there to go on with while the batch is stored.
+        return min(self._config.commit_size, -(-self._config.in_flight // 2))
+
+    def _can_come(self, others: int) -> bool:
+        """Return whether visits other than the waiting ones and these others can come."""
+        in_flight = self.in_flight() if self.in_flight is not None else 0
+        return not self._closing and in_flight > len(self._waiting) + others
 
     async def close(self) -> None:
         """Write the waiting visits, and stop."""
         self._closing = True
+        self.old_contents.end_wait()
         self._arrived.set()
         self._full.set()
         await self._task
@@ -189,10 +207,10 @@ class Writer:
             await self._arrived.wait()
         if not self._closing and not self._full.is_set():
             with contextlib.suppress(TimeoutError):
-                longest = max(UNCHANGED_SECONDS, self._config.commit_ms / 1000)
+                longest = max(KNOWN_SECONDS, self._config.commit_ms / 1000)
                 async with asyncio.timeout(longest) as self._wait:
                     can_wait = self.in_flight is not None
-                    if not (can_wait and all(_is_unchanged(visit) for visit, _ in self._waiting)):
+                    if not (can_wait and all(_can_wait(visit) for visit, _ in self._waiting)):
                         self._shorten_wait()
                     await self._full.wait()
             self._wait = None
@@ -354,10 +372,14 @@ class Writer:
             await listings.drop_all(self._db, visit.fetched.target)
 
 
-def _is_unchanged(visit: Visit) -> bool:
-    """Return whether a visit brought nothing but the state of its target."""
+def _can_wait(visit: Visit) -> bool:
+    """Return whether a visit is of a known page, and brought no links or posts."""
+    if visit.fetched.links or visit.collected:
+        return False
+    if visit.outcome is Outcome.CHANGED:
+        return visit.fetched.target.kind is Kind.ITEM
     is_same = visit.outcome in (Outcome.NOT_MODIFIED, Outcome.UNCHANGED)
-    return is_same and not (visit.stores_content or visit.fetched.links or visit.collected)
+    return is_same and not visit.stores_content
 
 
 def _fail(batch: list[Entry], error: Exception) -> None:

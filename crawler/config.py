@@ -95,7 +95,11 @@ class Config(BaseSettings):
         "FRESHET_IN_FLIGHT",
     )
     commit_ms: float = Field(
-        25.0, ge=0, le=5000, description="maximum time in ms to wait until a batch is full"
+        25.0,
+        ge=0,
+        le=5000,
+        description="maximum time in ms to wait until a batch is full; items and unchanged pages "
+        "wait for at least 500 if more can come",
     )
     commit_retry_seconds: Seconds = Field(
         300.0, description="maximum time in seconds to retry while MongoDB or Redis is unavailable"

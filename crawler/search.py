@@ -380,19 +380,18 @@ def search_words(title: Any, text: Any, fields: Any) -> str | None:
     """
     main = [value[:MAX_INDEXED_CHARACTERS] for value in (title, text) if isinstance(value, str)]
     others = [value for value in field_texts([title, fields]) if value not in (title, text)]
-    main_words = {word for value in main for word in words_of(value)} if others else set()
-    words, room = dict.fromkeys(_misindexed(main)), MAX_INDEXED_CHARACTERS
+    words, room = list[str](), MAX_INDEXED_CHARACTERS
     for value in others:
-        words |= dict.fromkeys(word for word in words_of(value[:room]) if word not in main_words)
+        words += words_of(value[:room])
         room -= min(len(value), room)
-    kept, room = [], MAX_INDEXED_CHARACTERS
-    for word in map(indexed, words):
-        if len(word) >= room:
-            kept.append(word[:room].rpartition(" ")[0])
-            break
-        kept.append(word)
-        room -= len(word) + 1
-    return " ".join(kept).strip() or None
+    if words:
+        main_words = {word for value in main for word in words_of(value)}
+        words = [word for word in words if word not in main_words]
+    words = list(dict.fromkeys([*_misindexed(main), *words]))
+    kept = " ".join([word if word.isascii() else indexed(word) for word in words])
+    if len(kept) >= MAX_INDEXED_CHARACTERS:
+        kept = kept[:MAX_INDEXED_CHARACTERS].rpartition(" ")[0]
+    return kept.strip() or None
 
 
 def field_texts(value: Any) -> Iterator[str]:

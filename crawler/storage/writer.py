@@ -1,8 +1,9 @@
 """Group commit: each visit waits until its batch is in the journal.
 
 A write per item keeps the reactor waiting (about 1,500 items/s), a bulk write per batch and
-collection does not. A batch of unchanged pages waits longer for further visits: after a crash, each
-of its visits is repeated by a conditional request. No batch waits if no further visit can come.
+collection does not. Each batch takes several commands, so items and unchanged pages wait until a
+batch is full. Other pages end the wait soon: a crawl may depend on the links of a list page, and
+feeds and cells are to be up to date. No batch waits if no further visit can come.
 
 The order within a batch is: links of pages, versions and near-duplicate claims, posts, targets
 (each of these writes acknowledges its visit), and the change log. Every write can be repeated, so
@@ -52,8 +53,8 @@ from crawler.storage.retention import SizeLimits, measure
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
-# Maximum time until a batch of known pages is full.
-KNOWN_SECONDS = 0.5
+# Maximum time until a batch of items and unchanged pages is full.
+PATIENT_SECONDS = 0.5
 # The changed pages that wait for each other are at most this part of a batch.
 CHANGED_SHARE = 4
 
@@ -207,7 +208,7 @@ class Writer:
             await self._arrived.wait()
         if not self._closing and not self._full.is_set():
             with contextlib.suppress(TimeoutError):
-                longest = max(KNOWN_SECONDS, self._config.commit_ms / 1000)
+                longest = max(PATIENT_SECONDS, self._config.commit_ms / 1000)
                 async with asyncio.timeout(longest) as self._wait:
                     can_wait = self.in_flight is not None
                     if not (can_wait and all(_can_wait(visit) for visit, _ in self._waiting)):
@@ -373,13 +374,11 @@ class Writer:
 
 
 def _can_wait(visit: Visit) -> bool:
-    """Return whether a visit is of a known page, and brought no links or posts."""
+    """Return whether a visit is of an item or an unchanged page, and brought no links or posts."""
     if visit.fetched.links or visit.collected:
         return False
-    if visit.outcome is Outcome.CHANGED:
-        return visit.fetched.target.kind is Kind.ITEM
     is_same = visit.outcome in (Outcome.NOT_MODIFIED, Outcome.UNCHANGED)
-    return is_same and not visit.stores_content
+    return visit.fetched.target.kind is Kind.ITEM or (is_same and not visit.stores_content)
 
 
 def _fail(batch: list[Entry], error: Exception) -> None:

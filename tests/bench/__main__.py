@@ -99,7 +99,9 @@ def arguments() -> argparse.ArgumentParser:
         "--archive", action="store_true", help="crawls with and without an archive, and a reread"
     )
     parser.add_argument(
-        "--revisits", action="store_true", help="crawls of a site with unchanged pages, and with 5 %% changed"
+        "--revisits",
+        action="store_true",
+        help="crawls of a site with unchanged pages, and with 5 %% changed",
     )
     parser.add_argument("--startup", action="store_true", help="commands with almost nothing to do")
     parser.add_argument(

@@ -9,10 +9,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from pymongo import MongoClient
 from rich.console import Console
 from rich.table import Table
 
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
 from tests.bench import (
     archived,
     boilerplate,
@@ -180,10 +184,11 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
 
 
 def _speed(url: str, folder: Path, items: int, rounds: int) -> int:
-    counter = iter(range(1_000_000))
+    server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
+    uri = server.start()
 
     def run(path: str, *, fields: bool, **env: str) -> Callable[[], Crawl]:
-        return lambda: freshet(url + path, f"b{next(counter)}", folder, fields=fields, **env)
+        return lambda: _into_empty_database(uri, url + path, folder, fields=fields, **env)
 
     long = max(250, items // 10)
     cases: dict[str, Callable[[], Crawl]] = {
@@ -221,6 +226,14 @@ def _speed(url: str, folder: Path, items: int, rounds: int) -> int:
     pooled, single = (results[name] for name in texts)
     print(f"Main text in several processes / in one: {_ratio(single, pooled):.2f} of its pages/s")
     return 0 if ratio >= BAR else 1
+
+
+def _into_empty_database(uri: str, start: str, folder: Path, **options: Any) -> Crawl:
+    """Crawl, and drop the database: the pages of the next crawl would be near-duplicates."""
+    crawl = freshet(start, "bench", folder, **options)
+    with MongoClient[dict[str, Any]](uri) as client:
+        client.drop_database(client.get_default_database())
+    return crawl
 
 
 def _scale(url: str, folder: Path) -> int:

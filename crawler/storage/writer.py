@@ -47,7 +47,7 @@ from crawler.storage.dedup import claims, edits, flags
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
 from crawler.storage.notification_rules import WantedEvents
-from crawler.storage.old_contents import OldContents
+from crawler.storage.old_contents import MAX_BYTES, OldContents
 from crawler.storage.outages import REDIS, MongoRetry, insert_new
 from crawler.storage.retention import SizeLimits, measure
 
@@ -126,6 +126,7 @@ class Writer:
         self._wanted = WantedEvents(db, config.notify_file, wrapper.notify, wrapper.name)
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
         self._waiting: list[Entry] = []
+        self._bytes = 0
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
         self._wait: asyncio.Timeout | None = None
@@ -153,6 +154,7 @@ class Writer:
             raise self._broken
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((visit, stored))
+        self._bytes += visit.fetched.size
         self._arrived.set()
         self.check()
         if visit.fetched.target.kind is Kind.LIST and visit.has_new_links:
@@ -167,7 +169,7 @@ class Writer:
         size = self._config.commit_size
         if self.in_flight is not None:
             size = max(1, min(self._size(), self.in_flight()))
-        if len(self._waiting) >= size:
+        if len(self._waiting) >= size or self._bytes >= MAX_BYTES:
             self._full.set()
         self.old_contents.check()
 
@@ -227,7 +229,7 @@ class Writer:
             self._wait.reschedule(until)
 
     def _take_batch(self) -> list[Entry]:
-        batch, self._waiting = self._waiting, []
+        batch, self._waiting, self._bytes = self._waiting, [], 0
         self._arrived.clear()
         self._full.clear()
         return batch

@@ -96,6 +96,18 @@ def test_new_links_end_the_wait(stored: tuple[Db, str]) -> None:
     assert seconds < PATIENT_SECONDS
 
 
+def test_large_pages_are_stored_before_the_batch_has_many(stored: tuple[Db, str]) -> None:
+    async def case(crawl: Process, _: list[int]) -> None:
+        (target,) = await crawl.due("item-0")
+        made = visit(target, "another text", BEGIN + HOUR)
+        made.fetched.size = MAX_BYTES
+        await crawl.writer.commit(made)
+
+    sizes, seconds = batches(stored[1], 100, case)
+    assert sizes == [1]
+    assert seconds < PATIENT_SECONDS
+
+
 def test_unchanged_pages_are_stored_after_half_a_second(stored: tuple[Db, str]) -> None:
     async def case(crawl: Process, _: list[int]) -> None:
         await commit(crawl, "item-0")

@@ -43,7 +43,7 @@ HEAVY = {
     "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
     "uvicorn", "argon2", "yaml", "pyarrow", "fsspec", "warcio", "crawler.exchange.backup",
     "apprise", "standardwebhooks", "crawler.notify.channels", "crawler.notify.dispatch",
-    "crawler.exchange.watches", "crawler.archive.files", "crawler.ops.reread",
+    "crawler.exchange.watches", "crawler.ops.reread",
 }  # fmt: skip
 # Commands with actions are left out, since their options require importing each action's module.
 WITH_OWN_OPTIONS = (

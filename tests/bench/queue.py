@@ -37,7 +37,7 @@ from tests.faults.servers import Redis
 WORKERS, ENTRIES, HOSTS, DEAD = 1000, 20_000, 100, 20
 LEASES, PAGE_SECONDS, LEASE_SECONDS = 16, 4.0, 30.0
 CONNECTIONS, FED, SAMPLE = 50, 1000, 50
-LONGEST_SECONDS = 150.0
+LONGEST_SECONDS, SOCKET_SECONDS = 150.0, 10.0
 POLL_SECONDS = 0.1
 # Counts of a page of a crawl.
 VISIT = {"visits": 1.0, "new": 1, "item pages": 1, "bytes": 5321, "items read": 1}
@@ -335,10 +335,11 @@ def run(workers: int, entries: int) -> int:
 
 
 async def _run(server: Redis, workers: int, entries: int) -> int:
-    # Each idle worker waits with a connection of its own.
+    # Each idle worker waits with a connection of its own, for a part of the socket's timeout.
     pool = BlockingConnectionPool.from_url(
-        server.url, max_connections=workers + CONNECTIONS, timeout=None, protocol=2
-    )
+        server.url, max_connections=workers + CONNECTIONS, timeout=None, protocol=2,
+        socket_timeout=SOCKET_SECONDS,
+    )  # fmt: skip
     async with Client(connection_pool=pool) as client:
         scripts, (queued, leased) = await _measure_scripts(client, workers, entries)
         _show_scripts(scripts, workers)

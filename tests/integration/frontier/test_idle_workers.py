@@ -61,21 +61,25 @@ async def push(queue: LeasedQueue) -> None:
     await queue.push([("shop 0", "", 0, "{}")])
 
 
+async def leased_while_idle(
+    party: Party, queue: LeasedQueue, message: Coroutine[Any, Any, object]
+) -> list[str]:
+    """Send a message while a worker is idle; return the entries that the worker leases."""
+    worker = party.start(queue)
+    waiting = asyncio.ensure_future(leased(worker))
+    await asyncio.sleep(IDLE_SECONDS)
+    await message
+    entries = await waiting
+    await worker.leave(patient=True)
+    return entries
+
+
 @pytest.mark.parametrize("message", [feed, push])
 def test_an_idle_worker_leases_an_entry_when_it_is_added(redis: str, message: Message) -> None:
-    async def work() -> list[str]:
-        worker = party.start(ben)
-        waiting = asyncio.ensure_future(leased(worker))
-        await asyncio.sleep(IDLE_SECONDS)
-        await message(ann)
-        entries = await waiting
-        await worker.leave(patient=True)
-        return entries
-
     with opened_run(redis) as shared:
         party, ann, ben = Party(shared), shared.enter("ann"), shared.enter("ben")
         let_nothing_expire(shared)
-        assert shared.ask(work()) == ["shop 0"]
+        assert shared.ask(leased_while_idle(party, ben, message(ann))) == ["shop 0"]
         assert party.errors == []
 
 
@@ -241,21 +245,12 @@ def test_a_worker_passes_on_a_message_that_came_too_late(redis: str) -> None:
 
 
 def test_a_worker_that_may_not_wait_for_messages_polls(redis: str) -> None:
-    async def work() -> list[str]:
-        worker = Party(shared).start(ben)
-        waiting = asyncio.ensure_future(leased(worker))
-        await asyncio.sleep(IDLE_SECONDS)
-        await feed(ann)
-        entries = await waiting
-        await worker.leave(patient=True)
-        return entries
-
     with opened_run(redis) as shared:
-        ann, ben = shared.enter("ann"), shared.enter("ben")
+        party, ann, ben = Party(shared), shared.enter("ann"), shared.enter("ben")
         let_nothing_expire(shared)
         shared.driver.execute_command("ACL SETUSER default -blpop")
         try:
-            assert shared.ask(work()) == ["shop 0"]
+            assert shared.ask(leased_while_idle(party, ben, feed(ann))) == ["shop 0"]
         finally:
             shared.driver.execute_command("ACL SETUSER default +blpop")
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
 
 from bson import ObjectId
 
@@ -256,6 +259,45 @@ class Archived:
     is_revisit: bool = False
 
 
+class Archiving:
+    """A response on its way into the archive, which has its place before its visit is stored.
+
+    A subprocess that reads a page returns a copy of the Fetched, in which this is the same object.
+    """
+
+    __slots__ = ("__weakref__", "_number", "_place")
+    _numbers: ClassVar[Iterator[int]] = count()
+    _of_process: ClassVar[WeakValueDictionary[int, Archiving]] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self._place: Archived | None = None
+        self._number = next(self._numbers)
+        self._of_process[self._number] = self
+
+    @property
+    def place(self) -> Archived:
+        """Return where the response is; raises RuntimeError as long as it has no place."""
+        if self._place is None:
+            raise RuntimeError("the response is not in the archive yet")
+        return self._place
+
+    def set_place(self, place: Archived) -> None:
+        """Note where the response is."""
+        self._place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _archiving, (self._number,)
+
+
+def _archiving(number: int) -> Archiving:
+    """Return the object of this process; in a process that lacks it, one to send back."""
+    if (known := Archiving._of_process.get(number)) is not None:
+        return known
+    stand_in = Archiving.__new__(Archiving)
+    stand_in._number, stand_in._place = number, None
+    return stand_in
+
+
 class Breakage(StrEnum):
     """How a page broke.
 
@@ -436,7 +478,7 @@ class Fetched:
     empty_fields:   fields of the site definition that the page lacks; None if no fields were
                     extracted
     asks_password:  no field was found, but an input for a password
-    archived:       the response in the archive of the site; None if the site has none
+    archived:       the response, on its way into the archive; None if the site has none
     """
 
     target: Target
@@ -466,7 +508,7 @@ class Fetched:
     link_counts: LinkCounts | None = None
     empty_fields: tuple[str, ...] | None = None
     asks_password: bool = False
-    archived: Archived | None = None
+    archived: Archiving | None = None
 
 
 @dataclass(slots=True)

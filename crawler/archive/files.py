@@ -84,7 +84,7 @@ class WarcFile:
         return read_lines(self.index if self.is_full else self.growing)
 
     def sorted_lines(self) -> list[Line]:
-        """Return the lines of a growing file, sorted; a file has at most MAX_RECORDS."""
+        """Return the lines of a growing file, sorted; a file has at most MAX_RESPONSES."""
         return sorted(self.lines(), key=lambda line: (line.key, line.time))
 
     def end(self) -> int:

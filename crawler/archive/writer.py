@@ -1,8 +1,11 @@
-"""Appends the responses of a crawl to the archive of its site, in a thread.
+"""Appends the responses of a crawl to the archive of its site.
 
-A response is handed to the operating system before its page is processed, so that a stored visit
-always has its record, also if the process is killed. Every SYNC_SECONDS and when a file is full,
-the file is synced to the disk: a power failure loses at most the records of that time.
+Responses wait until a batch of visits is stored. Right before, they are compressed, and handed to
+the operating system together. So a stored visit always has its record, also if the process is
+killed. Page by page, this would take longer: code and data would have left the caches of the
+processor until the next page, and each page would switch threads. Every SYNC_SECONDS and when a
+file is full, the file is synced to the disk: a power failure loses at most the records of that
+time.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import logging
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -22,7 +27,7 @@ from crawler.archive.files import WarcFile, create, delete_oldest, folder_of, ta
 from crawler.archive.records import Entry, Exchange, entry_of, file_info, line_of
 from crawler.config import Config
 from crawler.errors import ArchiveError
-from crawler.items import Archived
+from crawler.items import Archived, Archiving
 from crawler.utils.text import count
 
 Result = TypeVar("Result")
@@ -30,16 +35,19 @@ logger = logging.getLogger(__name__)
 MEGABYTE = 1024**2
 SYNC_SECONDS = 10.0
 # The index of a file is sorted in memory: about 30 MB.
-MAX_RECORDS = 100_000
+MAX_RESPONSES = 100_000
 # Files have at most this share of the limit of a site, so that deleting the oldest leaves most.
 SHARE_OF_LIMIT = 0.25
+# The event loop compresses the waiting responses, which takes up to some 20 ms, and larger ones in
+# the thread.
+MAX_WAITING_BYTES, LARGE_BYTES = MEGABYTE, 65_536
 
 
 class ArchiveWriter:
     """Writes the responses of one process to the archive of a site.
 
-    It takes one response at a time from each request in progress, which waits until the response is
-    written. So it never holds more responses than Scrapy has requests in progress.
+    Each request in progress adds one response at a time, and waits if MAX_WAITING_BYTES wait to be
+    written.
     """
 
     def __init__(self, config: Config, site: str) -> None:
@@ -48,34 +56,78 @@ class ArchiveWriter:
         share = self._limit_bytes * SHARE_OF_LIMIT
         self._file_bytes = min(config.archive_file_mb * MEGABYTE, share)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
-        self._file: WarcFile | None = None
-        self._descriptor = self._index = -1
-        self._size = self._index_size = self._records = 0
-        self._synced = time.monotonic()
+        # Of the event loop.
+        self._waiting: deque[tuple[Exchange, Archived | None, Archiving]] = deque()
+        self._waiting_bytes = 0
+        self._flushing = asyncio.Lock()
+        # The file in which responses get places, and its size with those that are not written yet.
+        self._name: str | None = None
+        self._size = self._responses = self._placed_bytes = 0
+        # From the event loop to the thread: records with their lines of the index.
+        self._placed: deque[tuple[bytes, str]] = deque()
+        # Of the thread.
+        self._file: GrowingFile | None = None
+        self._failure: OSError | None = None
+        self._written_bytes = 0
 
     async def open(self) -> None:
         """Go on with the last file of the site, after repairing it; raises ArchiveError."""
-        await self._run(self._open)
+        if responses := await self._run(self._open):
+            self._begin_places(responses)
 
     def has(self, archived: Archived | None) -> bool:
         """Return whether a record still exists on this machine."""
         return archived is not None and (self._folder / archived.file).exists()
 
-    async def write(self, exchange: Exchange, earlier: Archived | None) -> Archived:
-        """Write a response, and return where it is. Raises ArchiveError.
+    async def add(self, exchange: Exchange, earlier: Archived | None) -> Archiving:
+        """Add a response, which gets its place with the next `flush`. Raises ArchiveError.
 
         earlier: last full record of the same target; the body is not stored again if it is the same
         """
-        if not self.has(earlier):
-            earlier = None
-        return await self._run(partial(self._write, exchange, earlier))
+        archiving = Archiving()
+        self._waiting.append((exchange, earlier, archiving))
+        self._waiting_bytes += exchange.size
+        if self._waiting_bytes > MAX_WAITING_BYTES:
+            await self.flush()
+        return archiving
+
+    async def flush(self) -> None:
+        """Write all responses that were added before.
+
+        Raises ArchiveError. If records were not written, no later one can be written either,
+        because its place follows theirs.
+        """
+        async with self._flushing:
+            for _ in range(len(self._waiting)):
+                exchange, earlier, archiving = self._waiting[0]
+                compress = partial(entry_of, exchange, earlier if self.has(earlier) else None)
+                is_large = exchange.size > LARGE_BYTES
+                entry = await self._run(compress) if is_large else compress()
+                if not self._has_room(entry):
+                    self._name = None
+                    await self._run(partial(self._change_file, exchange.at))
+                    self._begin_places(0)
+                archiving.set_place(self._place(entry))
+                # Not earlier: this task may be canceled while it waits.
+                self._waiting.popleft()
+                self._waiting_bytes -= exchange.size
+            # The thread may still be writing for a canceled task.
+            if self._written_bytes < self._placed_bytes:
+                await self._run(self._write)
 
     async def close(self) -> None:
-        """Sync and unlock the file; the next run goes on with it. Raises ArchiveError."""
+        """Write and sync everything, and unlock the file; the next run goes on with it.
+
+        Raises ArchiveError, unless records could not be written before.
+        """
         try:
-            await self._run(self._leave)
+            if self._failure is None:
+                await self.flush()
         finally:
-            self._thread.shutdown(wait=False)
+            try:
+                await self._run(self._leave)
+            finally:
+                self._thread.shutdown(wait=False)
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         loop = asyncio.get_running_loop()
@@ -87,96 +139,134 @@ class ArchiveWriter:
                 "space or fix the permissions, or remove archive = true from the site definition"
             ) from None
 
-    def _open(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._delete_oldest()
-        taken = take_growing(self._folder)
-        if taken is not None:
-            self._begin(*taken)
-            self._records = sum(1 for _ in taken[0].lines())
+    def _begin_places(self, responses: int) -> None:
+        assert self._file is not None
+        self._name, self._size = self._file.file.name, self._file.size
+        self._responses = responses
 
-    def _begin(self, file: WarcFile, descriptor: int) -> None:
-        try:
-            index = os.open(file.growing, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._file, self._descriptor, self._index = file, descriptor, index
-        self._size, self._index_size = os.fstat(descriptor).st_size, os.fstat(index).st_size
-        self._records = 0
+    def _has_room(self, entry: Entry) -> bool:
+        if self._name is None or self._responses >= MAX_RESPONSES:
+            return False
+        return not self._responses or self._size + len(entry.data) <= self._file_bytes
 
-    def _write(self, exchange: Exchange, earlier: Archived | None) -> Archived:
-        entry = entry_of(exchange, earlier)
-        if self._file is not None and (
-            self._size + len(entry.data) > self._file_bytes or self._records >= MAX_RECORDS
-        ):
-            self._finish()
-        if self._file is None:
-            self._begin(*create(self._folder, self._site, exchange.at))
-            assert self._file is not None
-        if not self._size:
-            self._append(file_info(self._file.name, exchange.at, f"Freshet/{__version__}"))
-        return self._store(entry, self._file)
-
-    def _store(self, entry: Entry, file: WarcFile) -> Archived:
-        start = self._size
-        offset, length = start + entry.offset, len(entry.data) - entry.offset
-        self._append(entry.data)
-        line = str(line_of(entry, file.name, offset, length)).encode("ascii")
-        try:
-            _append_to(self._index, line, self._index_size)
-        except OSError:
-            # A repair looks for records without a line only after the last line.
-            os.ftruncate(self._descriptor, start)
-            self._size = start
-            raise
-        self._index_size += len(line)
-        self._records += 1
-        if time.monotonic() - self._synced > SYNC_SECONDS:
-            self._sync()
+    def _place(self, entry: Entry) -> Archived:
+        assert self._name is not None
+        offset, length = self._size + entry.offset, len(entry.data) - entry.offset
+        line = str(line_of(entry, self._name, offset, length))
+        self._placed.append((entry.data, line))
+        self._size += len(entry.data)
+        self._placed_bytes += len(entry.data)
+        self._responses += 1
         return Archived(
-            file.name, offset, length, entry.at, entry.url, entry.digest, entry.is_revisit
+            self._name, offset, length, entry.at, entry.url, entry.digest, entry.is_revisit
         )
 
-    def _append(self, data: bytes) -> None:
-        _append_to(self._descriptor, data, self._size)
-        self._size += len(data)
+    # The following methods run in the thread.
 
-    def _sync(self) -> None:
-        os.fdatasync(self._descriptor)
-        self._synced = time.monotonic()
-
-    def _finish(self) -> None:
-        """Write the sorted index of the full file, and delete the oldest files over the limit."""
-        self._leave(is_full=True)
+    def _open(self) -> int:
+        """Take the last file, if it is not full; return the number of its responses."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._delete_oldest()
+        if (taken := take_growing(self._folder)) is None:
+            return 0
+        self._file = GrowingFile(*taken)
+        return sum(1 for _ in taken[0].lines())
 
-    def _leave(self, *, is_full: bool = False) -> None:
-        if self._file is None:
+    def _write(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        # The event loop may add records meanwhile; they are in the next batch.
+        batch = [self._placed.popleft() for _ in range(len(self._placed))]
+        if not batch:
             return
-        file, self._file = self._file, None
+        assert self._file is not None
+        records = b"".join(data for data, _ in batch)
         try:
-            self._sync()
-            if is_full:
-                # Before it is unlocked, as another process would go on with it.
-                file.close()
-        finally:
-            os.close(self._index)
-            # Also unlocks the file.
-            os.close(self._descriptor)
+            self._file.append(records, "".join(line for _, line in batch).encode("ascii"))
+        except OSError as error:
+            self._failure = error
+            raise
+        self._written_bytes += len(records)
+
+    def _change_file(self, now: datetime) -> None:
+        """Finish the file, and delete the oldest files over the limit; begin the next file."""
+        self._write()
+        # A task that was canceled meanwhile may have begun a file already.
+        if self._file is not None and self._file.has_responses:
+            file, self._file = self._file, None
+            file.close(is_full=True)
+            self._delete_oldest()
+        if self._file is None:
+            self._file = GrowingFile(*create(self._folder, self._site, now))
+        if not self._file.size:
+            self._file.append(file_info(self._file.file.name, now, f"Freshet/{__version__}"), b"")
+
+    def _leave(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _delete_oldest(self) -> None:
         # Room for the file that is about to be written.
-        if deleted := delete_oldest(self._folder, self._limit_bytes - self._room):
+        room = self._file_bytes if self._limit_bytes < math.inf else 0.0
+        if deleted := delete_oldest(self._folder, self._limit_bytes - room):
             logger.warning(
                 "%s: deleted the oldest %s of the archive, the first is %s: the archive exceeded "
                 "FRESHET_MAX_ARCHIVE_MB (%.0f)",
                 self._site, count(len(deleted), "file"), deleted[0], self._limit_bytes / MEGABYTE,
             )  # fmt: skip
 
+
+class GrowingFile:
+    """A file that this process has locked, and its index, open for appending.
+
+    size: bytes of the records
+    """
+
+    def __init__(self, file: WarcFile, descriptor: int) -> None:
+        try:
+            self._index = os.open(file.growing, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self.file, self._descriptor = file, descriptor
+        self.size, self._index_size = os.fstat(descriptor).st_size, os.fstat(self._index).st_size
+        self._synced = time.monotonic()
+
     @property
-    def _room(self) -> float:
-        return self._file_bytes if self._limit_bytes < math.inf else 0.0
+    def has_responses(self) -> bool:
+        """Return whether the file has a response, not only information on itself."""
+        return self._index_size > 0
+
+    def append(self, records: bytes, lines: bytes) -> None:
+        """Append records and their lines of the index; all or nothing. Raises OSError."""
+        _append_to(self._descriptor, records, self.size)
+        try:
+            _append_to(self._index, lines, self._index_size)
+        except OSError:
+            # A repair looks for records without a line only after the last line.
+            os.ftruncate(self._descriptor, self.size)
+            raise
+        self.size += len(records)
+        self._index_size += len(lines)
+        if time.monotonic() - self._synced > SYNC_SECONDS:
+            self._sync()
+
+    def close(self, *, is_full: bool = False) -> None:
+        """Sync and unlock the file. is_full: write its sorted index. Raises OSError."""
+        try:
+            self._sync()
+            if is_full:
+                # Before it is unlocked, as another process would go on with it.
+                self.file.close()
+        finally:
+            os.close(self._index)
+            # Also unlocks the file.
+            os.close(self._descriptor)
+
+    def _sync(self) -> None:
+        os.fdatasync(self._descriptor)
+        self._synced = time.monotonic()
 
 
 def _append_to(descriptor: int, data: bytes, size: int) -> None:

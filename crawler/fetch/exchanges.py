@@ -12,12 +12,12 @@ from twisted.web.http import RESPONSES
 from crawler.archive.records import Exchange
 from crawler.errors import ArchiveError
 from crawler.fetch.downloader import Ended
-from crawler.items import Archived, Target
+from crawler.items import Archiving, Target
 
 if TYPE_CHECKING:
     from crawler.frontier.session import Session
 
-# Key in request.meta: the last response to the request in the archive, as an Archived.
+# Key in request.meta: the last response to the request, on its way into the archive.
 ARCHIVED = "archived"
 # Only these headers of requests are stored: any other may carry a secret.
 STORED = (
@@ -27,7 +27,7 @@ STORED = (
 
 
 async def archive(session: Session, request: Request, response: Response, head: bytes) -> None:
-    """Write a response for a target to the archive, if the site has one.
+    """Add a response for a target to the archive, if the site has one.
 
     head: status line and headers as they came; empty if they are not known
 
@@ -54,13 +54,13 @@ async def archive(session: Session, request: Request, response: Response, head: 
         response.body, str(response.ip_address) if response.ip_address else None,
     )  # fmt: skip
     try:
-        request.meta[ARCHIVED] = await session.archive.write(exchange, target.archived)
+        request.meta[ARCHIVED] = await session.archive.add(exchange, target.archived)
     except ArchiveError as error:
         session.fail(error)
         raise Ended("the archive cannot be written") from None
 
 
-def archived_of(response: Response) -> Archived | None:
-    """Return where a response is in the archive; None if it is not."""
+def archived_of(response: Response) -> Archiving | None:
+    """Return a response on its way into the archive; None if the site has none."""
     archived = response.meta.get(ARCHIVED)
-    return archived if isinstance(archived, Archived) else None
+    return archived if isinstance(archived, Archiving) else None

@@ -351,6 +351,8 @@ class Session:
                 BothLeases(self.lease, self.frontier),
             )
             self.writer.in_flight = lambda: len(self.in_flight)
+            if self.archive is not None:
+                self.writer.before_store = self.archive.flush
             self.is_open = True
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
             self.fail(error)

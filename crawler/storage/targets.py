@@ -316,7 +316,7 @@ def _content_state(visit: Visit) -> Document:
         "selector_digest": fetched.selector_digest,
         "final_url": fetched.final_url,
     }
-    if (record := fetched.archived) is not None and not record.is_revisit:
+    if fetched.archived is not None and not (record := fetched.archived.place).is_revisit:
         names = ("file", "offset", "length", "at", "url", "digest")
         state["archived"] = {name: getattr(record, name) for name in names}
     if visit.has_new_content:

@@ -194,7 +194,7 @@ def row_of(visit: Visit) -> Document:
     if fetched.final_url:
         row["final_url"] = fetched.final_url
     if fetched.archived is not None:
-        row["archived"] = _archived(fetched.archived)
+        row["archived"] = _archived(fetched.archived.place)
     return row | _mark_of(visit)
 
 

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from itertools import compress
 from operator import not_
@@ -101,6 +101,7 @@ class Writer:
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
     in_flight:   returns the number of targets that this process works on, which a batch cannot
                  exceed; None: unknown
+    before_store: called before each batch, which fails with an error that it raises
     on_stored:   called with each stored batch, and the seconds that it took
     """
 
@@ -141,6 +142,7 @@ class Writer:
         self.discovered = 0
         self.is_in_doubt = False
         self.in_flight: Callable[[], int] | None = None
+        self.before_store: Callable[[], Awaitable[None]] | None = None
         self.on_stored: Callable[[list[Visit], float], None] | None = None
 
     async def commit(self, visit: Visit) -> None:
@@ -198,7 +200,7 @@ class Writer:
         try:
             while await self._batch_is_ready():
                 # A variable here would keep the batch and its pages in memory until the next one.
-                await self._store(self._take_batch())
+                await self._store(await self._begun(self._take_batch()))
         except Exception as error:
             # Waiting and later visits would otherwise wait forever.
             self._broken = error
@@ -232,6 +234,16 @@ class Writer:
         batch, self._waiting, self._bytes = self._waiting, [], 0
         self._arrived.clear()
         self._full.clear()
+        return batch
+
+    async def _begun(self, batch: list[Entry]) -> list[Entry]:
+        """Call `before_store`; return the batch, empty if that fails."""
+        try:
+            if self.before_store is not None:
+                await self.before_store()
+        except Exception as error:  # noqa: BLE001 - waiting visits need every error
+            _fail(batch, error)
+            return []
         return batch
 
     async def _store(self, batch: list[Entry], *, is_begun: bool = False) -> None:

@@ -52,11 +52,15 @@ def _crawls(site: str, folder: Path, rounds: int) -> float:
             )
     pairs = list(zip(crawls[True], crawls[False], strict=True))
     speed = statistics.median(a.pages_per_second / b.pages_per_second for a, b in pairs)
-    cpu = statistics.median(a.cpu_seconds / b.cpu_seconds for a, b in pairs)
+    cpu = statistics.median(a.steady_cpu_ms / b.steady_cpu_ms for a, b in pairs)
     files = files_of(folder / "data/archive" / f"with{rounds - 1}")
     size = sum(file.size for file in files) / crawls[True][-1].pages
+    for name, runs in (("with", crawls[True]), ("without", crawls[False])):
+        pages = statistics.median(crawl.pages_per_second for crawl in runs)
+        cpu_ms = statistics.median(crawl.steady_cpu_ms for crawl in runs)
+        print(f"{name} an archive: {pages:.0f} pages/s, {cpu_ms:.2f} ms of CPU time a page")
     print(f"pages/s with / without an archive: {speed:.2f} (required: {BAR})")
-    print(f"CPU seconds with / without an archive: {cpu:.2f}")
+    print(f"CPU time a page with / without an archive: {cpu:.2f}")
     print(f"archive: {size:,.0f} bytes a page of 5 kB")
     return speed
 

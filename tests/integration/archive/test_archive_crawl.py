@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import resource
 
 import pytest
 
+from crawler.archive.files import check
 from tests.integration.archived_shop import (
     SECRET,
     Shop,
@@ -43,6 +45,18 @@ def test_responses_are_kept_as_they_came(freshet: Freshet, database: Db, shop: s
             assert gzip.decompress(body).startswith(b"<html><h1>")
     redirect = next(row for row in rows if row[0] == "response" and row[1].endswith("/item/moved"))
     assert (redirect[3].get_statuscode(), redirect[4]) == ("301", b"moved")
+
+
+def test_pages_that_subprocesses_read_have_records(
+    freshet: Freshet, database: Db, shop: str
+) -> None:
+    Shop.etags = False
+    deep = "<b>" * 100 + "<br>" * 6000
+    Shop.titles.update({"/item/deep": f"{deep}Tea", "/item/long": "Tea, hot and black. " * 3000})
+    freshet.crawl(definition(freshet, shop, fields={}))
+    assert outcomes(database) == {"new": 3}
+    for visit in visits(database):
+        assert of_visit(freshet, visit)[0:2] == ("response", visit["target"])
 
 
 @pytest.mark.parametrize("etags", [True, False])
@@ -119,3 +133,26 @@ def test_a_run_ends_if_the_archive_cannot_be_written(
     folder(freshet).unlink()
     freshet.crawl(definition(freshet, shop), hours=1)
     assert outcomes(database) == {"new": 2}
+
+
+def test_a_visit_whose_response_cannot_be_written_is_not_stored(
+    freshet: Freshet, database: Db, shop: str
+) -> None:
+    Shop.titles.update({f"/item/{n}": f"Tea {n}" * 50 for n in range(60)})
+    words = ("crawl", "site", "-a", f"wrapper={definition(freshet, shop)}")
+    process = freshet.start(*words, FRESHET_COMMIT_SIZE=5, FRESHET_COMMIT_MS=1)
+    # As on a full disk; only the archive grows by this much.
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, most))
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert err.count("archive cannot be written: File too large") == 1
+    rows = visits(database)
+    assert 0 < len(rows) < 61
+    for row in rows:
+        assert of_visit(freshet, row)[0] == "response"
+    freshet.crawl(definition(freshet, shop))
+    assert outcomes(database) == {"new": 61}
+    for row in visits(database):
+        assert of_visit(freshet, row)[0] == "response"
+    assert check(folder(freshet)).problems == []

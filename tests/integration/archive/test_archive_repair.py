@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import random
 import resource
 import signal
@@ -27,10 +28,10 @@ from crawler.archive.files import (
     repair,
 )
 from crawler.archive.records import Exchange
-from crawler.archive.writer import ArchiveWriter
+from crawler.archive.writer import MAX_WAITING_BYTES, ArchiveWriter
 from crawler.config import Config
 from crawler.errors import ArchiveError
-from crawler.items import Archived
+from crawler.items import Archived, Archiving
 from tests.integration.archived_shop import Shop, definition, folder, of_visit, warcs
 from tests.integration.harness import Db, Freshet, visits
 from tests.integration.inside import in_json, run
@@ -54,11 +55,19 @@ def write(config: Config, *exchanges: Exchange) -> list[Archived]:
     async def written() -> list[Archived]:
         writer = ArchiveWriter(config, "shop")
         await writer.open()
-        rows = [await writer.write(one, None) for one in exchanges]
+        rows = [await writer.add(one, None) for one in exchanges]
         await writer.close()
-        return rows
+        return [row.place for row in rows]
 
     return asyncio.run(written())
+
+
+def test_a_url_with_an_invalid_port_fails_no_other_response(config: Config) -> None:
+    urls = ["http://shop.test:99999/a%zb", "http://shop.test/2"]
+    write(config, *(replace(exchange(n), url=url) for n, url in enumerate(urls)))
+    (file,) = files_of(folder_of(config, "shop"))
+    assert [line.key for line in file.lines()] == ["http://shop.test:99999/a%25zb", "test,shop)/2"]
+    assert list(file.lines()) == list(indexed(file.path, check_digests=True))
 
 
 def cuts(path: Path, n: int) -> Iterator[int]:
@@ -107,10 +116,10 @@ def test_two_processes_write_to_different_files(config: Config) -> None:
         writers = [ArchiveWriter(config, "shop") for _ in range(2)]
         for writer in writers:
             await writer.open()
-        rows = [await writer.write(exchange(1), None) for writer in writers for _ in range(2)]
+        rows = [await writer.add(exchange(1), None) for writer in writers for _ in range(2)]
         for writer in writers:
             await writer.close()
-        return {row.file for row in rows}
+        return {row.place.file for row in rows}
 
     assert len(asyncio.run(both())) == 2
     write(config, exchange(2))
@@ -138,27 +147,96 @@ def test_writers_that_fill_files_at_the_same_time_lose_no_response(config: Confi
     assert (result.problems, result.responses) == ([], len(rows))
 
 
-def test_a_response_that_does_not_get_into_the_index_is_not_stored(config: Config) -> None:
+def test_a_batch_that_does_not_get_into_the_index_is_not_stored(config: Config) -> None:
     async def written() -> None:
         writer = ArchiveWriter(config, "shop")
         await writer.open()
-        await writer.write(exchange(1), None)
+        await writer.add(exchange(1), None)
+        await writer.flush()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         # As on a full disk. Of a long URL, the record is small, and the line of the index large.
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        long = replace(exchange(2), url="http://shop.test/" + "x" * 30_000)
         try:
-            long = replace(exchange(2), url="http://shop.test/" + "x" * 30_000)
+            await writer.add(exchange(3), None)
+            await writer.add(long, None)
             with pytest.raises(ArchiveError, match="archive cannot be written: File too large"):
-                await writer.write(long, None)
+                await writer.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        await writer.write(exchange(3), None)
+        # The places that later responses got depend on those that were not written.
+        await writer.add(exchange(4), None)
+        with pytest.raises(ArchiveError, match="archive cannot be written: File too large"):
+            await writer.flush()
         await writer.close()
 
     asyncio.run(written())
+    write(config, exchange(5))
     (file,) = files_of(folder_of(config, "shop"))
-    assert [line.fields["url"][-6:] for line in file.lines()] == ["item/1", "item/3"]
+    assert [line.fields["url"][-6:] for line in file.lines()] == ["item/1", "item/5"]
     assert list(file.lines()) == list(indexed(file.path))
+
+
+def test_responses_are_written_together(config: Config) -> None:
+    async def written() -> None:
+        writer = ArchiveWriter(config, "shop")
+        await writer.open()
+        bodies = [random.Random(n).randbytes(100_000 if n % 5 == 0 else 20) for n in range(20)]
+        rows = [await writer.add(exchange(n, body), None) for n, body in enumerate(bodies)]
+        folder = folder_of(config, "shop")
+        assert files_of(folder) == []
+        with pytest.raises(RuntimeError, match="not in the archive yet"):
+            _ = rows[0].place
+        await asyncio.gather(writer.flush(), writer.flush())
+        (file,) = files_of(folder)
+        assert file.size == rows[-1].place.offset + rows[-1].place.length
+        for n, (row, body) in enumerate(zip(rows, bodies, strict=True)):
+            stored = read_response(folder, row.place.file, row.place.offset, 1_000_000)
+            assert stored is not None
+            assert (stored.url, stored.body) == (exchange(n).url, body)
+        before = file.size
+        await asyncio.gather(*(writer.add(exchange(1, body), None) for body in bodies * 5))
+        assert file.size - before > MAX_WAITING_BYTES, "what waits is limited"
+        await writer.close()
+
+    asyncio.run(written())
+    assert not check(folder_of(config, "shop")).problems
+
+
+def test_a_flush_waits_for_what_a_canceled_one_writes(config: Config) -> None:
+    small = config.model_copy(update={"archive_file_mb": 0.01})
+
+    async def written() -> None:
+        writer = ArchiveWriter(small, "shop")
+        await writer.open()
+        folder = folder_of(config, "shop")
+        for n in range(60):
+            body = random.Random(n).randbytes(70_000 if n % 10 == 0 else 100)
+            row = await writer.add(exchange(n, body), None)
+            canceled = asyncio.ensure_future(writer.flush())
+            for _ in range(n % 6):
+                await asyncio.sleep(0)
+            canceled.cancel()
+            await writer.flush()
+            stored = read_response(folder, row.place.file, row.place.offset, 100_000)
+            assert stored is not None
+            assert stored.body == body
+        await writer.close()
+
+    asyncio.run(written())
+    result = check(folder_of(config, "shop"))
+    assert (result.problems, result.responses) == ([], 60)
+
+
+def test_a_copy_from_a_subprocess_has_the_place_of_the_response() -> None:
+    added = Archiving()
+    copied = pickle.loads(pickle.dumps(added))
+    added.set_place(Archived("a.warc.gz", 1, 2, NOW, "http://shop.test/", "sha1:A"))
+    assert copied.place == added.place
+    data = pickle.dumps(added)
+    del added, copied
+    with pytest.raises(RuntimeError, match="not in the archive yet"):
+        _ = pickle.loads(data).place
 
 
 def test_a_writer_whose_next_file_cannot_be_created_keeps_its_files_whole(config: Config) -> None:
@@ -167,13 +245,15 @@ def test_a_writer_whose_next_file_cannot_be_created_keeps_its_files_whole(config
     async def written() -> None:
         writer = ArchiveWriter(small, "shop")
         await writer.open()
-        first = await writer.write(exchange(1), None)
-        file = WarcFile(folder_of(config, "shop") / first.file.replace("030406", "030407"))
+        first = await writer.add(exchange(1), None)
+        await writer.flush()
+        name = first.place.file.replace("030406", "030407")
+        file = WarcFile(folder_of(config, "shop") / name)
         file.growing.mkdir()
+        await writer.add(exchange(2), None)
         with pytest.raises(ArchiveError, match="Is a directory"):
-            await writer.write(exchange(2), None)
+            await writer.flush()
         file.growing.rmdir()
-        await writer.write(exchange(2), None)
         await writer.close()
 
     asyncio.run(written())

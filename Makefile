@@ -30,7 +30,7 @@ demo: $(RUNTIME) ## Crawl the local demo site and show what changed; WEB=1 opens
 test: $(DEV) ## Run the tests
 	@$(PY) -m pytest -n auto --dist worksteal -m "not soak" $(ARGS)
 
-soak: $(DEV) ## Run the long tests: kills, outages, races, hostile input, the demo
+soak: $(DEV) ## Run the long tests: kills, outages, races, hostile input, a browser, the demo
 	@$(PY) -m pytest -n auto --dist worksteal -m soak $(ARGS)
 
 lint: $(DEV) ## Check style, format, types and import directions; all four always run

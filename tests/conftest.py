@@ -1,7 +1,11 @@
-"""Fixtures for all tests: a MongoDB server, a database per test, Freshet, the demo site."""
+"""Fixtures for all tests: a MongoDB server, a database per test, Freshet, the demo site.
+
+Tests of invariants try 20 examples, and 1,000 with `HYPOTHESIS_PROFILE=thorough`.
+"""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -12,6 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from crawler.config import Config
 from crawler.errors import ServerError
@@ -27,6 +32,10 @@ AMPLE_BYTES = 8 << 30
 # The marks of all tests of a module.
 ALL_LONG = re.compile(rb"^pytestmark = .*mark\.soak\b", re.M)
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
+# Without a deadline, because the machine may be busy.
+settings.register_profile("quick", deadline=None, max_examples=20)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # Before other conftests import modules of Freshet that read `sys.executable`.
 forked.begin()
 
@@ -50,8 +59,9 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Stop the process that forks commands."""
     forked.end()
-    # Libraries in C++ report objects that the interpreter cannot collect at its end as leaks.
-    gc.unfreeze()
+    # Libraries in C++ report objects that the interpreter cannot collect at its end as leaks. Not
+    # earlier, because pytest collects garbage once more.
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(optionalhook=True)

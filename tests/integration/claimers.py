@@ -12,7 +12,7 @@ from crawler.dedup.model import Candidate
 from crawler.storage.dedup import claims
 from tests.integration.claiming import NOW, candidate, edited, index, text
 
-GROUPS, PROCESSES, BATCH = 300, 4, 10
+GROUPS, PROCESSES, BATCH = 120, 4, 10
 WORDS = 200
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -13,9 +13,11 @@ from unittest.mock import patch
 from scrapy.cmdline import execute
 
 from tests.integration.harness import HIDDEN, PROXIES, ROOT, Freshet, Result
+from tests.integration.starter import read_packages_once
 
 # The width without a terminal; a test can override it.
 USUAL = {"COLUMNS": "80"}
+read_packages_once()
 
 
 def run(freshet: Freshet, *args: object, hours: float = 0, **env: object) -> Result:

@@ -79,6 +79,7 @@ ENDING = Ending()
 def load() -> None:
     """Import the modules that most processes need, without starting threads before the fork."""
     gc.disable()  # nearly all objects of the imports stay
+    read_packages_once()
     for name in [*BY_NAME, *modules(*OUR_PACKAGES)]:
         importlib.import_module(name)
     for name in modules(*PACKAGES):
@@ -91,6 +92,14 @@ def load() -> None:
     assert "twisted.internet.reactor" not in sys.modules, "processes would share a reactor"
     gc.freeze()  # else garbage collection in the forked processes would copy all of this memory
     gc.enable()
+
+
+def read_packages_once() -> None:
+    """Keep what Scrapy reads in each command: the entry points of all installed packages."""
+    from scrapy import cmdline  # after ENDING has been registered
+
+    cmdline.entry_points = functools.cache(cmdline.entry_points)
+    cmdline.entry_points(group="scrapy.commands")
 
 
 def modules(*packages: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from tests.integration.web.browser import PASSWORD, put_user
 from tests.integration.web.served import Served
 from tests.site.running import RunningSite
 
-pytestmark = pytest.mark.mongo
+pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 # For crawls, and for jobs of the planner, which are processes of their own.
 JOB_MILLISECONDS = 90_000
 RELOADS, RELOAD_MILLISECONDS = 6, 3_000

@@ -43,6 +43,7 @@ def ended(browser: Browser) -> Row:
         answer = browser.get(f"{API}/jobs")
         # The database may be too slow for the sign-in of a viewer while a job computes.
         if answer.status_code != 503:
+            assert answer.status_code == 200, answer.text
             latest: Row = answer.json()["latest"]
             if latest["state"] != "running":
                 return latest

@@ -281,7 +281,6 @@ def test_a_new_site_is_saved_as_the_command_line_reads_it(
 def test_a_form_that_is_wrong_loses_nothing(
     local: Browser, database: Db, values: dict[str, Any], problem: str
 ) -> None:
-    begin(local)
     kept = {"list_pages": "/kept-<pattern>/"} | values
     response = save(local, **kept)
     assert response.status_code in (409, 422)
@@ -400,7 +399,6 @@ def test_category_main_text_and_politeness_are_saved_as_the_command_line_reads_t
 def test_a_wrong_value_stays_in_the_form(
     local: Browser, database: Db, values: dict[str, str], problem: str
 ) -> None:
-    begin(local)
     response = save(local, **{**ALL, "list_pages": "/kept/", **values})
     assert response.status_code == 422
     assert problem in response.text.replace("&#39;", "'")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.extract.fields import FieldType, read_date, read_number, squeeze, typed
@@ -44,7 +44,6 @@ def test_no_text_is_an_error(kind: FieldType, text: str) -> None:
     typed(text, kind, SEOUL)
 
 
-@settings(max_examples=40)
 @given(ANYTHING | st.from_regex(r"[0-9]{1,4}[-/. ][0-9]{1,2}[-/. ][0-9]{1,4}", fullmatch=True))
 def test_no_text_is_an_error_as_a_date(text: str) -> None:
     read = typed(text, FieldType.DATE, SEOUL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.reports.estimates import Rates, age_hours, freshness
@@ -29,14 +29,12 @@ def exact(shape: float, mean: float, weeks: Floats) -> Floats:
     return result
 
 
-@settings(max_examples=40)
 @given(shapes, means, hours)
 def test_three_rates_stand_for_all(shape: float, mean: float, since: float) -> None:
     estimated = freshness(rates(shape, mean), np.array([since]))
     assert estimated == pytest.approx(exact(shape, mean, np.array([since / 168])), abs=0.024)
 
 
-@settings(max_examples=40)
 @given(shapes, means, st.floats(1, 2000))
 def test_age_is_the_time_that_copies_were_not_fresh(
     shape: float, mean: float, since: float
@@ -48,7 +46,6 @@ def test_age_is_the_time_that_copies_were_not_fresh(
     assert estimated == pytest.approx(expected, abs=0.02 * since)
 
 
-@settings(max_examples=40)
 @given(shapes, means, hours, hours)
 def test_copies_get_older_and_never_fresher(
     shape: float, mean: float, one: float, other: float

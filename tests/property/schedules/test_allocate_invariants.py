@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from schedules.allocation.allocate import Allocation, Steps, allocate, least_visits
@@ -135,7 +135,6 @@ def test_who_has_what_was_bought_keeps_it(market: tuple[Steps, np.ndarray], shar
     np.testing.assert_array_equal(bought(steps, allocate(steps, key, budget, present)), present)
 
 
-@settings(max_examples=25)
 @given(markets(), SHARES)
 def test_targets_without_visits_are_not_held_back(
     market: tuple[Steps, np.ndarray], share: float

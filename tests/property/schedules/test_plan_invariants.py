@@ -73,7 +73,6 @@ def cost(made: Plan, some: Population, aim: Objective) -> float:
 
 @given(SEEDS, st.sampled_from(BOUNDED), SHARES)
 @example(1, "optimal", 1.0)
-@settings(max_examples=25)
 def test_no_plan_spends_more_than_its_budget(seed: int, policy: str, share: float) -> None:
     """Or report the minimum: open hours may need more slots than the longest interval does."""
     some, past = case(seed)
@@ -94,7 +93,6 @@ def afforded(some: Population, past: Histories, policy: str, budget: float) -> f
 
 
 @given(SEEDS, st.sampled_from(BOUNDED), AMPLE)
-@settings(max_examples=25)
 def test_intervals_are_within_their_limits(seed: int, policy: str, share: float) -> None:
     some, past = case(seed)
     made = plan(some, past, Terms(policy, share * least_per_day(some)), NOW)
@@ -113,7 +111,6 @@ def test_slots_are_in_open_hours(seed: int, share: float) -> None:
 
 
 @given(SEEDS, st.sampled_from(POLICIES))
-@settings(max_examples=25)
 def test_the_order_of_targets_does_not_matter(seed: int, policy: str) -> None:
     some, past = case(seed)
     terms = Terms(policy, 2 * least_per_day(some), 2.2 * least_per_day(some), 30)
@@ -169,7 +166,6 @@ def test_replanning_within_limits_moves_almost_nobody(seed: int) -> None:
 
 
 @given(SEEDS, st.sampled_from(BOUNDED), st.tuples(AMPLE, AMPLE).map(sorted))
-@settings(max_examples=20)
 def test_more_budget_never_gives_less_freshness(
     seed: int, policy: str, shares: list[float]
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schedules.evaluation.feeds import (
@@ -114,7 +114,6 @@ def simulated(
     return paper_visits(policy, known_feeds, posts, visits, SPAN)
 
 
-@settings(max_examples=30)
 @given(FEEDS, st.integers(0, 40), st.sampled_from(FEED_POLICIES), st.booleans())
 def test_no_policy_takes_more_fetches_than_it_has_or_leaves_the_period(
     feeds: list[tuple[list[int], int]], visits: int, policy: str, stands: bool
@@ -128,7 +127,6 @@ def test_no_policy_takes_more_fetches_than_it_has_or_leaves_the_period(
         assert (np.diff(visited.at[begin:end]) > 0).all()
 
 
-@settings(max_examples=30)
 @given(FEEDS, st.integers(0, 40), st.sampled_from(FEED_POLICIES))
 def test_the_first_plan_does_not_know_what_comes(
     feeds: list[tuple[list[int], int]], visits: int, policy: str
@@ -142,7 +140,6 @@ def test_the_first_plan_does_not_know_what_comes(
     assert one.at[one.at <= until].tolist() == other.at[other.at <= until].tolist()
 
 
-@settings(max_examples=20)
 @given(FEEDS, st.integers(0, 40))
 def test_a_plan_learns_only_what_its_fetches_have_seen(
     feeds: list[tuple[list[int], int]], visits: int
@@ -160,7 +157,6 @@ def test_a_plan_learns_only_what_its_fetches_have_seen(
     assert again.at.tolist() == replanned.at.tolist()
 
 
-@settings(max_examples=20)
 @given(st.integers(1, 12), st.integers(1, 5))
 def test_feeds_that_are_alike_are_served_alike(visits_of_each: int, n: int) -> None:
     posts = list(range(5, WEEK_HOURS, 9))
@@ -179,7 +175,6 @@ def limits_of(feeds: Feeds, least: float = 1, most: float = 672) -> FeedLimits:
     return FeedLimits(feeds.key, feeds.window, ones, ones, least * ones, most * ones, zero, is_open)
 
 
-@settings(max_examples=30)
 @given(FEEDS, st.floats(0.25, 40), st.integers(1, 12), LONGEST)
 def test_standing_schedules_keep_to_budget_hours_and_distances(
     feeds: list[tuple[list[int], int]], visits: float, least: int, most: int
@@ -203,7 +198,6 @@ def test_standing_schedules_keep_to_budget_hours_and_distances(
         assert (gaps <= most).all()
 
 
-@settings(max_examples=20)
 @given(FEEDS, st.floats(1, 40))
 def test_a_schedule_that_is_as_good_stays(
     feeds: list[tuple[list[int], int]], visits: float
@@ -221,7 +215,6 @@ def test_a_schedule_that_is_as_good_stays(
     assert again.schedules.same_as(first.schedules)[same].all()
 
 
-@settings(max_examples=20)
 @given(FEEDS, st.floats(1, 20), st.floats(1, 20))
 def test_more_fetches_are_never_expected_to_lose_more(
     feeds: list[tuple[list[int], int]], few: float, more: float
@@ -239,7 +232,6 @@ def test_more_fetches_are_never_expected_to_lose_more(
     assert cost[1] <= cost[0] * (1 + 0.02) + 1e-6
 
 
-@settings(max_examples=20)
 @given(FEEDS, st.integers(1, 20), st.sampled_from([0.25, 4.0, 16.0]))
 def test_the_unit_of_weights_does_not_matter(
     feeds: list[tuple[list[int], int]], visits: int, unit: float

@@ -68,7 +68,7 @@ def planned(
 @pytest.mark.soak
 @pytest.mark.parametrize("hourly", [None, 1.1])
 @given(SEEDS, st.sampled_from([1.02, 1.5, 4.0]))
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_any_number_of_shards_makes_the_same_plan(
     hourly: float | None, seed: int, share: float
 ) -> None:
@@ -89,7 +89,7 @@ def test_any_number_of_shards_makes_the_same_plan(
         (none, whole),
         (whole.schedules, plan(some, past, terms, NOW, whole.schedules)),
     ):
-        for count in (1, 2, 3, 7):
+        for count in (1, 3, 7):
             for rows, made in planned(some, past, terms, current, count):
                 assert made.price == pytest.approx(expected.price, rel=1e-9)
                 assert made.schedules.same_as(expected.schedules.of(rows)).all()

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schedules.feeds.optimal import hull
@@ -55,7 +55,6 @@ def cost(c: Course, room: Room, fetches: tuple[int, ...]) -> float:
     return sum(interval_cost(c, a, n) for a, n in pairwise(stops))
 
 
-@settings(deadline=None)
 @given(
     st.floats(0.01, 500), st.integers(0, 167), st.integers(0, 167),
     st.integers(1, MAX_FEED_WEEKS * WEEK_HOURS),
@@ -75,7 +74,6 @@ def test_an_interval_of_many_weeks_is_counted_as_if_hour_by_hour(
 FEEDS = st.builds(Feed, st.floats(1, 2000), st.integers(1, 20), st.integers(0, 13))
 
 
-@settings(deadline=None)
 @given(FEEDS)
 def test_the_first_fetch_is_the_best_there_is(feed: Feed) -> None:
     c, room = feed.course(), feed.room()
@@ -85,7 +83,6 @@ def test_the_first_fetch_is_the_best_there_is(feed: Feed) -> None:
     assert saved == pytest.approx(cost(c, room, ()) - best)
 
 
-@settings(deadline=None)
 @given(FEEDS, st.integers(2, 3))
 def test_polished_fetches_save_nearly_what_the_best_do(feed: Feed, count: int) -> None:
     c, room = feed.course(), feed.room()
@@ -98,7 +95,6 @@ def test_polished_fetches_save_nearly_what_the_best_do(feed: Feed, count: int) -
     assert whole - placed_cost >= 0.8 * (whole - best)
 
 
-@settings(deadline=None)
 @given(FEEDS)
 def test_what_each_fetch_saves_sums_to_what_all_save(feed: Feed) -> None:
     c, room = feed.course(), feed.room()
@@ -108,7 +104,6 @@ def test_what_each_fetch_saves_sums_to_what_all_save(feed: Feed) -> None:
     assert (saved > 0).all()
 
 
-@settings(deadline=None)
 @given(FEEDS, st.integers(2, 4), st.integers(6, 9))
 def test_fetches_keep_their_distances(feed: Feed, least: int, most: int) -> None:
     c, room = feed.course(), feed.room(least=least, most=most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schedules.feeds.post_rates import expected, looked_up, table
@@ -25,7 +25,6 @@ def summed(mean: float, batch: float, window: int) -> float:
     return float((np.maximum(n - window, 0) * chance).sum())
 
 
-@settings(deadline=None)
 @given(MEANS, BATCHES, WINDOWS)
 def test_lost_posts_are_those_of_the_sum(mean: float, batch: float, window: int) -> None:
     lost, wait = expected(mean, batch, window)
@@ -44,7 +43,6 @@ def test_one_post_each_time_waits_for_half_of_the_interval_and_none_of_none_is_l
     assert wait == pytest.approx(1)
 
 
-@settings(deadline=None)
 @given(st.floats(1e-7, 400), BATCHES, WINDOWS)
 # Between the first two points of the table, where batches are longer than the feed.
 @example(mean=0.01, batch=6.0, window=1)
@@ -64,7 +62,6 @@ def test_the_wait_of_few_posts_does_not_depend_on_how_few(batch: float, window: 
     assert shares == pytest.approx([shares[0]] * 3, abs=2e-3)
 
 
-@settings(deadline=None)
 @given(BATCHES, WINDOWS, MEANS, MEANS)
 def test_more_posts_never_lose_less(batch: float, window: int, one: float, other: float) -> None:
     t = table(500.0, batch, window)

@@ -98,7 +98,7 @@ def test_at_load_two_value_keeps_the_floor_and_is_the_freshest_that_does(seed: i
 @example([(12467.0, 1.0, 3.0), (6907.0, 1.0, 5.0), (10615.0, 1.0, 4.0)], 1.5, 24)
 # Three cells that change so often that a visit has little value compared with the others.
 @example([(1200.0, 9.0, 0.2)] * 3 + [(1200.0, 1.0, 5.0)] * 9, 3.0, 0)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=10)
 def test_nobody_falls_far_below_the_floor(
     rows: list[tuple[float, float, float]], load: float, seed: int
 ) -> None:
@@ -127,7 +127,7 @@ def test_the_floor_is_kept_in_the_long_run() -> None:
 
 
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_a_refresh_serves_one_request(policy: str, seed: int) -> None:
     played = day(of_the_paper(3), policy, seed)
     assert (played.refreshed <= played.requested).all()

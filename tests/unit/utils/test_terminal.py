@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import logging
+import re
 import sys
 import time
 from pathlib import Path
@@ -134,7 +135,10 @@ def test_nothing_else_prints() -> None:
     """Check that only the modules above use print(), a standard stream, or a rich console."""
     printing = set()
     for path in (ROOT / "crawler").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not re.search(r"print|Console|json\.dump|sys\.std", text):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)

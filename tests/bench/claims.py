@@ -57,8 +57,8 @@ class Contender:
 
 
 CONTENDERS = (
-    Contender("Freshet, MongoDB", FRESHET, "mongodb", 1500, "stored", 750),
-    Contender("Freshet, Redis", FRESHET, "redis", 5000, "claimed", 450),
+    Contender("Freshet, MongoDB", FRESHET, "mongodb", 2500, "stored", 750),
+    Contender("Freshet, Redis", FRESHET, "redis", 9000, "claimed", 450),
     Contender("datasketch, Redis", RIVALS, "redis"),
     Contender("datasketch, memory", RIVALS, "memory"),
 )

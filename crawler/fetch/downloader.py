@@ -82,7 +82,7 @@ class Downloader(downloader.Downloader):
         super().__init__(crawler)
         # The same signals, as receivers are kept by sender. The scraper is created later.
         crawler.signals = self.signals = Signals(crawler.signals.sender)
-        # Scrapy has no setting for this class.
+        # Scrapy has no setting for this class: its downloader creates the manager by name.
         self.middleware.__class__ = Middlewares
         self._sending: set[asyncio.Task[Any]] = set()
 

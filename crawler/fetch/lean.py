@@ -205,7 +205,13 @@ class Queues(DownloaderAwarePriorityQueue):
 
 
 class Scraping:
-    """Extension that makes a crawl use the Scraper and SpiderMiddlewares above."""
+    """Extension that makes a crawl use the Scraper and SpiderMiddlewares above.
+
+    Scrapy has settings for the classes of the downloader, the queues, the stats and the messages
+    (see `crawler.addon.CLASSES`), but its engine creates these two by name. A subclass of the
+    engine would have no setting either, so the objects get another class before the first request.
+    Neither class adds attributes.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler

@@ -17,7 +17,7 @@ from scrapy import Request
 
 from crawler.frontier.run_limits import Admission, chosen
 from crawler.items import Target
-from crawler.storage import targets
+from crawler.storage import due
 
 if TYPE_CHECKING:
     from crawler.frontier.politeness import Permits
@@ -168,16 +168,14 @@ class LocalFrontier(Frontier):
         db, started, read = session.db, session.started, session.patience.read
         if session.allowance.is_open():
             async for keys in chosen(session, size):
-                by_key = await read(
-                    partial(targets.due_of, db, keys, started, session.closed_hosts())
-                )
+                by_key = await read(partial(due.of_keys, db, keys, started, session.closed_hosts()))
                 for key in keys:
                     if key in by_key:
                         yield by_key[key]
         while session.error is None:
             findings, in_flight = session.findings, frozenset(session.in_flight)
             max_targets, closed = size + len(in_flight), session.closed_hosts()
-            query = partial(targets.due, db, session.spider, started, max_targets, closed)
+            query = partial(due.most_overdue, db, session.spider, started, max_targets, closed)
             # Without the targets in flight before the query: a target that was visited during the
             # query would look due and not in flight.
             batch = await read(partial(query, without=in_flight))

@@ -22,6 +22,7 @@ from crawler.items import Kind, LinkCount, LinkCounts, Outcome, Visit
 from crawler.storage import (
     aliases,
     cells,
+    due,
     listings,
     plans,
     posts,
@@ -205,7 +206,7 @@ class Ending:
         outlook = await targets.remaining(self.db, self.spider, self.started, self.now)
         of_run["targets"] = outlook.targets
         of_run["due"] = await targets.count_due(self.db, self.spider, self.started)
-        held = await targets.held(self.db, self.spider, self.started, self.now)
+        held = await due.held(self.db, self.spider, self.started, self.now)
         return whole(of_run), Left(outlook, held)
 
 

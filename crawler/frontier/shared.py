@@ -20,10 +20,10 @@ from crawler.frontier.lifecycle import whole
 from crawler.frontier.run_limits import Admission, chosen
 from crawler.frontier.worker import LEASES_PER_REQUEST, Worker, own_name
 from crawler.items import CELL, Target
-from crawler.storage import recovery, runs, targets
+from crawler.storage import due, recovery, runs
+from crawler.storage.due import DuePosition
 from crawler.storage.outages import in_batches
 from crawler.storage.runs import DeadLetter
-from crawler.storage.targets import DuePosition
 from crawler.utils.time import from_milliseconds, milliseconds
 
 if TYPE_CHECKING:
@@ -143,9 +143,9 @@ class SharedFrontier(Frontier):
         if late:
             taken = sorted(late.intersection(own))
             await session.patience.read(lambda: recovery.take_over(db, taken))
-        due = await session.patience.read(lambda: targets.due_of(db, own, started, closed))
+        targets = await session.patience.read(lambda: due.of_keys(db, own, started, closed))
         for lease, key in keys.items():
-            if (target := due.get(key)) is not None:
+            if (target := targets.get(key)) is not None:
                 self._worker.assign(lease, [key])
                 # In flight if the lease expired while this process was suspended, and the same
                 # worker leased the entry again.
@@ -353,8 +353,8 @@ class Feeder:
             batch = self._size * min(MAX_BATCHES, max(1, status.workers))
             max_targets = batch + (status.waiting + status.leased if is_first else 0)
             closed = sorted({*session.closed_hosts(), *await self._queue.closed_hosts()})
-            due = partial(targets.due_keys, db, spider, started, max_targets, closed, position)
-            keys, position = await session.patience.read(due)
+            query = partial(due.keys, db, spider, started, max_targets, closed, position)
+            keys, position = await session.patience.read(query)
             new = await self._enqueue(status, keys)
             if new is None or (is_first and not new and status.is_empty):
                 return

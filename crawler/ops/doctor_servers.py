@@ -18,12 +18,12 @@ from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warnin
 from crawler.storage import health, invariants, leases, pruning, recovery, runs, sites, targets
 from crawler.storage.client import Database
 from crawler.storage.dedup import index
-from crawler.storage.due import MAX_COUNTED, LastRun, last_run
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import IndexProblem, Server
 from crawler.storage.invariants import Invariant
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer, redis_server
+from crawler.storage.runs import MAX_COUNTED, LastRun, last_run
 from crawler.storage.version import VERSION
 from crawler.utils.text import count, megabytes, span
 from crawler.utils.time import Clock

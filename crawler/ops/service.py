@@ -52,7 +52,7 @@ from crawler.ops.schedule import (
     run_periodic_jobs,
 )
 from crawler.ops.summary import figures
-from crawler.storage import due, outbox, sites
+from crawler.storage import due, leases, outbox, sites
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
@@ -373,7 +373,7 @@ class Service:
                 return job.every
             now, db = self.clock.now(), self.store.db
             pause = timedelta(seconds=min(job.every, RETRY_SECONDS) / 2)
-            is_ours = await self._patience.read(lambda: due.claim_job(db, job.name, now, pause))
+            is_ours = await self._patience.read(lambda: leases.claim_job(db, job.name, now, pause))
         except StorageError:
             return DUE_SECONDS
         return 0.0 if is_ours else pause.total_seconds()

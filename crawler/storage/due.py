@@ -1,34 +1,31 @@
-"""The due targets of a spider as arrays, for runs that cannot visit all of them.
+"""What is due: the targets that a run visits, and the times of the next run and the next replan.
 
-Also the result of a spider's last run, and the times by which the service schedules runs.
+A run gets its due targets in order, or all of them as arrays if it cannot visit all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 from pymongo import ASCENDING, DESCENDING
-from pymongo.errors import DuplicateKeyError
 
-from crawler.items import Outcome
+from crawler.items import Target
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.plans import IN_EFFECT
 from crawler.storage.runs import held_hosts
-from crawler.storage.targets import BY_TIME, watched
+from crawler.storage.targets import ALIVE, BY_TIME, NOT_FOR_A_VISIT, from_document, watched
+from crawler.storage.visits import recover
 from schedules.dispatch import Waiting
 from schedules.schedule import WEEK_HOURS
 
 BATCH = 10_000
 HOUR_MILLISECONDS = 3_600_000
-# Limit for counting due targets, and for reading the visits of a run.
-MAX_COUNTED = 100_000
-# Runs to search for one that fetched anything: a week with a run every ten minutes.
-MAX_RUNS = 1000
-FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
 ROW: Document = {
     "worth": "$plan.last_value",
     "per_week": "$plan.visits_per_week",
@@ -40,6 +37,100 @@ ROW: Document = {
     "host": 1,
 }
 NUMBERS = tuple(name for name in ROW if name != "host")
+
+
+class DuePosition(NamedTuple):
+    """A place in the order of the due targets of a spider."""
+
+    next_visit: datetime
+    url: str
+
+
+async def most_overdue(
+    db: Database,
+    spider: str,
+    until: datetime,
+    limit: int,
+    excluded_hosts: Sequence[str] = (),
+    without: Collection[str] = (),
+) -> list[Target]:
+    """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`.
+
+    without: keys of targets to leave out of these
+    """
+    query = {"spider": spider} | _due(until, excluded_hosts)
+    # In one batch; by default, the first has 101 documents.
+    cursor = db.targets.find(query, NOT_FOR_A_VISIT, batch_size=limit)
+    rows = await cursor.sort("next_visit").limit(limit).to_list()
+    found = [from_document(row) for row in rows if row["_id"] not in without]
+    return await _logged(db, found, until)
+
+
+async def keys(
+    db: Database,
+    spider: str,
+    until: datetime,
+    limit: int,
+    excluded_hosts: Sequence[str] = (),
+    first: DuePosition | None = None,
+) -> tuple[list[str], DuePosition | None]:
+    """Return the keys of the targets that `most_overdue` returns, and the position of the last one.
+
+    first: position of the first target to return; None: the most overdue one. If fewer than `limit`
+           keys are returned, no target is due after them, and their position is None
+    """
+    query = {"spider": spider} | _due(until, excluded_hosts)
+    cursor = db.targets.find(query, {"next_visit": 1, "url": 1})
+    cursor = cursor.sort(BY_TIME).limit(limit)
+    if first is not None:
+        bound = [("spider", spider), ("next_visit", first.next_visit), ("url", first.url)]
+        # The driver's types allow no dates.
+        cursor = cursor.min(bound).hint(BY_TIME)  # type: ignore[arg-type]
+    rows = [row async for row in cursor]
+    is_end = len(rows) < limit
+    last = None if is_end else DuePosition(rows[-1]["next_visit"], rows[-1]["url"])
+    return [row["_id"] for row in rows], last
+
+
+async def of_keys(
+    db: Database, wanted: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
+) -> dict[str, Target]:
+    """Return the due targets among these keys, by key."""
+    query = {"_id": {"$in": wanted}} | _due(until, excluded_hosts)
+    cursor = db.targets.find(query, NOT_FOR_A_VISIT)
+    targets = await _logged(db, [from_document(row) async for row in cursor], until)
+    return {target.key: target for target in targets}
+
+
+def _due(until: datetime, excluded_hosts: Sequence[str]) -> Document:
+    query: Document = {"next_visit": {"$lte": until}} | ALIVE
+    if excluded_hosts:
+        query["host"] = {"$nin": list(excluded_hosts)}
+    return query
+
+
+async def _logged(db: Database, read: list[Target], started: datetime) -> list[Target]:
+    """Copy last visits to the log, which the next visits overwrite; return the targets.
+
+    started: visits before this time are in the log, or were repaired
+    """
+    keys: dict[str, list[str]] = defaultdict(list)
+    for target in read:
+        if target.visited_at is not None and target.visited_at >= started:
+            keys[target.spider].append(target.key)
+    for spider, of_spider in keys.items():
+        await recover(db, spider, started, of_spider)
+    return read
+
+
+async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:
+    """Return the hosts of due targets that asked for a pause, and its end."""
+    holds = await held_hosts(db, now)
+    query: Document = {
+        "spider": spider, "next_visit": {"$lte": started}, "host": {"$in": list(holds)},
+    } | ALIVE  # fmt: skip
+    names = await db.targets.distinct("host", query) if holds else []
+    return {name: holds[name] for name in sorted(names)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,92 +211,6 @@ async def _served(db: Database, spider: str, of: str | None) -> dict[str | None,
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Fetches:
-    """The fetches of the last run that made any.
-
-    failed:  visits that failed or were blocked
-    reason, url: the most frequent reason and one of its URLs; None if the log has none
-    """
-
-    at: datetime
-    visits: int
-    failed: int
-    reason: str | None = None
-    url: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    """The last run of a spider, and its targets that are due now.
-
-    finished: None while the run is in progress, and if it was interrupted
-    stored:   time of the spider's newest visit; None without visits
-    due:      number of due targets, at most MAX_COUNTED; since: the earliest of their times
-    """
-
-    started: datetime
-    finished: datetime | None
-    reason: str | None
-    stored: datetime | None
-    due: int
-    since: datetime | None
-    fetches: Fetches | None = None
-
-    @property
-    def latest(self) -> datetime:
-        """Return the latest time at which the run is known to have been running."""
-        return self.finished or max(self.started, self.stored or self.started)
-
-
-async def last_run(db: Database, spider: str, now: datetime) -> LastRun | None:
-    """Return the last run of a spider; None before the first."""
-    run = await db.runs.find_one({"spider": spider}, sort=[("started", DESCENDING)])
-    if run is None:
-        return None
-    visit = await db.visits.find_one({"spider": spider}, {"at": 1}, sort=[("at", DESCENDING)])
-    query: Document = {"spider": spider, "next_visit": {"$lte": now}}
-    by_time = [("next_visit", ASCENDING)]
-    first = await db.targets.find_one(query, {"next_visit": 1}, sort=by_time)
-    return LastRun(
-        started=run["started"],
-        finished=run["finished"],
-        reason=run.get("reason"),
-        stored=visit["at"] if visit else None,
-        due=await db.targets.count_documents(query, limit=MAX_COUNTED) if first else 0,
-        since=first["next_visit"] if first else None,
-        fetches=await _last_fetches(db, spider),
-    )
-
-
-async def _last_fetches(db: Database, spider: str) -> Fetches | None:
-    """Return the fetches of the last ended run that made any; None without such a run."""
-    query: Document = {"spider": spider, "finished": {"$ne": None}}
-    fields = ("started", "finished", "counts")
-    async for run in db.runs.find(query, fields).sort("started", DESCENDING).limit(MAX_RUNS):
-        counts = run.get("counts") or {}
-        visits = counts.get("visits", 0)
-        if not visits:
-            continue
-        failed = sum(counts.get(outcome, 0) for outcome in FAILED)
-        if not failed:
-            return Fetches(run["finished"], visits, failed)
-        during = {"$gte": run["started"], "$lte": run["finished"]}
-        by_reason: list[Document] = [
-            {"$match": {"spider": spider, "at": during}},
-            {"$sort": {"at": ASCENDING}},
-            {"$limit": MAX_COUNTED},
-            {"$match": {"outcome": {"$in": FAILED}}},
-            {"$group": {"_id": "$reason", "n": {"$sum": 1}, "url": {"$first": "$target"}}},
-            {"$sort": {"n": DESCENDING, "_id": ASCENDING}},
-            {"$limit": 1},
-        ]
-        async for row in await db.visits.aggregate(by_reason):
-            return Fetches(run["finished"], visits, failed, row["_id"], row["url"])
-        return Fetches(run["finished"], visits, failed)
-    return None
-
-
 async def earliest(db: Database, spider: str, now: datetime) -> datetime | None:
     """Return when the first target of a spider is due; None without targets.
 
@@ -233,14 +238,3 @@ async def first_run_started(db: Database, spiders: Sequence[str]) -> datetime | 
     query = {"spider": {"$in": list(spiders)}}
     run = await db.runs.find_one(query, {"started": 1}, sort=[("started", ASCENDING)])
     return run["started"] if run else None
-
-
-async def claim_job(db: Database, work: str, now: datetime, apart: timedelta) -> bool:
-    """Claim a periodic job; return False if a machine started it less than `apart` ago."""
-    query: Document = {"_id": f"job {work}", "at": {"$lte": now - apart}}
-    try:
-        await db.meta.update_one(query, {"$set": {"at": now}}, upsert=True)
-    except DuplicateKeyError:
-        # The upsert collides with the existing document, which has a later start.
-        return False
-    return True

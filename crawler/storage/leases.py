@@ -6,6 +6,8 @@ immediately, otherwise when the lease has ended. Each new owner raises `number`:
 finds a different number has lost the lease, and stops.
 
 The workers of a run that is shared through Redis hold its lease together, by the id of that Redis.
+
+A periodic job of the service needs no lease, only that no machine has started it recently.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -325,3 +327,14 @@ def _refusal(busy: str, holders: Sequence[Holder], theirs: str, ours: str) -> st
 def _holders(lease: Document) -> list[Holder]:
     names = Holder.__slots__
     return [Holder(**{name: row[name] for name in names}) for row in lease.get("holders", ())]
+
+
+async def claim_job(db: Database, work: str, now: datetime, apart: timedelta) -> bool:
+    """Claim a periodic job; return False if a machine started it less than `apart` ago."""
+    query: Document = {"_id": f"job {work}", "at": {"$lte": now - apart}}
+    try:
+        await db.meta.update_one(query, {"$set": {"at": now}}, upsert=True)
+    except DuplicateKeyError:
+        # The upsert collides with the existing document, which has a later start.
+        return False
+    return True

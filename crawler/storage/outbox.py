@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import cast
 
 from pymongo import ASCENDING, DESCENDING, UpdateMany, UpdateOne
 from typing_extensions import TypedDict
@@ -540,21 +541,23 @@ async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> Chann
     def of(state: State) -> Document:
         return {"channel": channel, "state": str(state)}
 
-    counts = {state: await db.outbox.count_documents(of(state), limit=most) for state in State}
-    result = empty_state(channel)
-    result["waiting"], result["unconfirmed"] = counts[State.WAITING], counts[State.UNCONFIRMED]
-    result["delivered"], result["dropped"] = counts[State.DELIVERED], counts[State.DROPPED]
-    result["dead"] = counts[State.DEAD]
-    if counts[State.DELIVERED]:
-        newest = [("delivered_at", DESCENDING)]
-        found = await db.outbox.find_one(of(State.DELIVERED), {"delivered_at": 1}, sort=newest)
-        result["last_delivered"] = None if found is None else found["delivered_at"]
-    if counts[State.WAITING]:
-        waiting = of(State.WAITING)
-        oldest = await db.outbox.find_one(waiting, {"at": 1}, sort=ORDER)
-        result["oldest"] = None if oldest is None else oldest["at"]
-        failed = waiting | {"attempts": {"$gt": 0}}
-        result["retrying"] = await db.outbox.count_documents(failed, limit=most, hint=BY_ATTEMPTS)
+    def counted(name: str, query: Document) -> list[Document]:
+        return [{"$match": query}, {"$limit": most}, {"$group": {"_id": name, "n": {"$sum": 1}}}]
+
+    def first(name: str, state: State, field: str, direction: int) -> list[Document]:
+        shown = {"_id": {"$literal": name}, "at": f"${field}"}
+        return [{"$match": of(state)}, {"$sort": {field: direction}}, {"$limit": 1},
+                {"$project": shown}]  # fmt: skip
+
+    # Each part reads few entries of its own index, so one command is enough.
+    parts = [counted(state.value, of(state)) for state in State]
+    parts.append(first("last_delivered", State.DELIVERED, "delivered_at", DESCENDING))
+    parts.append(first("oldest", State.WAITING, "at", ASCENDING))
+    stages = counted("retrying", of(State.WAITING) | {"attempts": {"$gt": 0}})
+    stages += [{"$unionWith": {"coll": "outbox", "pipeline": part}} for part in parts]
+    cursor = await db.outbox.aggregate(stages, hint=dict(BY_ATTEMPTS))
+    values: Document = {row["_id"]: row["n"] if "n" in row else row["at"] async for row in cursor}
+    result = cast("ChannelState", {**empty_state(channel), **values})
     if result["retrying"]:
         result["broken"], result["reason"] = await failure_of(db, channel)
     return result

@@ -14,8 +14,8 @@ from pymongo.asynchronous.collection import AsyncCollection
 from crawler.items import Kind
 from crawler.storage import runs, sites, targets
 from crawler.storage.client import Database, Document
-from crawler.storage.due import MAX_COUNTED
 from crawler.storage.outages import all_of
+from crawler.storage.runs import MAX_COUNTED
 from crawler.storage.site_targets import OVERDUE
 from crawler.storage.sites import Marks
 from crawler.storage.targets import BY_TIME

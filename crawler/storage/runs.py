@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from bson import ObjectId
+from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import PyMongoError
 from typing_extensions import TypedDict
 
 from crawler.errors import StorageError
-from crawler.items import LinkCounts
+from crawler.items import LinkCounts, Outcome
 from crawler.storage.client import Database, Document
 from crawler.utils.time import NEVER
 
@@ -23,6 +24,12 @@ MILLISECOND = timedelta(milliseconds=1)
 # Maximum number of links in a run's document.
 MAX_LINKS = 40
 FAILED = "failed"
+# Outcomes of visits that got no page.
+FAILURES = (str(Outcome.ERROR), str(Outcome.BLOCKED))
+# Limit for counting due targets, and for reading the visits of a run.
+MAX_COUNTED = 100_000
+# Runs to search for one that fetched anything: a week with a run every ten minutes.
+MAX_RUNS = 1000
 
 
 async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
@@ -224,3 +231,89 @@ async def held_hosts(db: Database, now: datetime) -> dict[str, datetime]:
 async def hold_host(db: Database, host: str, until: datetime) -> None:
     """Pause visits of a host until `until`."""
     await db.hosts.update_one({"_id": host}, {"$max": {"hold_until": until}}, upsert=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """The fetches of the last run that made any.
+
+    failed:  visits that failed or were blocked
+    reason, url: the most frequent reason and one of its URLs; None if the log has none
+    """
+
+    at: datetime
+    visits: int
+    failed: int
+    reason: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The last run of a spider, and its targets that are due now.
+
+    finished: None while the run is in progress, and if it was interrupted
+    stored:   time of the spider's newest visit; None without visits
+    due:      number of due targets, at most MAX_COUNTED; since: the earliest of their times
+    """
+
+    started: datetime
+    finished: datetime | None
+    reason: str | None
+    stored: datetime | None
+    due: int
+    since: datetime | None
+    fetches: Fetches | None = None
+
+    @property
+    def latest(self) -> datetime:
+        """Return the latest time at which the run is known to have been running."""
+        return self.finished or max(self.started, self.stored or self.started)
+
+
+async def last_run(db: Database, spider: str, now: datetime) -> LastRun | None:
+    """Return the last run of a spider; None before the first."""
+    run = await db.runs.find_one({"spider": spider}, sort=[("started", DESCENDING)])
+    if run is None:
+        return None
+    visit = await db.visits.find_one({"spider": spider}, {"at": 1}, sort=[("at", DESCENDING)])
+    query: Document = {"spider": spider, "next_visit": {"$lte": now}}
+    by_time = [("next_visit", ASCENDING)]
+    first = await db.targets.find_one(query, {"next_visit": 1}, sort=by_time)
+    return LastRun(
+        started=run["started"],
+        finished=run["finished"],
+        reason=run.get("reason"),
+        stored=visit["at"] if visit else None,
+        due=await db.targets.count_documents(query, limit=MAX_COUNTED) if first else 0,
+        since=first["next_visit"] if first else None,
+        fetches=await _last_fetches(db, spider),
+    )
+
+
+async def _last_fetches(db: Database, spider: str) -> Fetches | None:
+    """Return the fetches of the last ended run that made any; None without such a run."""
+    query: Document = {"spider": spider, "finished": {"$ne": None}}
+    fields = ("started", "finished", "counts")
+    async for run in db.runs.find(query, fields).sort("started", DESCENDING).limit(MAX_RUNS):
+        counts = run.get("counts") or {}
+        visits = counts.get("visits", 0)
+        if not visits:
+            continue
+        failed = sum(counts.get(outcome, 0) for outcome in FAILURES)
+        if not failed:
+            return Fetches(run["finished"], visits, failed)
+        during = {"$gte": run["started"], "$lte": run["finished"]}
+        by_reason: list[Document] = [
+            {"$match": {"spider": spider, "at": during}},
+            {"$sort": {"at": ASCENDING}},
+            {"$limit": MAX_COUNTED},
+            {"$match": {"outcome": {"$in": FAILURES}}},
+            {"$group": {"_id": "$reason", "n": {"$sum": 1}, "url": {"$first": "$target"}}},
+            {"$sort": {"n": DESCENDING, "_id": ASCENDING}},
+            {"$limit": 1},
+        ]
+        async for row in await db.visits.aggregate(by_reason):
+            return Fetches(run["finished"], visits, failed, row["_id"], row["url"])
+        return Fetches(run["finished"], visits, failed)
+    return None

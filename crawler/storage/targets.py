@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pymongo import ASCENDING, UpdateMany, UpdateOne
 
@@ -15,6 +15,8 @@ from crawler.items import (
     OF_CAPS,
     SEEN,
     Archived,
+    Breakage,
+    Broken,
     Kind,
     Outcome,
     Planned,
@@ -23,11 +25,10 @@ from crawler.items import (
     Visit,
     planned_feed_size,
 )
-from crawler.storage import fences, runs
-from crawler.storage.breakages import broken_of, with_breakage
+from crawler.storage import fences
 from crawler.storage.client import Database, Document
 from crawler.storage.outages import in_batches, keep_newest
-from crawler.storage.visits import recover, row_of
+from crawler.storage.visits import row_of
 from crawler.utils.time import NEVER
 from crawler.utils.urls import host_of
 
@@ -138,13 +139,6 @@ def planned_of(plan: Document | None) -> Planned | None:
     )
 
 
-class DuePosition(NamedTuple):
-    """A place in the order of the due targets of a spider."""
-
-    next_visit: datetime
-    url: str
-
-
 @dataclass(frozen=True, slots=True)
 class RemainingTargets:
     """The targets of a spider after a run.
@@ -161,6 +155,14 @@ class RemainingTargets:
     failed: int = 0
     failed_until: datetime | None = None
     repeated: int = 0
+
+
+def _broken_of(stored: Document | None) -> Broken | None:
+    """Return how a page broke, from the field of its target."""
+    if not stored:
+        return None
+    how, fields = Breakage(stored["how"]), tuple(stored["fields"])
+    return Broken(how, stored["since"], stored["text"], fields, stored["links"], stored["digest"])
 
 
 def from_document(document: Document) -> Target:
@@ -199,7 +201,7 @@ def from_document(document: Document) -> Target:
         fence=document.get("fence", 0),
         again=document.get("again", False),
         archived=archived_of(document.get("archived")),
-        broken=broken_of(document.get("broken")),
+        broken=_broken_of(document.get("broken")),
         field_history=field_history_of(document.get("field_history")),
         min_hours=limits.get("min_hours") or 0.0,
         max_hours=limits.get("max_hours") or 0.0,
@@ -298,7 +300,19 @@ def update_of(visit: Visit) -> UpdateOne:
         if visit.collected is not None:
             state["feed_size"] = planned_feed_size(visit.collected.monitor)
             state["stated_interval_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
-    return UpdateOne(_unless_taken_over(visit), with_breakage(update, visit))
+    return UpdateOne(_unless_taken_over(visit), _with_breakage(update, visit))
+
+
+def _with_breakage(update: Document, visit: Visit) -> Document:
+    """Return the update of a target with the state of its page after a visit."""
+    if visit.broken is not None:
+        stored = asdict(visit.broken) | {
+            "how": str(visit.broken.how), "fields": list(visit.broken.fields),
+        }  # fmt: skip
+        return update | {"$set": update["$set"] | {"broken": stored}}
+    if visit.fetched.target.broken is not None:
+        return update | {"$unset": update.get("$unset", {}) | {"broken": ""}}
+    return update
 
 
 def _content_state(visit: Visit) -> Document:
@@ -420,83 +434,6 @@ async def ensure_starts(
         await db.targets.bulk_write(writes, ordered=False)
 
 
-async def due(
-    db: Database,
-    spider: str,
-    until: datetime,
-    limit: int,
-    excluded_hosts: Sequence[str] = (),
-    without: Collection[str] = (),
-) -> list[Target]:
-    """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`.
-
-    without: keys of targets to leave out of these
-    """
-    query = {"spider": spider} | _due(until, excluded_hosts)
-    # In one batch; by default, the first has 101 documents.
-    cursor = db.targets.find(query, NOT_FOR_A_VISIT, batch_size=limit)
-    rows = await cursor.sort("next_visit").limit(limit).to_list()
-    found = [from_document(row) for row in rows if row["_id"] not in without]
-    return await _logged(db, found, until)
-
-
-async def due_keys(
-    db: Database,
-    spider: str,
-    until: datetime,
-    limit: int,
-    excluded_hosts: Sequence[str] = (),
-    first: DuePosition | None = None,
-) -> tuple[list[str], DuePosition | None]:
-    """Return the keys of the targets that `due` returns, and the position of the last one.
-
-    first: position of the first target to return; None: the most overdue one. If fewer than `limit`
-           keys are returned, no target is due after them, and their position is None
-    """
-    query = {"spider": spider} | _due(until, excluded_hosts)
-    cursor = db.targets.find(query, {"next_visit": 1, "url": 1})
-    cursor = cursor.sort(BY_TIME).limit(limit)
-    if first is not None:
-        bound = [("spider", spider), ("next_visit", first.next_visit), ("url", first.url)]
-        # The driver's types allow no dates.
-        cursor = cursor.min(bound).hint(BY_TIME)  # type: ignore[arg-type]
-    rows = [row async for row in cursor]
-    is_end = len(rows) < limit
-    last = None if is_end else DuePosition(rows[-1]["next_visit"], rows[-1]["url"])
-    return [row["_id"] for row in rows], last
-
-
-async def due_of(
-    db: Database, keys: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
-) -> dict[str, Target]:
-    """Return the due targets among these keys, by key."""
-    query = {"_id": {"$in": keys}} | _due(until, excluded_hosts)
-    cursor = db.targets.find(query, NOT_FOR_A_VISIT)
-    targets = await _logged(db, [from_document(row) async for row in cursor], until)
-    return {target.key: target for target in targets}
-
-
-def _due(until: datetime, excluded_hosts: Sequence[str]) -> Document:
-    query: Document = {"next_visit": {"$lte": until}} | ALIVE
-    if excluded_hosts:
-        query["host"] = {"$nin": list(excluded_hosts)}
-    return query
-
-
-async def _logged(db: Database, read: list[Target], started: datetime) -> list[Target]:
-    """Copy last visits to the log, which the next visits overwrite; return the targets.
-
-    started: visits before this time are in the log, or were repaired
-    """
-    keys: dict[str, list[str]] = defaultdict(list)
-    for target in read:
-        if target.visited_at is not None and target.visited_at >= started:
-            keys[target.spider].append(target.key)
-    for spider, of_spider in keys.items():
-        await recover(db, spider, started, of_spider)
-    return read
-
-
 async def of_key(db: Database, key: str) -> Target | None:
     """Return the target with this `_id`, unless it is an alias or muted."""
     query: Document = {
@@ -569,16 +506,6 @@ async def remaining(
         if rows
         else RemainingTargets()
     )
-
-
-async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:
-    """Return the hosts of due targets that asked for a pause, and its end."""
-    holds = await runs.held_hosts(db, now)
-    query: Document = {
-        "spider": spider, "next_visit": {"$lte": started}, "host": {"$in": list(holds)},
-    } | ALIVE  # fmt: skip
-    names = await db.targets.distinct("host", query) if holds else []
-    return {name: holds[name] for name in sorted(names)}
 
 
 async def count(db: Database, spider: str) -> int:

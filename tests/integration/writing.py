@@ -18,7 +18,7 @@ from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
 from crawler.frontier.lifecycle import Ending
 from crawler.items import Fetched, Kind, Link, Outcome, Target, Visit
-from crawler.storage import runs, targets
+from crawler.storage import due, runs, targets
 from crawler.storage.dedup.index import opened
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
@@ -68,7 +68,7 @@ class Process:
             await self.db.targets.update_one({"_id": made["_id"]}, update, upsert=True)
         await self.db.targets.update_many({}, {"$set": {"next_visit": self.started}})
         keys = [f"site {SITE}{name}" for name in names]
-        found = await targets.due_of(self.db, keys, self.started)
+        found = await due.of_keys(self.db, keys, self.started)
         return [found[key] for key in keys]
 
     async def store(self, visits: Iterable[Visit]) -> list[BaseException | None]:

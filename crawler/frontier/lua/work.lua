@@ -52,10 +52,15 @@ local expired = call("ZRANGEBYSCORE", of.leased, "-inf", now, "LIMIT", 0, MAX_EX
 if #expired > 0 then
   release(expired)
   call("HINCRBY", run, "expired", #expired)
+  local queued, suspected = {}, {}
   for i, lost in ipairs(call_with("HMGET", tries, expired)) do
     local is_suspect = tonumber(lost or "0") > 1
-    call("ZADD", is_suspect and of.suspects or of.pending, is_suspect and now or 0, expired[i])
+    local rows = is_suspect and suspected or queued
+    table.insert(rows, is_suspect and now or 0)
+    table.insert(rows, expired[i])
   end
+  call_with("ZADD", of.pending, queued)
+  call_with("ZADD", of.suspects, suspected)
 end
 
 local entries = {}

@@ -108,7 +108,7 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
         original = await originals.elect(registry, cluster, now)
         if original is not None:
             # The deleted posts may have owned the bands by which the others were found.
-            await originals.take_bands(registry, original)
+            await originals.take_bands(registry, [original])
     return gone
 
 
@@ -174,7 +174,7 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
         await registry.shared.release(signatures.claims_of([signatures.owner_of(stored)]))
     sketch = Binary(candidate.sketch.encode())
     owner = signatures.owner_of(stored | {"sketch": sketch})
-    await originals.take_bands(registry, owner)
+    await originals.take_bands(registry, [owner])
     own = {"$setIntersection": [{"$ifNull": ["$bands", []]}, list(candidate.bands)]}
     changed: Document = {
         "sketch": {"$literal": sketch},

@@ -252,26 +252,31 @@ async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner |
     return None
 
 
-async def take_bands(registry: Registry, owner: Owner) -> None:
-    """Claim the free bands of a post, so that its copies find it."""
-    if registry.shared is not None:
-        await registry.shared.put(signatures.claims_of([owner]))
+async def take_bands(registry: Registry, owners: Sequence[Owner]) -> None:
+    """Claim the free bands of posts, so that their copies find them."""
+    if not owners:
         return
-    bands = frozenset(owner.sketch.bands.tolist())
-    owners, _ = await signatures.holders(registry, bands)
-    free = sorted(bands - owners.keys())
-    if free:
-        # One update per band: a band taken in the meantime must not block the others.
-        await signatures.add_bands(registry, owner.id, free)
+    if registry.shared is not None:
+        await registry.shared.put(signatures.claims_of(owners))
+        return
+    bands = {owner.id: frozenset(owner.sketch.bands.tolist()) for owner in owners}
+    taken = set((await signatures.holders(registry, frozenset().union(*bands.values())))[0])
+    free: dict[int, list[int]] = {}
+    for id_, own in bands.items():
+        free[id_] = sorted(own - taken)
+        taken |= own
+    await signatures.add_bands(registry, free)
 
 
 async def take_free_bands(registry: Registry, posts: Sequence[Candidate]) -> None:
     """Claim the free bands of posts, as far as they are stored with these sketches."""
     rows = await signatures.by_id(registry, [post.id for post in posts])
-    for post in posts:
-        row = rows.get(post.id)
-        if row is not None and row["sketch"] == post.sketch.encode():
-            await take_bands(registry, signatures.owner_of(row))
+    owners = [
+        signatures.owner_of(row)
+        for post in posts
+        if (row := rows.get(post.id)) is not None and row["sketch"] == post.sketch.encode()
+    ]
+    await take_bands(registry, owners)
 
 
 async def without_original(registry: Registry) -> set[ObjectId]:

@@ -185,9 +185,16 @@ async def holders(
     return owners, own
 
 
-async def add_bands(registry: Registry, id_: int, bands: Sequence[int]) -> None:
-    """Add bands to a stored post, except bands that other posts own."""
-    each = [UpdateOne({"_id": id_}, {"$addToSet": {"bands": band}}) for band in bands]
+async def add_bands(registry: Registry, bands_by_id: Mapping[int, Sequence[int]]) -> None:
+    """Add bands to stored posts, except bands that other posts own."""
+    # One update per band: a band taken in the meantime must not block the others.
+    each = [
+        UpdateOne({"_id": id_}, {"$addToSet": {"bands": band}})
+        for id_, bands in bands_by_id.items()
+        for band in bands
+    ]
+    if not each:
+        return
     try:
         await registry.signatures.bulk_write(each, ordered=False)
     except BulkWriteError as error:

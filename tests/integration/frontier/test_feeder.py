@@ -18,7 +18,9 @@ from crawler.frontier.base import LocalFrontier
 from crawler.frontier.run_limits import HostLimits
 from crawler.frontier.session import Session
 from crawler.items import Kind, Target
-from crawler.storage.targets import DuePosition, due_keys, new_document
+from crawler.storage import due
+from crawler.storage.due import DuePosition
+from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Row
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
@@ -132,7 +134,7 @@ async def _read_in_parts(uri: str, size: int) -> list[str]:
         db, keys = client.get_default_database(), dict[str, None]()
         position: DuePosition | None = None
         while True:
-            part, position = await due_keys(db, "x", NOW, size, [], position)
+            part, position = await due.keys(db, "x", NOW, size, [], position)
             keys |= dict.fromkeys(part)
             if position is None:
                 return list(keys)

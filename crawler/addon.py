@@ -15,7 +15,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "pipelines.content.ContentPipeline": 100,
         "pipelines.feed_posts.FeedsPipeline": 150,
         "pipelines.outcomes.ChangesPipeline": 200,
-        "pipelines.duplicates.DuplicatesPipeline": 300,
+        "pipelines.storage.DuplicatesPipeline": 300,
         "pipelines.storage.StoragePipeline": 900,
     },
     "DOWNLOADER_MIDDLEWARES": {

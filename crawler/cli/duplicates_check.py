@@ -22,7 +22,7 @@ from crawler.cli.duplicates import COMMAND, INTERRUPTED, Progress, interruptible
 from crawler.cli.types import similarity
 from crawler.config import Config
 from crawler.dedup.model import ALONE, Candidate, id_of
-from crawler.dedup.scheme import NAMES, Scheme, scheme_of
+from crawler.dedup.sketch import NAMES, Scheme, scheme_of
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.storage import leases

@@ -365,9 +365,9 @@ def run_push(config: Config, opts: argparse.Namespace) -> None:
     already does this for the same database, the command prints a message and exits with code 0.
     Raises FreshetError.
     """
-    from crawler.web.websub.options import options_of
+    from crawler.web.options import push_options_of
 
-    options = options_of(opts)
+    options = push_options_of(opts)
     # FastAPI and Twisted are slow to import. Invalid options are reported before.
     from crawler.web.websub.service import run
 

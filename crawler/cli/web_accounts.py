@@ -14,9 +14,9 @@ from crawler.cli.base import Functions, confirm, print_json, with_database
 from crawler.cli.types import option
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.storage.accounts import audit, tokens, users
+from crawler.storage.accounts import credentials, users
+from crawler.storage.accounts.credentials import Token
 from crawler.storage.accounts.schemas import Role, Scope
-from crawler.storage.accounts.tokens import Token
 from crawler.storage.client import Database
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, stdout
@@ -165,7 +165,7 @@ def add_user(config: Config, opts: argparse.Namespace) -> None:
 
     async def work(db: Database) -> None:
         await users.add(db, name, Role(opts.role), password_hash, now)
-        await audit.add(db, now, COMMAND_LINE, "web user add", detail=f"{name}, {opts.role}")
+        await users.record(db, now, COMMAND_LINE, "web user add", detail=f"{name}, {opts.role}")
 
     with_database(config, work)
     _report(opts, UserRole(name=name, role=opts.role), f"added {opts.role} {name}")
@@ -186,7 +186,7 @@ def set_password(config: Config, opts: argparse.Namespace) -> None:
 
     async def work(db: Database) -> None:
         await users.set_password(db, name, password_hash, now)
-        await audit.add(db, now, COMMAND_LINE, "web user passwd", detail=name)
+        await users.record(db, now, COMMAND_LINE, "web user passwd", detail=name)
 
     with_database(config, work)
     _report(opts, ChangedUser(name=name), f"changed the password of {name}, who is now signed out")
@@ -198,7 +198,7 @@ def set_role(config: Config, opts: argparse.Namespace) -> None:
 
     async def work(db: Database) -> None:
         await users.set_role(db, name, Role(opts.role))
-        await audit.add(db, now, COMMAND_LINE, "web user role", detail=f"{name}, {opts.role}")
+        await users.record(db, now, COMMAND_LINE, "web user role", detail=f"{name}, {opts.role}")
 
     with_database(config, work)
     _report(opts, UserRole(name=name, role=opts.role), f"{name} is now {opts.role}")
@@ -211,7 +211,7 @@ def remove_user(config: Config, opts: argparse.Namespace) -> None:
 
     async def work(db: Database) -> None:
         await users.remove(db, name)
-        await audit.add(db, now, COMMAND_LINE, "web user remove", detail=name)
+        await users.record(db, now, COMMAND_LINE, "web user remove", detail=name)
 
     with_database(config, work)
     _report(opts, ChangedUser(name=name), f"removed {name}")
@@ -250,9 +250,9 @@ def add_token(config: Config, opts: argparse.Namespace) -> None:
     async def work(db: Database) -> tuple[str, Token]:
         if await users.find(db, name) is None:
             raise await users.unknown(db, name)
-        secret, token = await tokens.add(db, name, opts.label, scopes, now, expires)
+        secret, token = await credentials.add_token(db, name, opts.label, scopes, now, expires)
         detail = f"{token.id} of {name}, {opts.scope}"
-        await audit.add(db, now, COMMAND_LINE, "web token add", detail=detail)
+        await users.record(db, now, COMMAND_LINE, "web token add", detail=detail)
         return secret, token
 
     secret, token = with_database(config, work)
@@ -265,7 +265,7 @@ def add_token(config: Config, opts: argparse.Namespace) -> None:
 def list_tokens(config: Config, opts: argparse.Namespace) -> None:
     """Print the API tokens, without their secrets."""
     name = None if opts.name is None else users.name_of(opts.name)
-    listed = with_database(config, lambda db: tokens.of_user(db, name))
+    listed = with_database(config, lambda db: credentials.tokens_of(db, name))
     rows = [_token_row(token) for token in listed]
     if opts.json:
         print_json(rows)
@@ -287,9 +287,9 @@ def revoke_token(config: Config, opts: argparse.Namespace) -> None:
     now = _now(config)
 
     async def work(db: Database) -> Token:
-        token = await tokens.revoke(db, opts.id)
+        token = await credentials.revoke_token(db, opts.id)
         detail = f"{token.id} of {token.user}"
-        await audit.add(db, now, COMMAND_LINE, "web token revoke", detail=detail)
+        await users.record(db, now, COMMAND_LINE, "web token revoke", detail=detail)
         return token
 
     token = with_database(config, work)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from crawler.dedup.scheme import Scheme
 from crawler.dedup.signature import jaccard, library_estimate
-from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Shape, Sketch
+from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Scheme, Shape, Sketch
 
 REBUILD = "run scrapy duplicates rebuild"
 # Twice the standard error of an estimate from 128 values, at the default threshold.

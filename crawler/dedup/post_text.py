@@ -14,8 +14,7 @@ from crawler.utils.text import MAX_CHARACTERS, normalized
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Sourced
     from crawler.dedup.kernels import CodePoints
-    from crawler.dedup.scheme import Scheme
-    from crawler.dedup.sketch import Sketch
+    from crawler.dedup.sketch import Scheme, Sketch
 
 # Records with fewer words resemble too many others: two items of a shop may differ in one word.
 MIN_WORDS = 20

@@ -1,7 +1,13 @@
-"""Stored sketches of texts: signatures for comparison, from which the bands are derived."""
+"""Stored sketches of texts, and the schemes by which texts are sketched and compared.
+
+A sketch has a signature for comparison, from which the bands are derived. Increase VERSION with
+every change that makes new sketches incompatible with stored ones: of the normal form, shingles,
+hashes, permutations or bands. Sketches of different versions are never compared.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -68,6 +74,10 @@ UNTITLED = bytes(TAG_BYTES)
 # The most bits that MongoDB's index stores in six bytes.
 KEY_BITS = 47
 FEATURES = SUPERSHINGLES.values
+VERSION = 1
+NAMES = ("characters", "words", "supershingles")
+# The paper's rule: 2 of 6 features agree.
+SUPERSHINGLES_THRESHOLD = 2 / FEATURES
 AGREEING = 2
 PAIRS = np.array(list(combinations(range(FEATURES), AGREEING)))
 PAIR_TAG = SUPERSHINGLES.code * 16
@@ -252,3 +262,31 @@ def jaccard_of(agreeing: float) -> float:
     (Li and König 2010, equation 5). The standard error is 0.04 at a similarity of 0.7.
     """
     return max(0.0, float(agreeing * VALUES_A_BYTE - 1) / (VALUES_A_BYTE - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A way to compare texts.
+
+    threshold: minimum similarity of duplicates
+    sketch:    returns the sketch of a text; None for an empty text
+    weighs:    whether to remove boilerplate
+    """
+
+    name: str
+    threshold: float
+    sketch: Callable[[str], Sketch | None]
+    weighs: bool = False
+
+
+def scheme_of(name: str, threshold: float) -> Scheme:
+    """Return a scheme by name; the paper's scheme ignores `threshold` and has its own."""
+    if name == "supershingles":
+        threshold = SUPERSHINGLES_THRESHOLD
+
+    def sketch(text: str) -> Sketch | None:
+        from crawler.dedup import signature  # compiled code, loaded with the first text
+
+        return getattr(signature, f"by_{name}")(text)  # type: ignore[no-any-return]
+
+    return Scheme(f"{name}-{VERSION}", threshold, sketch, weighs=name == "characters")

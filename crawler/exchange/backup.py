@@ -26,10 +26,9 @@ from bson.errors import BSONError
 
 from crawler.errors import Busy, ConfigError
 from crawler.storage import transfer
-from crawler.storage.client import Database
+from crawler.storage.client import META, VERSION, Database
 from crawler.storage.schema import RESTORED
 from crawler.storage.transfer import Contents, Shape
-from crawler.storage.version import META, VERSION
 from crawler.utils.files import file_errors, sync_folder
 from crawler.utils.text import count
 

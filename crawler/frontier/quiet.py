@@ -19,12 +19,11 @@ from pathlib import Path
 import scrapy
 
 from crawler.config import PROJECT, VARIABLE, Config
-from crawler.storage import leases, quiet
-from crawler.storage.client import Database
+from crawler.storage import leases, runs
+from crawler.storage.client import Database, is_current
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.outages import MongoRetry
 from crawler.storage.targets import RemainingTargets
-from crawler.storage.version import is_current
 from crawler.utils.time import Clock
 
 DIGEST_BYTES = 16
@@ -128,22 +127,22 @@ async def end_quietly(
         return None
     busy = f"{spider} is already being crawled"
     await leases.refuse_second(db, f"{CRAWL}{spider}", busy, shares=False)
-    last = await quiet.last_inputs(db, spider)
+    last = await runs.last_inputs(db, spider)
     if last is None or last.digest is None or (file is not None and file != last.file):
         return None
     if last.digest != digest_of_inputs(config, modules, last.keys, last.file):
         return None
     started = Clock(config.clock_offset_hours).now()
-    if not await quiet.is_quiet(db, spider, started, config.gone_confirmations):
+    if not await runs.is_quiet(db, spider, started, config.gone_confirmations):
         return None
-    outlook = await quiet.outlook(db, spider, started)
+    outlook = await runs.outlook(db, spider, started)
     if not outlook.waiting:
         return None
     lease = Lease(db, f"{CRAWL}{spider}", config.lease_seconds, MongoRetry(0))
     await lease.take(busy)
     try:
         finished = Clock(config.clock_offset_hours).now()
-        await quiet.record(db, spider, started, finished, outlook)
+        await runs.record_quiet(db, spider, started, finished, outlook)
     finally:
         await lease.release()
     return QuietRun(spider, started, finished, outlook)

@@ -34,7 +34,7 @@ from crawler.frontier.lifecycle import (
 from crawler.frontier.run_limits import Allowance, HostLimits
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
-from crawler.storage import alarms, cells, plans, quiet, runs, sampling_phases, targets
+from crawler.storage import alarms, cells, plans, runs, sampling_phases, targets
 from crawler.storage.client import SKEW_SECONDS, Database, skew_text
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
@@ -467,7 +467,7 @@ class Session:
         )
         for line in self.warnings.lines:
             logger.warning("%s: %s", self.spider, line)
-        await quiet.note_inputs(self.db, self.spider, self.inputs)
+        await runs.note_inputs(self.db, self.spider, self.inputs)
         await alarms.record_broken(self.db, self.spider, self.counts["visits"], self.clock.now())
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 

@@ -1,9 +1,9 @@
 """Notifications: from the marks of events to the messages that channels accept.
 
-`dispatch` runs a round. It applies the rules to marked events (`expansion`), decides on messages
-that wait for the next visit of their page (`confirmation`), and delivers what is due (`deliverer`).
-`outlets` connects the deliverer with `channels` (keys and times), `messages` (texts by templates of
-the user in a sandbox) and `delivery` (one attempt: a signed webhook, an email, Apprise).
+`dispatch` runs a round. It applies the rules to marked events, decides on messages that wait for
+the next visit of their page (both `expansion`), and delivers what is due (`deliverer`) with
+`channels` (keys and times), `messages` (texts by templates of the user in a sandbox) and `delivery`
+(one attempt: a signed webhook, an email, Apprise).
 
 A message is sent at least once, with the same id for every attempt. `delivery` and `messages`
 repeat nothing, store nothing and read no clock to decide: times and random numbers are arguments.

@@ -19,11 +19,15 @@ from crawler.errors import ConfigError
 from crawler.extract.notification_rules import read_keys
 from crawler.notify import delivery
 from crawler.notify.channels import Channel, valid_channels
-from crawler.notify.confirmation import Confirmation, confirm
-from crawler.notify.deliverer import Delivered, Deliverer
-from crawler.notify.expansion import RuleSet, expand, messages_of
+from crawler.notify.deliverer import (
+    ATTEMPT_SECONDS,
+    ChannelOutlet,
+    Delivered,
+    Deliverer,
+    message_in,
+)
+from crawler.notify.expansion import Confirmation, RuleSet, confirm, expand, messages_of
 from crawler.notify.messages import EventView, message_of
-from crawler.notify.outlets import ATTEMPT_SECONDS, ChannelOutlet, message_in
 from crawler.storage import outbox, targets
 from crawler.storage.client import Database
 from crawler.storage.outages import MongoRetry

@@ -16,7 +16,7 @@ from crawler.frontier.lifecycle import repair_log
 from crawler.ops.doctor_sites import Site
 from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warning
 from crawler.storage import health, invariants, leases, pruning, recovery, runs, sites, targets
-from crawler.storage.client import Database
+from crawler.storage.client import VERSION, Database
 from crawler.storage.dedup import index
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import IndexProblem, Server
@@ -24,7 +24,6 @@ from crawler.storage.invariants import Invariant
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer, redis_server
 from crawler.storage.runs import MAX_COUNTED, LastRun, last_run
-from crawler.storage.version import VERSION
 from crawler.utils.text import count, megabytes, span
 from crawler.utils.time import Clock
 

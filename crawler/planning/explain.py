@@ -22,7 +22,7 @@ from crawler.planning.options import BALANCED, OBJECTIVES
 from crawler.planning.population import Gathered, gather, keys_of_texts
 from crawler.planning.replan import hours_of
 from crawler.planning.report import matrix
-from crawler.storage import alarms, feeds, histories, plans, scans, sites, targets
+from crawler.storage import alarms, feeds, histories, paging, plans, sites, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
@@ -64,7 +64,7 @@ async def explain_target(
     # replan's numbers, unless that takes too long.
     is_quick = await db.targets.estimated_document_count() < MAX_QUICK_TARGETS
     planned_with = plan["spiders"] if plan and is_quick else []
-    if max_read is not None and not is_quick and await scans.is_larger(db, name, max_read):
+    if max_read is not None and not is_quick and await paging.is_larger(db, name, max_read):
         watched = await histories.read_sample(db, now, name, max_read, str(target["_id"]))
     else:
         watched = await histories.read(db, now, sorted({name, *planned_with}))

@@ -15,8 +15,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.dedup.post_text import normal_text
-from crawler.dedup.scheme import Scheme
-from crawler.dedup.sketch import Sketch
+from crawler.dedup.sketch import Scheme, Sketch
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import candidates, labels, queries

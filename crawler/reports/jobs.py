@@ -23,7 +23,7 @@ from crawler.errors import Busy
 from crawler.storage import leases
 from crawler.storage.outages import raising_unreachable
 from crawler.storage.store import opened
-from crawler.utils.job_process import Say, serve
+from crawler.utils.process import Say, serve
 
 if TYPE_CHECKING:
     from crawler.planning.options import ReplanRequest

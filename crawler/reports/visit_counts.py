@@ -17,7 +17,7 @@ from crawler.items import Outcome
 from crawler.planning.report import sums
 from crawler.storage import change_events, overview, visits
 from crawler.storage.client import Database, Document
-from crawler.storage.scans import PART, resting
+from crawler.storage.paging import PART, resting
 from crawler.storage.sites import Site
 from schedules.history import Floats
 

@@ -5,7 +5,7 @@
 adds targets during a run; `fences` and `leases` keep two processes from storing the same visit.
 Most other modules are named after a collection, such as `targets`, `feeds`, `cells`, `posts`,
 `listings`, `visits`, `plans` and `runs`, and hold all of its queries. `histories`, `due` and
-`stats` read many targets as arrays, `scans` reads them in parts with pauses, `invariants` checks a
+`stats` read many targets as arrays, `paging` reads long lists in parts, `invariants` checks a
 whole database, and `dedup` is the index of near-duplicates.
 
 Only this package imports pymongo. It never fetches a page, and it decides no schedule.

@@ -1,4 +1,4 @@
-"""Connections to MongoDB: the server of MONGO_URI, or else the embedded server."""
+"""Connections to MongoDB, the server of MONGO_URI or else the embedded one: clock and version."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ CLOCK_SECONDS = 30.0
 SKEW_SECONDS = 5.0
 # MongoDB reports whole milliseconds.
 CLOCK_RESOLUTION_SECONDS = 0.001
+# The version of the stored data. Every command checks it, and `schema` is slow to import.
+VERSION = 3
+# The document of `meta` with the version, during a copy with the source, and while restored
+# collections replace the current ones with their names.
+META: Document = {"_id": "schema"}
 
 
 def server_uri(config: Config) -> str:
@@ -150,3 +155,8 @@ def skew_text(ahead_seconds: float) -> str:
     """Return a text such as "3.2 h ahead of"; ahead_seconds: negative for "behind"."""
     seconds = abs(ahead_seconds)
     return f"{span(seconds)} {'ahead of' if ahead_seconds > 0 else 'behind'}"
+
+
+async def is_current(db: Database) -> bool:
+    """Return whether a database has this version, and no copy or restore is unfinished."""
+    return await db.meta.find_one(META) == META | {"version": VERSION}

@@ -21,6 +21,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.storage.client import (
+    META,
     Database,
     Document,
     check_reachable,
@@ -32,7 +33,6 @@ from crawler.storage.client import (
 from crawler.storage.embedded import EmbeddedServer, low_disk_message
 from crawler.storage.outages import in_short
 from crawler.storage.schema import INDEXES, NAMESPACE_NOT_FOUND, RESTORING, refuse_partial_copy
-from crawler.storage.version import META
 
 PINGS = 5
 # Age at which the documents of interrupted tests are deleted.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.outages import in_batches
-from crawler.storage.scans import draw_keys, resting
+from crawler.storage.paging import draw_keys, resting
 from crawler.storage.targets import to_plan
 from schedules.history import (
     CHANGE,

@@ -1,25 +1,38 @@
-"""Pages of long lists by the last row of the page before, whose cost does not grow with the page.
+"""Long lists in bounded steps: pages for people, and parts of scans with pauses in between.
 
-A page begins after a *key*: the values by which the rows are sorted, of the last row shown. Rows
-that are added or deleted meanwhile do not shift the following pages, as they would with a number of
-rows to skip.
+A page begins after a *key*: the values by which the rows are sorted, of the last row shown. Its
+cost does not grow with its number. Rows that are added or deleted meanwhile do not shift the
+following pages, as they would with a number of rows to skip.
+
+A scan reads a whole collection. One query over a million documents occupies a processor of the
+server for seconds, and what it reads displaces what pages need. A part takes tens of milliseconds,
+and the pause after it is longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from pymongo import ASCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.errors import ConfigError
-from crawler.storage.client import Document
+from crawler.storage.client import Database, Document
 
 # Values of the sort fields of a row, in the order of the fields.
 Key = tuple[Any, ...]
 # Field names, each with 1 for ascending or -1 for descending order.
 Order = Sequence[tuple[str, int]]
+# Documents of a part. A part with all their planned numbers is 3 MB.
+PART = 10_000
+# Pause after a part, as a multiple of its duration: a scan uses at most a third of the time.
+PAUSE_FACTOR = 2.0
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +111,62 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+async def resting(work: Awaitable[Value]) -> Value:
+    """Return the result of a query, after a pause for the requests of others."""
+    began = time.monotonic()
+    result = await work
+    await asyncio.sleep(PAUSE_FACTOR * (time.monotonic() - began))
+    return result
+
+
+def keys_of(spider: str) -> Document:
+    """Return the bounds of the `_id` of the targets of a spider."""
+    return {"$gte": f"{spider} ", "$lt": f"{spider}!"}
+
+
+async def aggregated_targets(
+    db: Database, stages: Sequence[Document], spider: str | None = None
+) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield the results of an aggregation over each part of the targets of a spider, or of all.
+
+    stages: after the `$match` of the part; a part has few results, or PART short ones
+    """
+    rest = {"$gte": ""} if spider is None else keys_of(spider)
+    while rest:
+        keys = db.targets.find({"_id": rest}, {"_id": 1}).sort("_id", ASCENDING)
+        border = [row["_id"] for row in await keys.skip(PART).limit(1).to_list(1)]
+        part = rest | {"$lt": border[0]} if border else rest
+        yield await resting(_aggregated(db, [{"$match": {"_id": part}}, *stages]))
+        rest = rest | {"$gte": border[0]} if border else {}
+
+
+async def _aggregated(db: Database, stages: list[Document]) -> list[dict[str, Any]]:
+    return await (await db.targets.aggregate(stages)).to_list(None)
+
+
+async def is_larger(db: Database, spider: str, size: int) -> bool:
+    """Return whether a spider has more targets than a number."""
+    query: Document = {"_id": keys_of(spider)}
+    return await db.targets.count_documents(query, limit=size + 1) > size
+
+
+async def draw_keys(db: Database, spider: str, size: int) -> list[str]:
+    """Return the `_id` of a random sample of the targets of a spider, in random order.
+
+    The server reads only keys of an index, part by part with pauses.
+    """
+    total = await db.targets.count_documents({"_id": keys_of(spider)})
+    drawn: list[str] = []
+    # More than needed, because the number of drawn keys is random.
+    share = min(1.0, (size + 4 * size**0.5) / max(total, 1))
+    # After $project, so that the server does not read the documents.
+    stages: list[Document] = [
+        {"$project": {"_id": 1}},
+        {"$match": {"$expr": {"$lt": [{"$rand": {}}, share]}}},
+    ]
+    async for rows in aggregated_targets(db, stages, spider):
+        drawn += [row["_id"] for row in rows]
+    random.shuffle(drawn)
+    return drawn[:size]

@@ -13,9 +13,9 @@ from pymongo import ASCENDING, IndexModel
 from pymongo.errors import CollectionInvalid, OperationFailure
 
 from crawler.errors import NewerDatabase, StorageError
-from crawler.storage import search, version
+from crawler.storage import client, search
 from crawler.storage.accounts.schemas import ACCOUNT_INDEXES
-from crawler.storage.client import Database, Document
+from crawler.storage.client import META, Database, Document
 from crawler.storage.dedup.registry import (
     BOILERPLATE_INDEXES,
     CLUSTER_INDEXES,
@@ -23,7 +23,6 @@ from crawler.storage.dedup.registry import (
     SIGNATURE_INDEXES,
 )
 from crawler.storage.validators import VALIDATORS
-from crawler.storage.version import META
 
 logger = logging.getLogger(__name__)
 ALREADY_THERE, NAMESPACE_NOT_FOUND = 48, 26
@@ -156,20 +155,20 @@ async def prepare(db: Database) -> None:
             await complete_restore(db, meta[RESTORING])
             meta = await db.meta.find_one(META)
         current = int(meta["version"]) if meta else 0
-        if current > version.VERSION:
+        if current > client.VERSION:
             raise NewerDatabase(
                 f"database {db.name!r} has data version {current}, this Freshet supports up to "
-                f"{version.VERSION}. Upgrade Freshet, or use another database (FRESHET_DATABASE)"
+                f"{client.VERSION}. Upgrade Freshet, or use another database (FRESHET_DATABASE)"
             )
-        if current == version.VERSION:
+        if current == client.VERSION:
             return
-        for number in range(current + 1, version.VERSION + 1):
+        for number in range(current + 1, client.VERSION + 1):
             if current and (migration := MIGRATIONS.get(number)):
                 logger.info("Migrating database %r to data version %d", db.name, number)
                 await migration(db)
         await create_collections(db)
         await create_indexes(db)
-        await db.meta.replace_one(META, {"version": version.VERSION}, upsert=True)
+        await db.meta.replace_one(META, {"version": client.VERSION}, upsert=True)
     except OperationFailure as error:
         reason = (error.details or {}).get("errmsg") or error
         raise StorageError(f"cannot use database {db.name!r}: {reason}") from None

@@ -16,8 +16,7 @@ from pymongo import ASCENDING, DESCENDING
 
 from crawler.items import Kind
 from crawler.storage.client import Database, Document
-from crawler.storage.paging import Key, Order, later, read_page
-from crawler.storage.scans import aggregated_targets, draw_keys
+from crawler.storage.paging import Key, Order, aggregated_targets, draw_keys, later, read_page
 from crawler.storage.target_queries import FIELDS, TargetState, state_of
 from crawler.storage.targets import ALIVE, MUTED, to_plan
 from crawler.utils.time import NEVER

@@ -19,7 +19,7 @@ from pymongo import ASCENDING
 from crawler.storage import outbox, plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import ChannelState
-from crawler.storage.scans import aggregated_targets, resting
+from crawler.storage.paging import aggregated_targets, resting
 from crawler.storage.targets import BY_TIME, watched
 from crawler.storage.validators import VALIDATORS
 from schedules.history import Floats, Ints

@@ -19,13 +19,13 @@ from crawler.storage.client import (
     Reading,
     check_reachable,
     follow_clock,
+    is_current,
     open_client,
     read_clock,
     server_uri,
 )
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.outages import in_short, why_unavailable
-from crawler.storage.version import is_current
 from crawler.utils.process import end_tasks
 
 

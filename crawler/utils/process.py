@@ -1,14 +1,29 @@
-"""Control this process: end asyncio tasks, tune garbage collection, return freed memory."""
+"""Processes: the tasks and the memory of this one, and subprocesses that run jobs of an app.
+
+The app sends orders with a JobProcess and receives progress and results, as lines of JSON. The
+module that the subprocess runs calls `serve`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import gc
+import json
 import logging
+import os
+import sys
+import threading
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+from crawler import errors
+from crawler.errors import FreshetError
 
 logger = logging.getLogger(__name__)
 # Time before a task is cancelled again; more than any task needs to clean up.
@@ -21,6 +36,13 @@ DEFAULTS, LOADING = gc.get_threshold(), (250_000, 5, 5)
 LARGE_BYTES = 1024 * 1024
 # Options of mallopt(3).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+ROOT = Path(__file__).resolve().parents[2]
+# Largest result: a budget curve of the most sites, or a simulation with the visits of each week.
+MAX_LINE_BYTES = 32_000_000
+# Time that a running job has to complete after the app has gone.
+END_SECONDS = 2.0
+
+Say = Callable[[str], None]
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -82,3 +104,134 @@ def return_large_blocks() -> None:
         library.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
         # Setting one threshold stops the library from adapting the other.
         library.mallopt(M_TRIM_THRESHOLD, 8 * LARGE_BYTES)
+
+
+class JobCrashed(Exception):
+    """Raised if the subprocess ended without a result; the log has the details."""
+
+
+class JobProcess:
+    """Sends orders to a subprocess, `python -m MODULE`, one at a time.
+
+    idle_seconds:  the subprocess starts with the first order, and ends this long after the last one
+    grace_seconds: time that a job has to complete when it is cancelled
+    """
+
+    def __init__(
+        self, module: str, idle_seconds: float = 0.0, grace_seconds: float = END_SECONDS
+    ) -> None:
+        self.process: Process | None = None
+        self._module = module
+        self._idle_seconds, self._grace_seconds = idle_seconds, grace_seconds
+        self._lock = asyncio.Lock()
+        self._idle: asyncio.Task[None] | None = None
+
+    async def run(self, order: str, seconds: float, say: Say = lambda _: None) -> Any:
+        """Send an order, and return its result.
+
+        order: JSON in one line
+        say:   receives each text of progress
+
+        Raises the FreshetError of the job, TimeoutError after `seconds`, JobCrashed, and ValueError
+        if the result is larger than MAX_LINE_BYTES.
+        """
+        async with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
+            try:
+                async with asyncio.timeout(seconds):
+                    message = await self._answer(order, say)
+            except BaseException:
+                # The answer to this order must not become that to the next one.
+                await self._end(self._grace_seconds)
+                raise
+            if self._idle_seconds:
+                self._idle = asyncio.create_task(self._end_when_idle())
+            else:
+                await self._end(END_SECONDS)
+        if "error" in message:
+            raise getattr(errors, message["type"], FreshetError)(message["error"])
+        return message["result"]
+
+    async def close(self) -> None:
+        """End the subprocess, after a running job."""
+        if self._idle is not None:
+            await end_tasks(self._idle)
+        async with self._lock:
+            await self._end(END_SECONDS)
+
+    async def _answer(self, order: str, say: Say) -> dict[str, Any]:
+        """Send an order, and return the message that ends its job."""
+        if self.process is None or self.process.returncode is not None:
+            paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            # In its own session: Ctrl+C at a terminal reaches only the app, which ends the job.
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", self._module, stdin=PIPE, stdout=PIPE, limit=MAX_LINE_BYTES,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, start_new_session=True,
+            )  # fmt: skip
+        source, sink = self.process.stdout, self.process.stdin
+        assert source is not None
+        assert sink is not None
+        with suppress(ConnectionError):
+            sink.write(order.encode() + b"\n")
+            await sink.drain()
+            while line := await source.readline():
+                message: dict[str, Any] = await asyncio.to_thread(json.loads, line)
+                if "progress" not in message:
+                    return message
+                say(message["progress"])
+        raise JobCrashed("the job ended unexpectedly; see the log")
+
+    async def _end_when_idle(self) -> None:
+        await asyncio.sleep(self._idle_seconds)
+        async with self._lock:
+            await self._end(END_SECONDS)
+
+    async def _end(self, seconds: float) -> None:
+        """End the subprocess; it is killed if it has not ended after `seconds`."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), seconds)
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def serve(run: Callable[[bytes, Say], Awaitable[Any]]) -> None:
+    """Run the orders on standard input until its end, and write their messages to standard output.
+
+    run: returns the result of an order, as JSON values and times; its second argument receives
+         texts of progress
+
+    Errors other than FreshetError end the process. A job that is running when the input ends has
+    END_SECONDS to complete.
+    """
+    orders: asyncio.Queue[bytes] = asyncio.Queue(1)
+    reading = (asyncio.get_running_loop(), orders)
+    threading.Thread(target=_read_orders, args=reading, daemon=True).start()
+    while order := await orders.get():
+        try:
+            _send({"result": await run(order, lambda text: _send({"progress": text}))})
+        except FreshetError as error:
+            _send({"error": str(error), "type": type(error).__name__})
+
+
+def _read_orders(loop: asyncio.AbstractEventLoop, orders: asyncio.Queue[bytes]) -> None:
+    # Unbuffered: a thread that waits for a buffered reader can crash the interpreter at its exit.
+    with open(0, "rb", buffering=0, closefd=False) as source:
+        for line in source:
+            asyncio.run_coroutine_threadsafe(orders.put(line), loop).result()
+    asyncio.run_coroutine_threadsafe(orders.put(b""), loop)
+    time.sleep(END_SECONDS)
+    os._exit(1)
+
+
+def _send(message: dict[str, Any]) -> None:
+    """Write a message; times as in ISO 8601."""
+    sys.stdout.write(json.dumps(message, default=lambda at: at.isoformat()) + "\n")
+    sys.stdout.flush()

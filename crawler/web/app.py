@@ -29,7 +29,7 @@ from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.reports.net_changes import Windows
 from crawler.reports.visit_counts import ChangeCounts, VisitCounts
-from crawler.storage.accounts import audit
+from crawler.storage.accounts import users
 from crawler.utils.time import Clock
 from crawler.web import metrics
 from crawler.web.auth import guard, is_signed_route, public
@@ -37,7 +37,6 @@ from crawler.web.commands import Crawls
 from crawler.web.dashboards.build import kept_current
 from crawler.web.dashboards.sources import output_folder
 from crawler.web.database import WebDatabase
-from crawler.web.figures import Figures
 from crawler.web.middleware import (
     UNLIMITED,
     Audit,
@@ -46,15 +45,14 @@ from crawler.web.middleware import (
     ProxyAndHost,
     SecurityHeaders,
 )
-from crawler.web.options import WebOptions
+from crawler.web.options import CALLBACK, SubscriptionOptions, WebOptions
 from crawler.web.pages import STATIC, add_error_handlers, error_page, page, path_to
 from crawler.web.passwords import FailureLimit, Hashing
-from crawler.web.planner import Planner
 from crawler.web.routes import AREAS
-from crawler.web.sandboxes import DuplicateJobs, Subprocesses
+from crawler.web.routes.board import Streams
 from crawler.web.site_pages import Fetch, SitePages
-from crawler.web.streams import Streams
-from crawler.web.websub.options import CALLBACK, SubscriptionOptions
+from crawler.web.site_views import Figures
+from crawler.web.subprocesses import DuplicateJobs, Planner, Subprocesses
 
 if TYPE_CHECKING:
     from crawler.web.websub.service import PushOfApp
@@ -297,7 +295,7 @@ async def _record(scope: Scope, status: int) -> None:
     name = user.name if user else "?"
     try:
         async with database.opened() as store:
-            await audit.add(
+            await users.record(
                 store.db, now, name, action,
                 detail=scope.get("state", {}).get("audit", ""),
                 address=request.client.host if request.client else "", status=status,

@@ -30,9 +30,8 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.dedup.boilerplate import Sourced, sourced
 from crawler.dedup.model import Candidate, Verdicts
-from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import jaccard
-from crawler.dedup.sketch import CHARACTERS_SHAPE
+from crawler.dedup.sketch import CHARACTERS_SHAPE, scheme_of
 from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate, claims
 from crawler.storage.dedup.check_index import temporary

@@ -21,9 +21,8 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.dedup.model import Candidate, Verdicts
-from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import jaccard
-from crawler.dedup.sketch import EXACT, Sketch
+from crawler.dedup.sketch import EXACT, Sketch, scheme_of
 from crawler.storage.dedup import claims
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer

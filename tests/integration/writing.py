@@ -12,7 +12,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from crawler.config import Config
-from crawler.dedup.scheme import scheme_of
+from crawler.dedup.sketch import scheme_of
 from crawler.errors import Unreachable
 from crawler.extract.links import Traps
 from crawler.extract.site_definition import Wrapper
@@ -25,8 +25,8 @@ from crawler.storage.listings import Patterns
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
 from crawler.storage.writer import TakenOver, Writer
-from pipelines.duplicates import sketched
 from pipelines.outcomes import Rules, decide
+from pipelines.storage import sketched
 from schedules.intervals import Intervals
 
 BEGIN = datetime(2026, 3, 2, 9, tzinfo=UTC)

@@ -166,9 +166,8 @@ class Command(FreshetCommand):
         Returns the number of documents by collection. Raises ServerError if a writer is running.
         """
         from crawler.storage.client import server_uri
-        from crawler.storage.copy import copy, target_of
         from crawler.storage.store import opened
-        from crawler.storage.transfer import writers_locked_out
+        from crawler.storage.transfer import copy, target_of, writers_locked_out
 
         config = self.config
         async with (

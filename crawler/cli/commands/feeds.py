@@ -45,7 +45,7 @@ class Command(ActionsCommand):
     def functions(self, action: str) -> Functions:
         """Import and return the functions of an action."""
         from crawler.cli import feeds, feeds_list
-        from crawler.web.websub.options import add_options as push_options
+        from crawler.web.options import add_push_options
 
         functions: Mapping[str, Functions] = {
             "import": (feeds.import_options, feeds.run_import),
@@ -53,7 +53,7 @@ class Command(ActionsCommand):
             "export": (feeds.export_options, feeds.run_export),
             "list": (feeds_list.add_options, feeds_list.run),
             "remove": (feeds.remove_options, feeds.run_remove),
-            "push": (push_options, feeds.run_push),
+            "push": (add_push_options, feeds.run_push),
         }
         return functions[action]
 

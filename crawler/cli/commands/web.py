@@ -99,8 +99,7 @@ class Command(ActionsCommand):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the address, and the options for reverse proxies."""
-    from crawler.web.options import PORT
-    from crawler.web.websub.options import add_options_of_app
+    from crawler.web.options import PORT, add_options_of_app
 
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS",
@@ -135,8 +134,13 @@ def run(config: Config, opts: argparse.Namespace) -> None:
     """Serve the app until a signal; the URL is printed on stdout. Raises FreshetError."""
     from crawler.ops.schedule import command_line_settings
     from crawler.web.dashboards.sources import find, output_folder, places
-    from crawler.web.options import WebOptions, address_of, proxies_of, root_path_of
-    from crawler.web.websub.options import subscriptions_of
+    from crawler.web.options import (
+        WebOptions,
+        address_of,
+        proxies_of,
+        root_path_of,
+        subscriptions_of,
+    )
 
     host = f"[{opts.host}]" if ":" in opts.host else opts.host
     address = address_of(f"{host}:{opts.port}", "--host, --port")

@@ -18,8 +18,8 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.dedup.model import id_of
 from crawler.errors import Busy, ConfigError
+from crawler.storage.accounts.credentials import ID_BYTES, digest
 from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES, MAX_SITES
-from crawler.storage.accounts.sessions import ID_BYTES, digest
 from crawler.storage.client import Database, Document
 from crawler.utils.regex import compiled
 

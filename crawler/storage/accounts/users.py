@@ -1,4 +1,7 @@
-"""`users`: names, roles and password hashes of the people who use the web app."""
+"""`users` of the web app: names, roles and password hashes. `audit`: who changed what and when.
+
+The audit list has the writes through the web app, its API and `scrapy web`.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from typing import Self
 from pymongo.errors import DuplicateKeyError
 
 from crawler.errors import ConfigError
-from crawler.storage.accounts import readers, sessions, tokens
+from crawler.storage.accounts import credentials, readers
 from crawler.storage.accounts.schemas import Role
 from crawler.storage.client import Database, Document
+from crawler.storage.paging import Key, Rows, read_page
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.@+-]{0,63}", re.ASCII)
 # Names under which the audit list has changes that no user made.
 RESERVED = frozenset({"local", "command line"})
 _leaving_an_editor = asyncio.Lock()
+MAX_CHARACTERS = 500
+NEWEST_FIRST = (("at", -1), ("_id", -1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +95,22 @@ async def set_password(db: Database, name: str, password_hash: str, now: datetim
     update = {"$set": {"password_hash": password_hash, "password_at": now}}
     if not (await db.users.update_one({"_id": name}, update)).matched_count:
         raise await unknown(db, name)
-    await sessions.end_all(db, name)
+    await credentials.end_sessions(db, name)
 
 
 async def set_role(db: Database, name: str, role: Role) -> None:
     """Set a user's role, and end all sessions of the user; raises ConfigError without user."""
     if not (await db.users.update_one({"_id": name}, {"$set": {"role": str(role)}})).matched_count:
         raise await unknown(db, name)
-    await sessions.end_all(db, name)
+    await credentials.end_sessions(db, name)
 
 
 async def remove(db: Database, name: str) -> None:
     """Remove a user with all that belongs to the user; raises ConfigError without user."""
     if not (await db.users.delete_one({"_id": name})).deleted_count:
         raise await unknown(db, name)
-    await sessions.end_all(db, name)
-    await tokens.revoke_all(db, name)
+    await credentials.end_sessions(db, name)
+    await credentials.revoke_tokens(db, name)
     await readers.forget(db, name)
     await db.reading.delete_many({"reader": name})
 
@@ -134,3 +140,32 @@ async def unknown(db: Database, name: str) -> ConfigError:
     """Return the error for a user that does not exist."""
     names = ", ".join([user.name for user in await everyone(db)])
     return ConfigError(f"user not found: {name!r}. Users: {names or 'none'}")
+
+
+async def record(
+    db: Database,
+    now: datetime,
+    user: str,
+    action: str,
+    *,
+    detail: str = "",
+    address: str = "",
+    status: int | None = None,
+) -> None:
+    """Add an entry; longer texts are cut at MAX_CHARACTERS."""
+    row: Document = {"at": now, "user": user, "action": action[:MAX_CHARACTERS]}
+    if detail:
+        row["detail"] = detail[:MAX_CHARACTERS]
+    if address:
+        row["address"] = address
+    if status is not None:
+        row["status"] = status
+    await db.audit.insert_one(row)
+
+
+async def audit_entries(
+    db: Database, limit: int, after: Key | None = None, user: str | None = None
+) -> Rows:
+    """Return a page of audit_entries, newest first; of all users if `user` is None."""
+    query: Document = {} if user is None else {"user": user}
+    return await read_page(db.audit, query, NEWEST_FIRST, limit, after)

@@ -9,8 +9,7 @@ from typing import Any
 from crawler.dedup import post_text
 from crawler.dedup.boilerplate import Sourced
 from crawler.dedup.model import Candidate, created_at, id_of
-from crawler.dedup.scheme import Scheme
-from crawler.dedup.sketch import Sketch
+from crawler.dedup.sketch import Scheme, Sketch
 from crawler.extract.plain_text import as_texts
 from crawler.storage.client import Database, Document
 

@@ -18,7 +18,7 @@ from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from crawler.config import Config
-from crawler.dedup.scheme import Scheme, scheme_of
+from crawler.dedup.sketch import Scheme, scheme_of
 from crawler.errors import BandsLost, ConfigError, StorageError
 from crawler.storage import leases
 from crawler.storage.client import Database, Document

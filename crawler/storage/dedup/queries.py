@@ -12,8 +12,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.dedup.model import id_of
-from crawler.dedup.scheme import Scheme, scheme_of
-from crawler.dedup.sketch import Sketch
+from crawler.dedup.sketch import Scheme, Sketch, scheme_of
 from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import candidates, signatures

@@ -16,7 +16,7 @@ from crawler.storage.client import UNJOURNALED, Database, Document
 
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Table
-    from crawler.dedup.scheme import Scheme
+    from crawler.dedup.sketch import Scheme
 from crawler.storage.field_schemas import (
     count,
     number,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from crawler.storage.accounts import audit, sessions, tokens, users
+from crawler.storage.accounts import credentials, users
 from crawler.storage.accounts.schemas import Role
 from crawler.web import passwords
 from crawler.web.auth import (
@@ -64,7 +64,7 @@ async def sign_in(request: Request, store: StoreDep, now: NowDep) -> Response:
     user = await users.find(store.db, name)
     hashing: passwords.Hashing = request.app.state.hashing
     if not await hashing.matches(user.password_hash if user else None, form.secret("password")):
-        await audit.add(
+        await users.record(
             store.db, now, name if user else "?", "sign-in failed", address=address, status=401
         )
         form.reject("", WRONG)
@@ -73,8 +73,8 @@ async def sign_in(request: Request, store: StoreDep, now: NowDep) -> Response:
     limit.succeeded(*keys)
     # A new id, whatever cookie the browser sent: nobody can prepare a session for somebody else.
     if old := request.cookies.get(session_cookie(request)):
-        await sessions.end(store.db, old)
-    session = await sessions.begin(store.db, user.name, now)
+        await credentials.end_session(store.db, old)
+    session = await credentials.begin_session(store.db, user.name, now)
     request.state.user = User(user.name, user.role, session)
     response = redirect_to(request, form["next"])
     set_session_cookie(request, response, session)
@@ -90,7 +90,7 @@ def _form_again(request: Request, form: Form, status: int) -> Response:
 async def sign_out(request: Request, user: UserDep, store: StoreDep) -> Response:
     """End the session of this browser."""
     if user.session is not None:
-        await sessions.end(store.db, user.session)
+        await credentials.end_session(store.db, user.session)
     response = redirect(request, "account.sign_in")
     delete_session_cookie(request, response)
     return response
@@ -105,7 +105,7 @@ async def index(request: Request, user: UserDep, store: StoreDep) -> Response:
 async def _account_page(
     request: Request, user: User, store: StoreDep, form: Form, status: int = 200
 ) -> Response:
-    own = await tokens.of_user(store.db, user.name)
+    own = await credentials.tokens_of(store.db, user.name)
     return page(request, "account/index.html", status=status, form=form, tokens=own)
 
 
@@ -122,7 +122,7 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
         return await _account_page(request, user, store, form, 422)
     await users.set_password(store.db, user.name, new_hash, now)
     # The old session ended with the password.
-    session = await sessions.begin(store.db, user.name, now)
+    session = await credentials.begin_session(store.db, user.name, now)
     response = redirect(request, "account.index")
     set_session_cookie(request, response, session)
     return response
@@ -133,7 +133,7 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
 async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
     """Revoke an own API token."""
     form = await Form.read(request)
-    token = await tokens.revoke(store.db, form["token"], user.name)
+    token = await credentials.revoke_token(store.db, form["token"], user.name)
     request.state.audit = token.in_words
     return redirect(request, "account.index")
 
@@ -141,7 +141,7 @@ async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
 @router.get("/account/audit", name="account.audit")
 async def audit_page(request: Request, _: EditorDep, store: StoreDep, place: PlaceDep) -> Response:
     """Show all changes, newest first."""
-    part = await audit.entries(store.db, place.limit, place.after)
+    part = await users.audit_entries(store.db, place.limit, place.after)
     entries = [AuditEntry.model_validate(row) for row in part.rows]
     return page(
         request, "account/audit.html", fragment="entries",
@@ -184,6 +184,6 @@ async def me(user: UserDep) -> Me:
 @api.get("/audit", name="account.api_audit")
 async def audit_entries(_: EditorDep, store: StoreDep, place: PlaceDep) -> AuditPage:
     """Return all changes, newest first."""
-    part = await audit.entries(store.db, place.limit, place.after)
+    part = await users.audit_entries(store.db, place.limit, place.after)
     entries = [AuditEntry.model_validate(row) for row in part.rows]
     return AuditPage(entries=entries, next=cursor_of(part.last))

@@ -1,13 +1,23 @@
-"""The board: all sites with their state, one row each, and their runs in progress."""
+"""The board: all sites with their state, one row each, and their runs in progress.
+
+Runs are also sent as server-sent events, until a stream has lasted long enough. Browsers connect
+again after its end, with the session that is valid then.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
+from crawler.errors import StorageError
 from crawler.reports.notifications import alerts
 from crawler.reports.sites import BoardSite, RunningSite, SiteFilter
 from crawler.web import charts
@@ -21,6 +31,14 @@ TextQuery = Annotated[
     str, Query(alias="q", max_length=200, description="part of the name or of a tag")
 ]
 TagQuery = Annotated[str, Query(max_length=100, description="tag that sites must have")]
+# Each stream holds one of the server's connections.
+MAX_STREAMS = 16
+MAX_SECONDS = 300.0
+INTERVAL_SECONDS = 1.0
+# A comment in a stream without news shows proxies and the server that it is in use.
+KEEP_SECONDS = 15.0
+RETRY_MILLISECONDS = 2000
+RETRY_LATER = {"Retry-After": "10"}
 
 
 class Sites(BaseModel):
@@ -81,3 +99,72 @@ async def events(request: Request) -> Response:
 
     response: Response = app.state.streams.response("runs", read)
     return response
+
+
+class Streams:
+    """The streams of an app."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._stop = asyncio.Event()
+
+    def end(self) -> None:
+        """End all streams, as the app is about to stop."""
+        self._stop.set()
+
+    def response(
+        self,
+        event: str,
+        read: Callable[[], Awaitable[Any]],
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> StreamingResponse:
+        """Return a stream that sends a value as JSON whenever it has changed.
+
+        read: returns the value; while it raises StorageError, the former value stays
+
+        Raises HTTPException (503) if there are too many streams.
+        """
+        if self._count >= MAX_STREAMS:
+            problem = f"{MAX_STREAMS} live views are open. Close one, or reload this page later"
+            raise HTTPException(503, problem, RETRY_LATER)
+        return StreamingResponse(
+            self._events(event, read, interval_seconds),
+            media_type="text/event-stream",
+            # Proxies such as nginx would collect the events.
+            headers={"X-Accel-Buffering": "no"},
+        )
+
+    async def _events(
+        self, event: str, read: Callable[[], Awaitable[Any]], interval_seconds: float
+    ) -> AsyncIterator[str]:
+        self._count += 1
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            yield f"retry: {RETRY_MILLISECONDS}\n\n"
+            began = sent_at = time.monotonic()
+            sent = ""
+            while (now := time.monotonic()) - began < MAX_SECONDS and not self._stop.is_set():
+                reading = asyncio.ensure_future(read())
+                # Even a cancelled read may end with an error, which asyncio would log.
+                reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+                try:
+                    # A read of an unavailable or busy database must not delay the end of the app.
+                    await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                    if not reading.done():
+                        break
+                    value = jsonable_encoder(reading.result())
+                    text = json.dumps(value, separators=(",", ":"))
+                except StorageError:
+                    text = sent
+                finally:
+                    reading.cancel()
+                if text != sent:
+                    sent, sent_at = text, now
+                    yield f"event: {event}\ndata: {text}\n\n"
+                elif now - sent_at >= KEEP_SECONDS:
+                    sent_at = now
+                    yield ": no news\n\n"
+                await asyncio.wait({stopped}, timeout=interval_seconds)
+        finally:
+            stopped.cancel()
+            self._count -= 1

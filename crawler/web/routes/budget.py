@@ -38,7 +38,7 @@ from crawler.web.auth import EditorDep, User, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.pages import page, path_to, redirect, redirect_to
-from crawler.web.planner import Job, Planner
+from crawler.web.subprocesses import Job, Planner
 
 router = APIRouter()
 api = APIRouter(prefix="/budget", tags=["budget"])

@@ -21,7 +21,7 @@ from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to, with_parameters
-from crawler.web.sandboxes import DuplicateJobs
+from crawler.web.subprocesses import DuplicateJobs
 
 router = APIRouter(prefix="/duplicates")
 api = APIRouter(prefix="/duplicates", tags=["near-duplicates"])

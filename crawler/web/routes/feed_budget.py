@@ -23,7 +23,6 @@ from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form
 from crawler.web.pages import page
-from crawler.web.planner import Planner
 from crawler.web.routes.budget import (
     Application,
     ApplicationForm,
@@ -39,6 +38,7 @@ from crawler.web.routes.budget import (
     started,
     status_of,
 )
+from crawler.web.subprocesses import Planner
 
 router = APIRouter(prefix="/budget/feeds")
 api = APIRouter(prefix="/budget/feeds", tags=["budget"])

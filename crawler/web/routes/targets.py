@@ -24,7 +24,7 @@ from crawler.web import charts
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.forms import Form
 from crawler.web.pages import not_found, page, path_to, redirect_to
-from crawler.web.sandboxes import Subprocesses
+from crawler.web.subprocesses import Subprocesses
 
 router = APIRouter()
 api = APIRouter(prefix="/targets", tags=["targets"])

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from crawler.errors import ConfigError
-from crawler.storage.accounts import tokens, users
+from crawler.storage.accounts import credentials, users
 from crawler.storage.accounts.schemas import Role, Scope
 from crawler.storage.store import Store
 from crawler.web.auth import EditorDep
@@ -81,7 +81,7 @@ async def index(request: Request, user: EditorDep, store: StoreDep) -> Response:
 async def _index(request: Request, store: Store, form: Form, status: int = 200) -> Response:
     return page(
         request, "users/index.html", status=status, form=form, roles=list(Role),
-        everyone=await users.everyone(store.db), tokens=await tokens.of_user(store.db),
+        everyone=await users.everyone(store.db), tokens=await credentials.tokens_of(store.db),
         area="account",
     )  # fmt: skip
 
@@ -121,7 +121,7 @@ async def _user_page(
     shown = await users.find(store.db, name)
     if shown is None:
         raise not_found(f"User {name[:64]!r}")
-    own = await tokens.of_user(store.db, shown.name)
+    own = await credentials.tokens_of(store.db, shown.name)
     return page(
         request, "users/user.html", status=status, form=form, shown=shown, roles=list(Role),
         tokens=own, area="account",
@@ -185,7 +185,7 @@ async def remove(request: Request, user: EditorDep, store: StoreDep, name: str) 
 async def revoke(request: Request, _: EditorDep, store: StoreDep) -> Response:
     """Revoke an API token of any user."""
     form = await Form.read(request)
-    token = await tokens.revoke(store.db, form["token"])
+    token = await credentials.revoke_token(store.db, form["token"])
     request.state.audit = token.in_words
     return redirect(request, "users.index")
 
@@ -200,18 +200,18 @@ async def users_api(_: EditorDep, store: StoreDep) -> Users:
 @api.get("/tokens", name="users.api_tokens")
 async def tokens_api(_: EditorDep, store: StoreDep) -> Tokens:
     """Return the API tokens of all users, without their secrets."""
-    return Tokens(tokens=[_row(token) for token in await tokens.of_user(store.db)])
+    return Tokens(tokens=[_row(token) for token in await credentials.tokens_of(store.db)])
 
 
 @api.delete("/tokens/{token_id}", name="users.api_revoke")
 async def revoke_api(request: Request, _: EditorDep, store: StoreDep, token_id: str) -> TokenRow:
     """Revoke an API token."""
-    token = await tokens.revoke(store.db, token_id)
+    token = await credentials.revoke_token(store.db, token_id)
     request.state.audit = token.in_words
     return _row(token)
 
 
-def _row(token: tokens.Token) -> TokenRow:
+def _row(token: credentials.Token) -> TokenRow:
     return TokenRow(
         id=token.id, user=token.user, label=token.label, scopes=sorted(token.scopes),
         created_at=token.created_at, used_at=token.used_at, expires_at=token.expires_at,

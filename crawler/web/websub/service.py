@@ -38,10 +38,9 @@ from crawler.utils.time import Clock
 from crawler.web.auth import signed
 from crawler.web.database import WebDatabase
 from crawler.web.middleware import UNLIMITED
-from crawler.web.options import WebOptions
+from crawler.web.options import PushOptions, SubscriptionOptions, WebOptions
 from crawler.web.server import Limits, create_minimal_app, listen, run_in_reactor, served
 from crawler.web.websub.hubs import AFTER_REFUSAL, Hubs, lease_of, renewal
-from crawler.web.websub.options import PushOptions, SubscriptionOptions
 from crawler.web.websub.subscriptions import (
     Subscriptions,
     Tokens,

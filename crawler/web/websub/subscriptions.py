@@ -27,6 +27,7 @@ from crawler.storage.websub import Feed, HubRequest
 from crawler.utils.terminal import printable
 from crawler.utils.time import Clock
 from crawler.utils.urls import host_of
+from crawler.web.options import SubscriptionOptions
 from crawler.web.websub.hubs import (
     AFTER_REFUSAL,
     FIRST_PAUSE,
@@ -37,7 +38,6 @@ from crawler.web.websub.hubs import (
     TaskPool,
     retry_pause,
 )
-from crawler.web.websub.options import SubscriptionOptions
 
 logger = logging.getLogger(__name__)
 RANDOM_BYTES = 18

@@ -15,7 +15,6 @@ from datasketch import MinHashLSH
 
 from crawler.dedup.kernels import Keys
 from crawler.dedup.post_text import code_points, normal_text
-from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import (
     as_datasketch,
     by_characters,
@@ -32,6 +31,7 @@ from crawler.dedup.sketch import (
     WORDS_SHAPE,
     Shape,
     Sketch,
+    scheme_of,
 )
 from crawler.storage.client import Database, Document
 from tests.bench.dedup.layouts import (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from crawler.storage.client import VERSION
 from crawler.storage.schema import INDEXES, prepare
-from crawler.storage.version import VERSION
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import run
 from tests.integration.known_pages import on

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient
 
-from crawler.dedup.scheme import scheme_of
+from crawler.dedup.sketch import scheme_of
 from crawler.errors import StorageError
 from crawler.extract.list_wrappers import load_any
 from crawler.items import Fetched, Kind, Outcome, Visit

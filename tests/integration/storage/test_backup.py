@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from bson import encode, json_util
 
+from crawler.storage.client import VERSION
 from crawler.storage.schema import INDEXES, RESTORING, prepare
-from crawler.storage.version import VERSION
 from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet
 from tests.integration.holding import holding

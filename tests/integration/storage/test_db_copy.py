@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from crawler.storage.client import VERSION
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.schema import INDEXES, prepare
-from crawler.storage.version import VERSION
 from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Row, asked
 from tests.integration.holding import holding

@@ -14,7 +14,7 @@ import pytest
 from crawler.config import Config
 from crawler.errors import NewerDatabase
 from crawler.items import Kind
-from crawler.storage import schema, version
+from crawler.storage import client, schema
 from crawler.storage.client import Database
 from crawler.storage.store import Store
 from crawler.storage.targets import new_document
@@ -49,14 +49,14 @@ def migration(monkeypatch: pytest.MonkeyPatch) -> AddTitles:
     """Register the example as the migration to the next data version, without a crash."""
     example = AddTitles()
     example.crash_after = 100
-    monkeypatch.setattr(version, "VERSION", version.VERSION + 1)
-    monkeypatch.setitem(schema.MIGRATIONS, version.VERSION, example)
+    monkeypatch.setattr(client, "VERSION", client.VERSION + 1)
+    monkeypatch.setitem(schema.MIGRATIONS, client.VERSION, example)
     return example
 
 
 def put_targets(db: Db, n: int) -> None:
     """Store n targets in the format before the example."""
-    db.meta.insert_one({"_id": "schema", "version": version.VERSION - 1})  # type: ignore[dict-item]
+    db.meta.insert_one({"_id": "schema", "version": client.VERSION - 1})  # type: ignore[dict-item]
     urls = [f"http://x.test/{i}" for i in range(n)]
     db.targets.insert_many([new_document("x", url, Kind.ITEM, NOW, NOW) for url in urls])
 
@@ -82,9 +82,9 @@ def test_a_database_of_the_version_before_is_migrated_once(
         open_store(uri)
     assert titles(db) == [f"http://x.test/{i}" for i in range(3)]
     assert migration.calls == 1
-    message = f"Migrating database {db.name!r} to data version {version.VERSION}"
+    message = f"Migrating database {db.name!r} to data version {client.VERSION}"
     assert [record.getMessage() for record in caplog.records].count(message) == 1
-    assert db.meta.find_one({"_id": "schema"})["version"] == version.VERSION
+    assert db.meta.find_one({"_id": "schema"})["version"] == client.VERSION
     assert "plans" in db.list_collection_names(), "collections of the new version are created"
 
 
@@ -95,26 +95,26 @@ def test_a_migration_that_crashed_is_repeated(stored: tuple[Db, str], migration:
     with pytest.raises(PowerCut):
         open_store(uri)
     assert titles(db).count(None) == 2
-    assert db.meta.find_one({"_id": "schema"})["version"] == version.VERSION - 1
+    assert db.meta.find_one({"_id": "schema"})["version"] == client.VERSION - 1
     open_store(uri)
     assert None not in titles(db)
-    assert db.meta.find_one({"_id": "schema"})["version"] == version.VERSION
+    assert db.meta.find_one({"_id": "schema"})["version"] == client.VERSION
 
 
 def test_a_new_database_is_not_migrated(stored: tuple[Db, str], migration: AddTitles) -> None:
     db, uri = stored
     open_store(uri)
     assert migration.calls == 0
-    assert db.meta.find_one({"_id": "schema"})["version"] == version.VERSION
+    assert db.meta.find_one({"_id": "schema"})["version"] == client.VERSION
 
 
 def test_a_database_of_a_later_version_is_refused_and_left_as_it_is(
     stored: tuple[Db, str],
 ) -> None:
     db, uri = stored
-    later = {"_id": "schema", "version": version.VERSION + 1}
+    later = {"_id": "schema", "version": client.VERSION + 1}
     db.meta.insert_one(later)  # type: ignore[arg-type]
-    with pytest.raises(NewerDatabase, match=f"data version {version.VERSION + 1}"):
+    with pytest.raises(NewerDatabase, match=f"data version {client.VERSION + 1}"):
         open_store(uri)
     assert db.list_collection_names() == ["meta"]
     assert db.meta.find_one() == later

@@ -14,7 +14,7 @@ from crawler.items import Kind
 from crawler.planning import explain
 from crawler.planning.explanation import Explanation
 from crawler.planning.report import requests
-from crawler.storage import histories, plans, scans, site_targets, stats
+from crawler.storage import histories, paging, plans, site_targets, stats
 from crawler.storage.client import Database
 from tests.integration.harness import Db, Row
 from tests.integration.known_pages import NOW, on, page, put
@@ -26,7 +26,7 @@ N = 57
 @pytest.fixture
 def filled(stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """Store targets of three spiders, whose names have a common beginning, in parts of ten."""
-    monkeypatch.setattr(scans, "PART", 10)
+    monkeypatch.setattr(paging, "PART", 10)
     db, uri = stored
     put(db, uri, [planned(number) for number in range(N)])
     others = [page(f"https://{name}.example/", spider=name) for name in ("sho", "shop2")]
@@ -49,7 +49,7 @@ def planned(number: int) -> Row:
 def test_each_target_is_in_one_part(filled: str) -> None:
     async def ids(db: Database, spider: str | None) -> list[list[str]]:
         stages: list[Row] = [{"$project": {"_id": 1}}]
-        parts = scans.aggregated_targets(db, stages, spider)
+        parts = paging.aggregated_targets(db, stages, spider)
         return [[row["_id"] for row in rows] async for rows in parts]
 
     own = on(filled, lambda db: ids(db, "shop"))
@@ -93,8 +93,8 @@ def test_a_sample_has_distinct_targets_and_the_included_one(filled: str) -> None
     assert len(some) == len(set(some)) in range(1, 10)
     assert wanted in some
     assert len(on(filled, lambda db: drawn(db, 1000))) == N
-    assert on(filled, lambda db: scans.is_larger(db, "shop", N - 1))
-    assert not on(filled, lambda db: scans.is_larger(db, "shop", N))
+    assert on(filled, lambda db: paging.is_larger(db, "shop", N - 1))
+    assert not on(filled, lambda db: paging.is_larger(db, "shop", N))
 
 
 def test_an_explanation_of_a_target_of_a_large_site_reads_a_sample(

@@ -659,12 +659,14 @@ def test_the_feed_of_a_removed_user_and_of_an_open_app_end(
 
 @pytest.mark.mongo
 def test_a_read_only_token_cannot_mark(anna: Browser, database: Db, stored: Any) -> None:
-    from crawler.storage.accounts import tokens
+    from crawler.storage.accounts import credentials
     from crawler.storage.accounts.schemas import Scope
 
     now = datetime.now(UTC)
     for scopes, status in (([Scope.READ], 403), ([Scope.READ, Scope.WRITE], 204)):
-        secret, _ = on(stored[1], lambda db, s=scopes: tokens.add(db, "anna", "x", s, now))
+        secret, _ = on(
+            stored[1], lambda db, s=scopes: credentials.add_token(db, "anna", "x", s, now)
+        )
         headers = {"Authorization": f"Bearer {secret}"}
         assert (
             anna.request("POST", "/api/v1/changes/read-all", json={}, headers=headers).status_code

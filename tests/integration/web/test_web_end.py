@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from crawler.web import server
-from crawler.web.figures import Figures
 from crawler.web.options import WebOptions
-from crawler.web.streams import Streams
+from crawler.web.routes.board import Streams
+from crawler.web.site_views import Figures
 from tests.integration.harness import Freshet
 from tests.integration.web.served import Served
 

@@ -8,8 +8,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from crawler.web.options import WebOptions
-from crawler.web.websub.options import SubscriptionOptions
+from crawler.web.options import SubscriptionOptions, WebOptions
 from tests.integration.harness import Db, Freshet
 from tests.integration.inside import run
 from tests.integration.pushing import (

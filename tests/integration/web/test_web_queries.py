@@ -14,13 +14,13 @@ import pytest
 from crawler.reports.feed_reader import feeds_page
 from crawler.reports.visit_counts import ChangeCounts, HourVisits, VisitCounts
 from crawler.storage import change_events, overview
-from crawler.storage.accounts import audit
+from crawler.storage.accounts import users
 from crawler.storage.paging import Key, Order, read_page
 from crawler.storage.sites import Site
 from crawler.utils.time import NEVER
 from crawler.web.database import WebDatabase
-from crawler.web.figures import Figures
 from crawler.web.metrics import DatabaseMetrics
+from crawler.web.site_views import Figures
 from tests.integration.harness import Db, Row
 from tests.integration.known_pages import on
 from tests.integration.web.browser import Browser
@@ -101,7 +101,7 @@ def test_a_late_page_reads_only_its_rows(stored: tuple[Db, str]) -> None:
     )
     late: Key = (NOW - 250 * HOUR, db.audit.find_one()["_id"])
     with examined(db) as queries:
-        rows = on(uri, lambda database: audit.entries(database, 10, late)).rows
+        rows = on(uri, lambda database: users.audit_entries(database, 10, late)).rows
     assert all(row["at"] <= late[0] for row in rows)
     assert len(rows) == 10
     assert max(each["docsExamined"] for each in queries) <= 20

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 
 from crawler.config import Config
-from crawler.storage.accounts import sessions, tokens
+from crawler.storage.accounts import credentials
 from crawler.storage.accounts.schemas import Scope
 from crawler.storage.store import opened
 from crawler.web import passwords
@@ -157,13 +157,13 @@ def test_each_sign_in_changes_the_session_and_ends_the_one_before(
 def test_a_session_in_use_ends_after_its_longest_time(stored: tuple[Db, str]) -> None:
     async def days() -> int:
         async with opened(Config.load(mongo_uri=stored[1])) as db:
-            session = await sessions.begin(db, "anna", NOW)
+            session = await credentials.begin_session(db, "anna", NOW)
             for day in range(100):
-                if not await sessions.user_of(db, session, NOW + timedelta(days=day)):
+                if not await credentials.user_of_session(db, session, NOW + timedelta(days=day)):
                     return day
         return 100
 
-    assert asyncio.run(days()) == sessions.LONGEST.days
+    assert asyncio.run(days()) == credentials.LONGEST.days
 
 
 def test_signing_out_ends_the_session_on_the_server(anna: Browser, database: Db) -> None:
@@ -394,8 +394,8 @@ def test_tokens_act_for_their_users_within_their_scopes(
                 ("read", "anna", [Scope.READ]), ("write", "anna", list(Scope)),
                 ("vic", "vic", list(Scope)),
             ):  # fmt: skip
-                made[name], _ = await tokens.add(db, user, name, scopes, NOW)
-            made["old"], _ = await tokens.add(db, "anna", "old", [Scope.READ], NOW, NOW)
+                made[name], _ = await credentials.add_token(db, user, name, scopes, NOW)
+            made["old"], _ = await credentials.add_token(db, "anna", "old", [Scope.READ], NOW, NOW)
         return made
 
     secrets = asyncio.run(make())

@@ -25,9 +25,9 @@ from crawler.storage.sites import Site
 from crawler.storage.store import opened
 from crawler.utils.time import NEVER
 from crawler.web import charts
-from crawler.web.figures import Figures
 from crawler.web.options import WebOptions
-from crawler.web.streams import Streams
+from crawler.web.routes.board import Streams
+from crawler.web.site_views import Figures
 from tests.integration.harness import Db, Freshet, Pages
 from tests.integration.web.browser import Browser, browsers_of
 

@@ -18,7 +18,7 @@ from crawler.storage.targets import new_document
 from crawler.utils.sandbox import Sandbox
 from crawler.utils.time import NEVER
 from crawler.utils.urls import target_id, target_key
-from crawler.web.sandboxes import MAX_KEPT, Subprocesses
+from crawler.web.subprocesses import MAX_KEPT, Subprocesses
 from tests.integration.harness import Db, Row
 from tests.integration.web.browser import Browser, Browsers
 
@@ -243,7 +243,7 @@ def test_an_explanation_that_takes_long_is_asked_for_again(
         await asyncio.Event().wait()
         return {}
 
-    monkeypatch.setattr("crawler.web.sandboxes.explained", explained)
+    monkeypatch.setattr("crawler.web.subprocesses.explained", explained)
     put_target(database)
     shown = local.get(f"{PAGE}/explain")
     assert shown.status_code == 200
@@ -444,7 +444,7 @@ def test_explanations_are_kept_until_the_target_changes(monkeypatch: pytest.Monk
     async def ask(*targets: Row) -> list[Any]:
         return [await kept.explained(Config.load(mongo_uri="unused"), row) for row in targets]
 
-    monkeypatch.setattr("crawler.web.sandboxes.explained", explained)
+    monkeypatch.setattr("crawler.web.subprocesses.explained", explained)
     kept = Subprocesses(patience_seconds=10.0)
     first: Row = {"_id": KEY, "next_visit": NOW}
     got = asyncio.run(ask(first, first, first | {"limits": {"min_hours": 5.0}}))
@@ -475,7 +475,7 @@ def test_a_failed_explanation_is_reported_and_not_repeated(
         with pytest.raises(ConfigError, match=r"too large|failed"):
             await hasty.explained(config, {"_id": key})
 
-    monkeypatch.setattr("crawler.web.sandboxes.explained", explained)
+    monkeypatch.setattr("crawler.web.subprocesses.explained", explained)
     config = Config.load(mongo_uri="unused")
     hasty = Subprocesses(patience_seconds=0.0)
     asyncio.run(ask(KEY))

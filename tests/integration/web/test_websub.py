@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.storage.version import VERSION
+from crawler.storage.client import VERSION
 from tests.integration.harness import Db, Freshet
 from tests.integration.pushing import (
     CALLBACK,

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from crawler.dedup import kernels
 from crawler.dedup.post_text import code_points, normal_text
-from crawler.dedup.scheme import NAMES, scheme_of
 from crawler.dedup.signature import by_characters, by_words, jaccard, permutations
-from crawler.dedup.sketch import CHARACTERS_SHAPE, KEY_BITS, Sketch
+from crawler.dedup.sketch import CHARACTERS_SHAPE, KEY_BITS, NAMES, Sketch, scheme_of
 
 # Any text, including lone surrogates; and a small alphabet, so that texts have shared parts.
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)

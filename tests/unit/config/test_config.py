@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scrapy.settings import Settings
 
 from crawler.config import Config
-from crawler.dedup.scheme import NAMES
+from crawler.dedup.sketch import NAMES
 from crawler.errors import ConfigError
 from crawler.planning.options import OBJECTIVES
 from crawler.storage.embedded import default_cache_gb

@@ -10,7 +10,6 @@ import pytest
 from crawler.dedup import kernels
 from crawler.dedup.kernels import Keys
 from crawler.dedup.post_text import code_points, normal_text
-from crawler.dedup.scheme import NAMES, SUPERSHINGLES_THRESHOLD, scheme_of
 from crawler.dedup.signature import by_characters, by_supershingles, by_words, exactly, jaccard
 from crawler.dedup.sketch import (
     CHARACTERS_SHAPE,
@@ -18,11 +17,14 @@ from crawler.dedup.sketch import (
     EXACT,
     KEY_BITS,
     LONG,
+    NAMES,
     SHORT,
     SUPERSHINGLES,
+    SUPERSHINGLES_THRESHOLD,
     WORDS_SHAPE,
     Shape,
     Sketch,
+    scheme_of,
 )
 from tests.unit.prose import Writer
 

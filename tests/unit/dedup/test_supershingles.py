@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.dedup.post_text import code_points, normal_text
-from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import by_supershingles, features_of, hashes_of, jaccard, values_of
-from crawler.dedup.sketch import EXACT, PAIRS, SUPERSHINGLES, Sketch, pair_keys
+from crawler.dedup.sketch import EXACT, PAIRS, SUPERSHINGLES, Sketch, pair_keys, scheme_of
 
 SCHEME = scheme_of("supershingles", 0.7)
 WORDS = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]

@@ -20,12 +20,12 @@ from crawler.ops import doctor, doctor_servers, doctor_sites
 from crawler.ops.findings import Finding, Status, doctor_report, failed, lines, ok, warning
 from crawler.ops.jobs import StoredSites
 from crawler.storage import outbox
+from crawler.storage.client import VERSION
 from crawler.storage.health import IndexProblem
 from crawler.storage.health import Server as Mongo
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer as Redis
 from crawler.storage.runs import Fetches, LastRun
-from crawler.storage.version import VERSION
 from spiders.probe import Answer
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -34,7 +34,7 @@ NASTY = (
 PRINTING = {
     "crawler/utils/terminal.py",
     "crawler/ops/kernels.py",
-    "crawler/utils/job_process.py",
+    "crawler/utils/process.py",
     "crawler/cli/duplicates_check.py",
     "crawler/cli/feeds_list.py",
     "crawler/cli/feeds.py",

@@ -19,6 +19,7 @@ from crawler.errors import ConfigError, StorageError
 from crawler.fetch import guard
 from crawler.fetch.guard import Named, NotAllowed, addresses_for, is_public
 from crawler.storage.websub import is_active
+from crawler.web.options import add_push_options, push_options_of
 from crawler.web.websub.hubs import (
     MAX_RUNNING,
     MAX_RUNNING_PER_HOST,
@@ -29,7 +30,6 @@ from crawler.web.websub.hubs import (
     renewal,
     retry_pause,
 )
-from crawler.web.websub.options import add_options, options_of
 from crawler.web.websub.subscriptions import Tokens, is_signed, new_secret
 from pipelines.feed_posts import poll_hours
 
@@ -302,8 +302,8 @@ def parsed_options(*words: str) -> Any:
     import argparse
 
     parser = argparse.ArgumentParser()
-    add_options(parser)
-    return options_of(parser.parse_args(words))
+    add_push_options(parser)
+    return push_options_of(parser.parse_args(words))
 
 
 def test_options_as_they_are_meant() -> None:

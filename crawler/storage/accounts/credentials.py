@@ -1,22 +1,74 @@
-"""`api_tokens`: tokens with which programs use the JSON API, by their hashes."""
+"""Sessions of browsers (`sessions`) and tokens of programs (`api_tokens`), stored as hashes.
+
+A browser signs in and keeps the random id of its session in a cookie. A program sends its token
+with each request to the JSON API.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 
 from crawler.errors import ConfigError
 from crawler.storage.accounts.schemas import Scope
-from crawler.storage.accounts.sessions import ID_BYTES, USE, digest
 from crawler.storage.client import UNJOURNALED, Database, Document
 
+ID_BYTES = 32
+# A session ends after the first without a request, and after the second in any case.
+IDLE = timedelta(days=7)
+LONGEST = timedelta(days=30)
+# Interval at which the use of a session or token is stored.
+USE = timedelta(hours=1)
 # Begins each token, so that scanners for leaked secrets can recognize it.
 PREFIX = "freshet_"
 ID_CHARACTERS = 12
 MAX_LABEL_CHARACTERS = 100
+
+
+def digest(secret: str) -> str:
+    """Return the form in which a session id or token is stored; it has 256 random bits."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+async def begin_session(db: Database, user: str, now: datetime) -> str:
+    """Begin a session and return its id, which is not stored."""
+    session = secrets.token_urlsafe(ID_BYTES)
+    await db.sessions.insert_one(
+        {"_id": digest(session), "user": user, "created_at": now, "used_at": now,
+         "expires_at": now + IDLE}
+    )  # fmt: skip
+    return session
+
+
+async def user_of_session(db: Database, session: str, now: datetime) -> str | None:
+    """Return the user of a session; None if it has ended or never began."""
+    key = digest(session)
+    row = await db.sessions.find_one({"_id": key, "expires_at": {"$gt": now}})
+    if row is None:
+        return None
+    if now >= row["used_at"] + USE:
+        ends = min(now + IDLE, row["created_at"] + LONGEST)
+        used = {"$set": {"used_at": now, "expires_at": ends}}
+        # Losing this in a crash shortens the session by at most an hour.
+        await db.sessions.with_options(write_concern=UNJOURNALED).update_one({"_id": key}, used)
+    return str(row["user"])
+
+
+async def end_session(db: Database, session: str) -> None:
+    """End a session."""
+    await db.sessions.delete_one({"_id": digest(session)})
+
+
+async def end_sessions(db: Database, user: str, but: str | None = None) -> None:
+    """End all sessions of a user, except the one with the id `but`."""
+    query: dict[str, object] = {"user": user}
+    if but is not None:
+        query["_id"] = {"$ne": digest(but)}
+    await db.sessions.delete_many(query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +105,7 @@ class Token:
         return f"{self.id} of {self.user}" + (f", {self.label}" if self.label else "")
 
 
-async def add(
+async def add_token(
     db: Database,
     user: str,
     label: str,
@@ -73,7 +125,7 @@ async def add(
     return secret, Token.of(row)
 
 
-async def find(db: Database, secret: str, now: datetime) -> Token | None:
+async def find_token(db: Database, secret: str, now: datetime) -> Token | None:
     """Return the token of a secret; None if it was revoked, has expired or never existed."""
     row = await db.api_tokens.find_one({"_id": digest(secret)})
     if row is None or ("expires_at" in row and row["expires_at"] <= now):
@@ -85,15 +137,15 @@ async def find(db: Database, secret: str, now: datetime) -> Token | None:
     return Token.of(row)
 
 
-async def of_user(db: Database, user: str | None = None) -> list[Token]:
+async def tokens_of(db: Database, user: str | None = None) -> list[Token]:
     """Return the tokens of a user, of all users if None, oldest first."""
     query: Document = {} if user is None else {"user": user}
     return [Token.of(row) async for row in db.api_tokens.find(query).sort([("created_at", 1)])]
 
 
-async def revoke(db: Database, token_id: str, user: str | None = None) -> Token:
+async def revoke_token(db: Database, token_id: str, user: str | None = None) -> Token:
     """Delete a token by its id; raises ConfigError if there is none, or not of this user."""
-    tokens = [token for token in await of_user(db, user) if token.id == token_id]
+    tokens = [token for token in await tokens_of(db, user) if token.id == token_id]
     if not tokens:
         raise ConfigError(f"token not found: {token_id!r}. See scrapy web token list")
     # The id has no characters with a meaning in patterns: it equals that of a stored token.
@@ -101,6 +153,6 @@ async def revoke(db: Database, token_id: str, user: str | None = None) -> Token:
     return tokens[0]
 
 
-async def revoke_all(db: Database, user: str) -> None:
+async def revoke_tokens(db: Database, user: str) -> None:
     """Delete all tokens of a user."""
     await db.api_tokens.delete_many({"user": user})

@@ -15,9 +15,8 @@ from crawler.archive.records import line_time
 from crawler.cli.base import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.ops.progress import working
 from crawler.utils.files import file_errors
-from crawler.utils.terminal import print_line, stdout
+from crawler.utils.terminal import print_line, stdout, working
 from crawler.utils.text import count, megabytes
 from crawler.utils.time import Clock
 
@@ -135,7 +134,7 @@ def list_files(config: Config, opts: argparse.Namespace) -> None:
 def verify(config: Config, opts: argparse.Namespace) -> int:
     """Check an archive, and print the result; return 1 if it is damaged."""
     folder = folder_of(config, _checked(config, opts.site))
-    with working(config, f"checking the archive of {opts.site}") as progress:
+    with working(config.progress, f"checking the archive of {opts.site}") as progress:
         check = files.check(folder, progress)
     report: ArchiveCheck = {
         "site": opts.site, "files": check.files, "responses": check.responses,
@@ -161,7 +160,7 @@ def export_site(config: Config, opts: argparse.Namespace) -> None:
     if to.suffix != SUFFIX:
         raise ConfigError(f"name of the file: {opts.file!r}. Use a name that ends in {SUFFIX}")
     now = Clock(config.clock_offset_hours).now()
-    with working(config, f"exporting {site}") as progress, file_errors(opts.file):
+    with working(config.progress, f"exporting {site}") as progress, file_errors(opts.file):
         done = wacz.export(
             folder_of(config, site), to, site, f"Freshet/{__version__}", now, progress
         )

@@ -23,7 +23,6 @@ from crawler.cli.base import confirm, print_json, with_database
 from crawler.cli.types import positive_int
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.ops.progress import working
 from crawler.reports.duplicates import GAP, LEFT, RIGHT, SAME, Comparison, DiffRow, compare_posts
 from crawler.storage import leases, search
 from crawler.storage.client import Database
@@ -33,7 +32,15 @@ from crawler.storage.dedup.queries import Cluster, ClusterMember, ClusterRow, Ov
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.outages import storage_errors
 from crawler.storage.store import opened
-from crawler.utils.terminal import SafeConsole, complain, print_line, printable, shortened, stdout
+from crawler.utils.terminal import (
+    SafeConsole,
+    complain,
+    print_line,
+    printable,
+    shortened,
+    stdout,
+    working,
+)
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 
@@ -245,7 +252,7 @@ def rebuild_options(parser: argparse.ArgumentParser) -> None:
 
 def run_rebuild(config: Config, opts: argparse.Namespace) -> int:
     """Compare all posts again and print the result; return 130 if it was interrupted."""
-    with working(config, "opening the database") as progress:
+    with working(config.progress, "opening the database") as progress:
         done = interruptible(_rebuild(config, progress))
     if done is None:
         complain(COMMAND, f"interrupted; {UNFINISHED}")

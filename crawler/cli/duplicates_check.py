@@ -24,7 +24,6 @@ from crawler.config import Config
 from crawler.dedup.model import ALONE, Candidate, id_of
 from crawler.dedup.sketch import NAMES, Scheme, scheme_of
 from crawler.errors import ConfigError
-from crawler.ops.progress import working
 from crawler.storage import leases
 from crawler.storage.dedup import check_index
 from crawler.storage.dedup.boilerplate import stored_at_end
@@ -32,7 +31,7 @@ from crawler.storage.dedup.check_index import Index
 from crawler.storage.outages import storage_errors
 from crawler.storage.store import opened
 from crawler.utils.files import Incoming, file_errors, opened_input
-from crawler.utils.terminal import complain, escaped_json, print_line
+from crawler.utils.terminal import complain, escaped_json, print_line, working
 from crawler.utils.text import count
 from crawler.utils.time import Clock, in_milliseconds
 
@@ -416,7 +415,7 @@ def run(config: Config, opts: argparse.Namespace) -> int:
         tally = Tally(source.name)
         progress: Progress | None = None
         if opts.output is not None or not sys.stdout.isatty():
-            progress = stack.enter_context(working(config, "opening the database"))
+            progress = stack.enter_context(working(config.progress, "opening the database"))
         is_done = interruptible(_check(config, opts, scheme, source, tally, progress, output))
     tally.end()
     if not is_done:

@@ -32,7 +32,6 @@ from crawler.feeds.opml import BYTES_IN_MB, MAX_MB, read_list
 from crawler.feeds.parser import read
 from crawler.feeds.subscriptions import TITLE_CHARACTERS, Refused, Subscription, feed_url, tidy
 from crawler.items import FeedDocument, NoFeed
-from crawler.ops.progress import working
 from crawler.reports.feeds import (
     COMMAND,
     AddedFeed,
@@ -46,7 +45,7 @@ from crawler.storage import feeds as subscriptions
 from crawler.storage.store import opened
 from crawler.utils.files import atomic_replace
 from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
-from crawler.utils.terminal import complain, print_line, visible, without_secrets
+from crawler.utils.terminal import complain, print_line, visible, without_secrets, working
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 from crawler.utils.urls import host_of
@@ -105,10 +104,10 @@ def import_options(parser: argparse.ArgumentParser) -> None:
 
 def run_import(config: Config, opts: argparse.Namespace) -> int:
     """Read the whole list, then store its feeds; return 1 if it has none."""
-    with working(config, "reading the list"), _seekable_file(opts.file) as (file, name):
+    with working(config.progress, "reading the list"), _seekable_file(opts.file) as (file, name):
         feed_list = read_list(file, name, config)
     now = Clock(config.clock_offset_hours).now()
-    with working(config, f"storing {count(len(feed_list.feeds), 'feed')}"):
+    with working(config.progress, f"storing {count(len(feed_list.feeds), 'feed')}"):
         stored = with_database(
             config, lambda db: subscriptions.add(db, opts.spider, feed_list.feeds, now)
         )
@@ -210,7 +209,7 @@ def run_add(config: Config, opts: argparse.Namespace) -> int:
             valid.setdefault(url, NewFeed(given, url))
     feeds = list(valid.values())
     if feeds and not opts.no_fetch:
-        with working(config, "looking for feeds"):
+        with working(config.progress, "looking for feeds"):
             feeds, without_feeds = _discover_feeds(config, opts, feeds)
         refused += without_feeds
     rows = asyncio.run(_store_feeds(config, opts, feeds)) if feeds else []

@@ -20,12 +20,11 @@ from crawler.errors import ConfigError, FreshetError
 from crawler.notify import dispatch
 from crawler.notify.dispatch import DeliveryReport, PreviewedMessage
 from crawler.notify.expansion import RuleSet
-from crawler.ops.progress import working
 from crawler.storage import outbox, targets
 from crawler.storage.client import Database
 from crawler.storage.outages import MongoRetry
 from crawler.storage.store import Store
-from crawler.utils.terminal import complain, print_line, shortened, stdout
+from crawler.utils.terminal import complain, print_line, shortened, stdout, working
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 
@@ -75,7 +74,7 @@ def run_deliver(config: Config, opts: argparse.Namespace) -> None:
 
 
 async def _deliver(config: Config) -> DeliveryReport:
-    with working(config, "delivering notifications"):
+    with working(config.progress, "delivering notifications"):
         store = await Store.open(config)
         try:
             patience = MongoRetry(PATIENCE_SECONDS, store.revive)
@@ -198,7 +197,7 @@ def test_options(parser: argparse.ArgumentParser) -> None:
 def run_test(config: Config, opts: argparse.Namespace) -> int:
     """Send a test message; return 1 if the channel did not accept it."""
     now = Clock(config.clock_offset_hours).now()
-    with working(config, f"sending to {opts.channel}"):
+    with working(config.progress, f"sending to {opts.channel}"):
         report = asyncio.run(dispatch.send_test(config, opts.channel, now))
     if opts.json:
         print_json(report)
@@ -239,7 +238,7 @@ def run_preview(config: Config, opts: argparse.Namespace) -> None:
         problems = rules.problems(await targets.spiders(db))
         return rules, problems, await dispatch.preview(db, config, rules, opts.last, opts.rule, now)
 
-    with working(config, "applying the rules"):
+    with working(config.progress, "applying the rules"):
         rules, problems, messages = with_database(config, read)
     for problem in problems:
         complain(NAME, problem)

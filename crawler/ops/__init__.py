@@ -5,7 +5,7 @@ when the service runs a crawl, a replan or a prune, and fills in the systemd uni
 spiders to run. `extensions` and `summary` are Scrapy extensions that every crawl loads. `metrics`
 exports the Prometheus metrics of a process. `doctor` runs the checks of `doctor_servers` and
 `doctor_sites`; `findings` formats the results. `reread` extracts archived responses again.
-`progress` shows live lines on a terminal. `kernels` compiles the numba kernels during installation.
+`kernels` compiles the numba kernels during installation.
 
 This package neither decides when a target is due (`schedules`) nor stores visits
 (`crawler.frontier`).

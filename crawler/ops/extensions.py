@@ -26,10 +26,9 @@ from crawler.errors import FreshetError, StorageError
 from crawler.fetch.downloader import Downloader
 from crawler.frontier.session import Session
 from crawler.items import Outcome
-from crawler.ops.progress import logs_above
 from crawler.storage.health import low_disk
 from crawler.utils.process import collect_again
-from crawler.utils.terminal import SafeConsole
+from crawler.utils.terminal import SafeConsole, logs_above
 
 if TYPE_CHECKING:
     from crawler.ops.metrics import Export, ProcessMetrics

@@ -3,22 +3,28 @@
 All text that commands print and all log records go through `visible`, because titles, URLs, reasons
 and headers come from untrusted servers. Other modules only write data files
 (tests/unit/utils/test_terminal.py checks that).
+
+While a command works, a live status line says on what, with log lines above it.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
+
+from schedules.progress import on_compiling
 
 # Width for files and pipes, larger than any table.
 UNBOUNDED_WIDTH = 10_000
@@ -36,6 +42,7 @@ SECRET = re.compile(
 )
 # A newline after which a line of a log message could look like a separate record.
 LINE_START = re.compile(r"\n(?=\S)")
+COMPILING = "{what}: compiling the planner's kernels, once per machine: {count}"
 
 
 def visible(text: str, *, spaces: bool = False) -> str:
@@ -160,3 +167,65 @@ def guard_logs() -> None:
 def complain(command: str, error: object) -> None:
     """Print an error to stderr as `scrapy COMMAND: ERROR`."""
     print_line(f"scrapy {command}: {error}", error=True)
+
+
+@contextmanager
+def working(is_shown: bool, what: str) -> Iterator[Callable[[str], None]]:
+    """Show a live status line; yield a function that changes its text.
+
+    is_shown: whether the user wants it (FRESHET_PROGRESS)
+
+    Shows nothing unless stderr is a terminal.
+    """
+    if not (is_shown and sys.stderr.isatty()):
+        yield lambda what: None
+        return
+    console = SafeConsole(stderr=True)
+    shown, count = what, 0
+
+    def say(what: str) -> None:
+        nonlocal shown
+        shown = what
+        status.update(Text(what))
+
+    def compile_one() -> None:
+        nonlocal count
+        count += 1
+        status.update(Text(COMPILING.format(what=shown, count=count)))
+
+    with logs_above(console), console.status(Text(what)) as status, on_compiling(compile_one):
+        yield say
+
+
+@contextmanager
+def logs_above(console: Console) -> Iterator[None]:
+    """Print log lines above the console's live display instead of in the middle of it.
+
+    Handlers keep the stream that they were created with, so rich's redirection of sys.stderr does
+    not affect them.
+    """
+    moved = [
+        (handler, handler.stream)
+        for handler in logging.root.handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr
+    ]
+    for handler, _ in moved:
+        handler.setStream(_Above(console))
+    try:
+        yield
+    finally:
+        for handler, stream in moved:
+            handler.setStream(stream)
+
+
+class _Above(io.TextIOBase):
+    """A stream that prints above the live display of a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> int:
+        """Print text unwrapped: a long line that the terminal wraps can be copied as one line."""
+        if text:
+            self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
+        return len(text)

@@ -46,10 +46,10 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Write the backup, and print what it contains."""
-        from crawler.ops.progress import working
+        from crawler.utils.terminal import working
 
         path = Path(args[0])
-        with working(self.config, "opening the database") as progress:
+        with working(self.config.progress, "opening the database") as progress:
             manifest, size = asyncio.run(self._write(path, progress))
         if opts.json:
             report: BackupReport = {

@@ -11,8 +11,7 @@ from typing_extensions import TypedDict
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json, refuse_left_over
 from crawler.errors import ConfigError
-from crawler.ops.progress import working
-from crawler.utils.terminal import print_line
+from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count
 
 COPY = "copy"
@@ -146,7 +145,7 @@ class Command(FreshetCommand):
     def _copy(self, uri: str, opts: argparse.Namespace) -> None:
         from crawler.storage.client import without_password
 
-        with working(self.config, "opening the databases") as progress:
+        with working(self.config.progress, "opening the databases") as progress:
             counts = asyncio.run(self._copy_locked(uri, progress))
         to = without_password(uri)
         if opts.json:

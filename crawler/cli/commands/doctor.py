@@ -8,8 +8,7 @@ from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.findings import DoctorReport, Status, doctor_report, lines
-from crawler.ops.progress import working
-from crawler.utils.terminal import stdout
+from crawler.utils.terminal import stdout, working
 
 STYLES = {Status.WARNING: "yellow", Status.FAILED: "red"}
 
@@ -59,7 +58,7 @@ class Command(FreshetCommand):
             # Invalid settings are reported as a finding. Here the settings are needed only for the
             # progress line.
             config = Config.model_construct()
-        with working(config, "checking this machine") as progress:
+        with working(config.progress, "checking this machine") as progress:
             findings = Examination(
                 self.settings, progress, opts.spider,
                 quick=opts.quick, deep=opts.deep, repair=opts.repair,

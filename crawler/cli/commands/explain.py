@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
-from crawler.ops.progress import working
-from crawler.utils.terminal import stdout
+from crawler.utils.terminal import stdout, working
 from crawler.utils.text import DAY, NOT_KNOWN, count, often, span
 from crawler.utils.time import Clock
 
@@ -38,7 +37,7 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the page's history and plan, and the reasons."""
-        with working(self.config, "opening the database") as progress:
+        with working(self.config.progress, "opening the database") as progress:
             explanation = asyncio.run(self._explain(args[0], opts.spider, progress))
         if opts.json:
             print_json(explanation)

@@ -12,8 +12,7 @@ from scrapy.exceptions import UsageError
 from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
 from crawler.cli.types import as_time, time_or_age
 from crawler.errors import ConfigError
-from crawler.ops.progress import working
-from crawler.utils.terminal import print_line, without_secrets
+from crawler.utils.terminal import print_line, without_secrets, working
 from crawler.utils.text import count, megabytes
 from crawler.utils.time import Clock
 
@@ -73,7 +72,7 @@ class Command(FreshetCommand):
             )
         if opts.spider and name == "plans":
             raise ConfigError("--spider: plans can have several spiders. Leave the option out")
-        with working(self.config, "opening the database") as say:
+        with working(self.config.progress, "opening the database") as say:
             tables = asyncio.run(self._export(name, address, opts, say))
         if opts.json:
             report: ExportReport = {"to": without_secrets(address), "tables": tables}

@@ -107,9 +107,9 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Import the file, and print what became of each watch; exit with 1 if none was usable."""
         from crawler.exchange.watch_formats import read_watches
-        from crawler.ops.progress import working
+        from crawler.utils.terminal import working
 
-        with working(self.config, "reading the watches"):
+        with working(self.config.progress, "reading the watches"):
             file = read_watches(Path(args[0]))
         plan = asyncio.run(self._import(file, opts))
         if opts.json:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from crawler.cli.base import FreshetCommand, JsonTypes, no_targets, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.ops.progress import working
-from crawler.utils.terminal import stdout
+from crawler.utils.terminal import stdout, working
 from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
@@ -67,13 +66,13 @@ class Command(FreshetCommand):
 
             plots.check(opts.calendar)
         if opts.changes:
-            with working(self.config, "opening the database"):
+            with working(self.config.progress, "opening the database"):
                 changes = asyncio.run(self._changes(spider, opts.weeks, opts.urls))
             if opts.json:
                 print_json(changes)
                 return
         else:
-            with working(self.config, "opening the database") as progress:
+            with working(self.config.progress, "opening the database") as progress:
                 overview = asyncio.run(self._plan(spider, opts.calendar, progress))
             if opts.json:
                 print_json(overview)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import option
 from crawler.errors import Busy, ConfigError
-from crawler.ops.progress import working
 from crawler.utils import time as units
-from crawler.utils.terminal import print_line
+from crawler.utils.terminal import print_line, working
 
 if TYPE_CHECKING:
     from crawler.planning.options import ReplanRequest
@@ -131,7 +130,7 @@ class Command(FreshetCommand):
         try:
             with (
                 engine_of(opts.engine) as engine,
-                working(self.config, "opening the database") as progress,
+                working(self.config.progress, "opening the database") as progress,
             ):
                 sharding = None if engine is None else Sharding(engine, opts.shards)
                 plans = asyncio.run(self._replan(order, sharding, progress))

@@ -7,8 +7,7 @@ import asyncio
 
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json, spider_named
 from crawler.cli.types import as_time, time_or_age
-from crawler.ops.progress import working
-from crawler.utils.terminal import print_line
+from crawler.utils.terminal import print_line, working
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 
@@ -39,7 +38,7 @@ class Command(FreshetCommand):
         assert self.settings is not None
         kind = spider_named(self.settings, args[0])
         since = as_time(opts.since, Clock(self.config.clock_offset_hours).now())
-        with working(self.config, f"rereading {args[0]}") as progress:
+        with working(self.config.progress, f"rereading {args[0]}") as progress:
             report = asyncio.run(reread(self.settings, kind, since, progress))
         # Without any readable response, the reread has failed.
         self.exitcode = int(report["unreadable"] > 0 and not report["responses"])

@@ -54,10 +54,10 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check the file, restore it, and print what was restored."""
         from crawler.exchange.backup import Backup
-        from crawler.ops.progress import working
+        from crawler.utils.terminal import working
 
         with Backup.opened(Path(args[0])) as backup:
-            with working(self.config, "checking the file") as progress:
+            with working(self.config.progress, "checking the file") as progress:
                 backup.verify(progress)
             used = asyncio.run(self._collection_in_use())
             if used is not None:
@@ -67,7 +67,7 @@ class Command(FreshetCommand):
                         f"{used}. Add --replace to replace all of its data"
                     )
                 confirm("all current data of this database", opts)
-            with working(self.config, "opening the database") as progress:
+            with working(self.config.progress, "opening the database") as progress:
                 asyncio.run(self._restore(backup, progress, is_empty=used is None))
             manifest = backup.manifest
         if opts.json:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from crawler.cli.base import FreshetCommand, JsonTypes, print_json
 from crawler.cli.types import positive_int
 from crawler.errors import ConfigError
-from crawler.ops.progress import working
-from crawler.utils.terminal import print_line, shortened, stdout
+from crawler.utils.terminal import print_line, shortened, stdout, working
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 
@@ -48,7 +47,7 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the open alarms: broken pages, then the least probable silences."""
-        with working(self.config, "opening the database") as progress:
+        with working(self.config.progress, "opening the database") as progress:
             spiders, rows = asyncio.run(self._read(args[0] if args else None, opts, progress))
         if opts.json:
             print_json(rows)

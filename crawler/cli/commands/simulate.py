@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import UsageError
 
 from crawler.cli.base import FreshetCommand, HelpWithLines, JsonTypes, print_json
-from crawler.ops.progress import working
-from crawler.utils.terminal import stdout
+from crawler.utils.terminal import stdout, working
 
 if TYPE_CHECKING:
     from crawler.planning.simulation import Simulation
@@ -148,7 +147,7 @@ class Command(FreshetCommand):
         kind, opts.file = args[0], args[1] if len(args) > 1 else None
         check(kind, opts)
         simulation: Simulation[Any, Any, Any]
-        with working(self.config, "reading the data") as progress:
+        with working(self.config.progress, "reading the data") as progress:
             if kind == PAGES:
                 from crawler.planning.simulate_pages import PageSimulation
 

@@ -26,10 +26,10 @@ from crawler.config import Config
 from crawler.dedup.signature import by_characters, jaccard
 from crawler.dedup.sketch import SHAPES
 from crawler.errors import ConfigError, FreshetError
-from crawler.ops.progress import working
 from crawler.storage.client import Database, Document
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import opened
+from crawler.utils.terminal import working
 from crawler.utils.text import count
 from tests.bench.dedup import results
 from tests.bench.dedup.corpus import KINDS, Corpus, File, Synthetic, edited, is_cjk, words_of
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         if is_own:
             config = Config.load(data_dir=Path(folder))
         try:
-            with working(config, "reading posts") as tell:
+            with working(config.progress, "reading posts") as tell:
                 done = _experiment(config, options, tell)
         except KeyboardInterrupt:
             done = None

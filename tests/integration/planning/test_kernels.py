@@ -177,10 +177,10 @@ def test_the_live_line_counts_the_kernels_that_are_compiled() -> None:
     code = """
 import time
 from crawler.config import Config
-from crawler.ops.progress import working
+from crawler.utils.terminal import working
 from schedules.progress import announce
 
-with working(Config.load(), "opening the database") as say:
+with working(Config.load().progress, "opening the database") as say:
     say("planning 60 feeds")
     announce()
     announce()

@@ -353,7 +353,7 @@ class Feeder:
             batch = self._size * min(MAX_BATCHES, max(1, status.workers))
             max_targets = batch + (status.waiting + status.leased if is_first else 0)
             closed = sorted({*session.closed_hosts(), *await self._queue.closed_hosts()})
-            query = partial(due.keys, db, spider, started, max_targets, closed, position)
+            query = partial(due.ordered_keys, db, spider, started, max_targets, closed, position)
             keys, position = await session.patience.read(query)
             new = await self._enqueue(status, keys)
             if new is None or (is_first and not new and status.is_empty):

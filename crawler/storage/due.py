@@ -66,7 +66,7 @@ async def most_overdue(
     return await _logged(db, found, until)
 
 
-async def keys(
+async def ordered_keys(
     db: Database,
     spider: str,
     until: datetime,

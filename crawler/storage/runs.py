@@ -22,7 +22,7 @@ from pymongo.errors import PyMongoError
 from typing_extensions import TypedDict
 
 from crawler.errors import StorageError
-from crawler.items import Kind, LinkCounts, Outcome
+from crawler.items import Kind, LinkCounts
 from crawler.storage import alarms, targets
 from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.targets import BY_TIME, RemainingTargets
@@ -32,8 +32,6 @@ MILLISECOND = timedelta(milliseconds=1)
 # Maximum number of links in a run's document.
 MAX_LINKS = 40
 FAILED = "failed"
-# Outcomes of visits that got no page.
-FAILURES = (str(Outcome.ERROR), str(Outcome.BLOCKED))
 # Limit for counting due targets, and for reading the visits of a run.
 MAX_COUNTED = 100_000
 # Runs to search for one that fetched anything: a week with a run every ten minutes.
@@ -308,7 +306,7 @@ async def _last_fetches(db: Database, spider: str) -> Fetches | None:
         visits = counts.get("visits", 0)
         if not visits:
             continue
-        failed = sum(counts.get(outcome, 0) for outcome in FAILURES)
+        failed = sum(counts.get(outcome, 0) for outcome in targets.FAILED)
         if not failed:
             return Fetches(run["finished"], visits, failed)
         during = {"$gte": run["started"], "$lte": run["finished"]}
@@ -316,7 +314,7 @@ async def _last_fetches(db: Database, spider: str) -> Fetches | None:
             {"$match": {"spider": spider, "at": during}},
             {"$sort": {"at": ASCENDING}},
             {"$limit": MAX_COUNTED},
-            {"$match": {"outcome": {"$in": FAILURES}}},
+            {"$match": {"outcome": {"$in": targets.FAILED}}},
             {"$group": {"_id": "$reason", "n": {"$sum": 1}, "url": {"$first": "$target"}}},
             {"$sort": {"n": DESCENDING, "_id": ASCENDING}},
             {"$limit": 1},

@@ -134,7 +134,7 @@ async def _read_in_parts(uri: str, size: int) -> list[str]:
         db, keys = client.get_default_database(), dict[str, None]()
         position: DuePosition | None = None
         while True:
-            part, position = await due.keys(db, "x", NOW, size, [], position)
+            part, position = await due.ordered_keys(db, "x", NOW, size, [], position)
             keys |= dict.fromkeys(part)
             if position is None:
                 return list(keys)

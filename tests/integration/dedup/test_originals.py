@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
+from bson import ObjectId
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from crawler.dedup.model import rank_of
 from crawler.storage.client import Database
-from crawler.storage.dedup import candidates, claims, flags, originals
+from crawler.storage.dedup import candidates, claims, flags, originals, signatures
 from crawler.storage.dedup.registry import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
@@ -117,6 +118,26 @@ def test_a_worker_that_was_ended_between_leaves_what_the_next_completes(posts: P
     posts.claim(candidate("elsewhere", text(7), NOW, source=BLOG))
     assert posts.originals() == {"old", "elsewhere"}
     assert posts.post("new")["duplicate_of"] == "old"
+
+
+def test_posts_that_share_free_bands_get_each_band_once(stored: tuple[Db, str]) -> None:
+    first, second, third = (candidate(key, edited(LONG, n)) for n, key in enumerate("abc"))
+
+    async def take(_db: Database, registry: Registry) -> None:
+        rows = [
+            signatures.row_of(registry, post, bands, NOW)
+            for post, bands in ((first, ()), (second, ()), (third, first.bands - second.bands))
+        ]
+        await registry.signatures.insert_many([row | {"cluster": ObjectId()} for row in rows])
+        await originals.take_free_bands(registry, [first, second])
+
+    index = Posts(stored[1])
+    index.on(take)
+    own = {key: set(index.signature(key).get("bands", ())) for key in "abc"}
+    assert first.bands & second.bands
+    assert own["a"] == first.bands & second.bands
+    assert own["b"] == second.bands - first.bands
+    assert own["c"] == first.bands - second.bands
 
 
 def test_a_cluster_that_changed_while_it_was_shown_is_shown_again(posts: Posts) -> None:

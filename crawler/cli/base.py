@@ -244,7 +244,7 @@ def print_json(value: Any) -> None:
 def with_database(config: Config, work: Callable[[Database], Awaitable[T]]) -> T:
     """Open the database and return the result of `work`."""
     # The driver is slow to import, and --help does not need it.
-    from crawler.storage.store import opened
+    from crawler.storage.client import opened
 
     async def run() -> T:
         async with opened(config) as db:

@@ -42,7 +42,7 @@ from crawler.reports.feeds import (
     remove_feeds,
 )
 from crawler.storage import feeds as subscriptions
-from crawler.storage.store import opened
+from crawler.storage.client import opened
 from crawler.utils.files import atomic_replace
 from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
 from crawler.utils.terminal import complain, print_line, visible, without_secrets, working

@@ -17,7 +17,7 @@ from crawler.config import Config
 from crawler.feeds.subscriptions import TITLE_CHARACTERS, tidy
 from crawler.reports.feeds import FeedState, feed_states, owned
 from crawler.storage import feeds as subscriptions
-from crawler.storage.store import opened
+from crawler.storage.client import opened
 from crawler.utils.terminal import as_json, print_line, shortened, stdout
 from crawler.utils.text import amount, count, span
 from crawler.utils.time import Clock

@@ -21,9 +21,8 @@ from crawler.notify import dispatch
 from crawler.notify.dispatch import DeliveryReport, PreviewedMessage
 from crawler.notify.expansion import RuleSet
 from crawler.storage import outbox, targets
-from crawler.storage.client import Database
+from crawler.storage.client import Database, Store
 from crawler.storage.outages import MongoRetry
-from crawler.storage.store import Store
 from crawler.utils.terminal import complain, print_line, shortened, stdout, working
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock

@@ -17,8 +17,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.extract.stored_definition import Definition
 from crawler.storage import sites, targets
-from crawler.storage.client import Database
-from crawler.storage.store import opened
+from crawler.storage.client import Database, opened
 from spiders.site import CellsSpider, spider_of
 from spiders.wrapper import WrapperSpider
 

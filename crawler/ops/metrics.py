@@ -43,7 +43,7 @@ from crawler.frontier.session import Session
 from crawler.items import Outcome, Visit
 from crawler.ops.extensions import Metrics
 from crawler.ops.schedule import CHORES, FAILED
-from crawler.storage.store import Store
+from crawler.storage.client import Store
 from crawler.utils.prometheus import Described, Values, by_spider, described
 from crawler.utils.time import Clock
 from crawler.web.options import Address

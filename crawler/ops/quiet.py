@@ -62,7 +62,7 @@ def end_quietly(settings: Settings, name: str, arguments: Mapping[str, str]) -> 
     modules = settings.getlist("SPIDER_MODULES")
     # Slow to import.
     from crawler.frontier import quiet
-    from crawler.storage.store import opened
+    from crawler.storage.client import opened
 
     async def end() -> QuietRun | None:
         async with opened(config, prepares=False) as db:

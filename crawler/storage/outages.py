@@ -23,14 +23,16 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pymongo import UpdateMany
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError
 
 from crawler.errors import StorageError, Unreachable
-from crawler.storage.client import Document
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Document
 
 # Calls to MongoDB may include claims in Redis, whose errors name the server's address.
 MONGODB, REDIS = "MongoDB", "Redis"

@@ -26,8 +26,8 @@ from crawler.reports.inbox_entries import ChangedPage
 from crawler.reports.net_changes import Windows
 from crawler.storage.accounts import readers
 from crawler.storage.accounts.readers import Reader
+from crawler.storage.client import Store
 from crawler.storage.paging import Key
-from crawler.storage.store import Store
 from crawler.web.auth import User
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.pages import is_linked, not_found

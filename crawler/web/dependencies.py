@@ -18,8 +18,8 @@ from bson.errors import InvalidId
 from fastapi import Depends, HTTPException, Query
 from starlette.requests import Request
 
+from crawler.storage.client import Store
 from crawler.storage.paging import Key
-from crawler.storage.store import Store
 from crawler.utils.time import Clock
 
 MAX_ROWS, USUAL_ROWS = 200, 50

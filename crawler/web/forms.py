@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from crawler.errors import ConfigError
 from crawler.storage.accounts import users
-from crawler.storage.store import Store
+from crawler.storage.client import Store
 from crawler.web import passwords
 from crawler.web.auth import User
 

@@ -27,11 +27,11 @@ from crawler.reports.site_history import DayFreshness, WeekPattern, freshness_by
 from crawler.reports.sites import BoardSite, CategoryNode, FailureGroup, RunningSite, SiteFilter
 from crawler.reports.visit_counts import ChangeCounts, VisitCounts
 from crawler.storage import alarms, leases, overview, site_targets, sites
+from crawler.storage.client import Store
 from crawler.storage.outages import raising_unreachable
 from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key
 from crawler.storage.sites import Site
-from crawler.storage.store import Store
 from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock
 from crawler.web.commands import Crawl, Crawls

@@ -48,9 +48,8 @@ from crawler.reports.jobs import (
     Kind,
     PairOrder,
 )
-from crawler.storage.client import Document, server_uri
+from crawler.storage.client import Document, opened, server_uri
 from crawler.storage.dedup.labels import Label
-from crawler.storage.store import opened
 from crawler.utils.process import JobCrashed, JobProcess, end_tasks
 from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import Clock

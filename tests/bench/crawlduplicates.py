@@ -20,9 +20,8 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.dedup.signature import by_characters
-from crawler.storage.client import Document
+from crawler.storage.client import Document, opened
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.store import opened
 from tests.bench.crawls import Crawl, freshet
 from tests.site.running import RunningSite
 

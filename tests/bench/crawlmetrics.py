@@ -15,8 +15,8 @@ from pathlib import Path
 
 from crawler.config import Config
 from crawler.reports.metrics import read
+from crawler.storage.client import Store
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.store import Store
 from crawler.utils.prometheus import text_of
 from tests.bench.crawls import Crawl, freshet
 from tests.bench.planned import insert

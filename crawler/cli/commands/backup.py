@@ -67,7 +67,7 @@ class Command(FreshetCommand):
 
     async def _write(self, path: Path, progress: Callable[[str], None]) -> tuple[Manifest, int]:
         from crawler.exchange.backup import write
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
         from crawler.storage.transfer import writers_locked_out
 
         now = Clock(self.config.clock_offset_hours).now()

@@ -93,7 +93,7 @@ class Command(FreshetCommand):
         """Return the spiders and their changes."""
         from crawler.reports.changes import newest_changes
         from crawler.storage import targets
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db:

@@ -164,8 +164,7 @@ class Command(FreshetCommand):
 
         Returns the number of documents by collection. Raises ServerError if a writer is running.
         """
-        from crawler.storage.client import server_uri
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened, server_uri
         from crawler.storage.transfer import copy, target_of, writers_locked_out
 
         config = self.config

@@ -53,7 +53,7 @@ class Command(FreshetCommand):
     async def _explain(
         self, url: str, spider: str | None, progress: Callable[[str], None]
     ) -> Explanation:
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
         from crawler.storage.target_queries import target_of
 
         config = self.config

@@ -60,7 +60,7 @@ class Command(FreshetCommand):
 
 async def _forget(config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:
     from crawler.reports.target import forget
-    from crawler.storage.store import opened
+    from crawler.storage.client import opened
 
     async with opened(config) as db:
         return await forget(db, config, url_or_name, really=really)

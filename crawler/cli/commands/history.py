@@ -91,7 +91,7 @@ class Command(FreshetCommand):
 
     async def _read(self, url: str, opts: argparse.Namespace) -> History:
         from crawler.reports.history import history_of
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         config, last = self.config, max(0, opts.last)
         async with opened(config) as db:

@@ -92,7 +92,7 @@ class Command(FreshetCommand):
 
     async def _learn(self, spider: str, options: PhaseOptions, *, stop: bool) -> PhaseReport:
         from crawler.storage import leases, targets
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db:

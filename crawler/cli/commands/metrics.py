@@ -59,7 +59,7 @@ class Command(FreshetCommand):
 
     async def _read(self) -> list[Metric]:
         from crawler.reports.metrics import read
-        from crawler.storage.store import Store
+        from crawler.storage.client import Store
 
         store = await Store.open(self.config)
         try:

@@ -101,7 +101,7 @@ class Command(FreshetCommand):
         self, spider: str | None, calendar: Path | None, progress: Progress
     ) -> PlanOverview:
         from crawler.planning.report import current_plans
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db:
@@ -118,7 +118,7 @@ class Command(FreshetCommand):
     ) -> ChangesOverview:
         from crawler.planning.report import changes_found
         from crawler.storage import sites
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db:

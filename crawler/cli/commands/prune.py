@@ -97,7 +97,7 @@ class Command(FreshetCommand):
     ) -> PruneReport:
         """Prune some spiders, all if None, and what belongs to none of them."""
         from crawler.storage import pruning, runs, targets
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         ages = pruning.Ages.of(config)
         async with opened(config) as db:

@@ -155,7 +155,7 @@ class Command(FreshetCommand):
         from crawler.planning.replan import replan_parts
         from crawler.planning.sharded import replan_in_shards
         from crawler.storage import leases
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db, AsyncExitStack() as stack:

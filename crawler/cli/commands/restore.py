@@ -84,7 +84,7 @@ class Command(FreshetCommand):
         return {"scrapy restore FILE --json": RestoreReport}
 
     async def _collection_in_use(self) -> str | None:
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
         from crawler.storage.transfer import collection_in_use
 
         async with opened(self.config) as db:
@@ -93,7 +93,7 @@ class Command(FreshetCommand):
     async def _restore(
         self, backup: Backup, progress: Callable[[str], None], *, is_empty: bool
     ) -> None:
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
         from crawler.storage.transfer import collection_in_use, writers_locked_out
 
         async with opened(self.config) as db, writers_locked_out(db, self.config):

@@ -122,7 +122,7 @@ class Command(FreshetCommand):
         """
         from crawler.reports.search import found_posts
         from crawler.storage import feeds, search
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         config = self.config
         source: Document = {} if opts.spider is None else {"spider": opts.spider}

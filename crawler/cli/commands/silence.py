@@ -87,7 +87,7 @@ class Command(FreshetCommand):
         self, spider: str | None, opts: argparse.Namespace, progress: Callable[[str], None]
     ) -> tuple[list[str], list[AlarmReport]]:
         from crawler.storage import alarms, targets
-        from crawler.storage.store import opened
+        from crawler.storage.client import opened
 
         config = self.config
         async with opened(config) as db:

@@ -20,7 +20,7 @@ from crawler.storage import targets
 from crawler.storage.accounts import readers, users
 from crawler.storage.accounts.readers import MAX_PATTERN_CHARACTERS, Reader
 from crawler.storage.accounts.schemas import MAX_MUTES, Scope
-from crawler.storage.store import Store
+from crawler.storage.client import Store
 from crawler.web.auth import LOCAL, User, UserDep, for_viewers, own_origin, public
 from crawler.web.change_lists import MEDIA_TYPE, ListDep, SinceQuery, atom_feed, reader_of
 from crawler.web.dependencies import NowDep, StoreDep

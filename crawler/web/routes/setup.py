@@ -25,8 +25,8 @@ from crawler.reports.site_setup import (
     Matches,
 )
 from crawler.storage import sites
+from crawler.storage.client import Store
 from crawler.storage.sites import Editable
-from crawler.storage.store import Store
 from crawler.web.auth import EditorDep, UserDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form

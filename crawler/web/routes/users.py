@@ -15,7 +15,7 @@ from starlette.responses import Response
 from crawler.errors import ConfigError
 from crawler.storage.accounts import credentials, users
 from crawler.storage.accounts.schemas import Role, Scope
-from crawler.storage.store import Store
+from crawler.storage.client import Store
 from crawler.web.auth import EditorDep
 from crawler.web.dependencies import NowDep, StoreDep
 from crawler.web.forms import Form, new_password_hash, require_password

@@ -11,8 +11,8 @@ import redis as driver
 
 from crawler.config import Config
 from crawler.dedup.boilerplate import MIN_POSTS
+from crawler.storage.client import opened
 from crawler.storage.dedup import index
-from crawler.storage.store import opened
 from tests.integration.claiming import edited, text
 from tests.integration.dedup.test_boilerplate import framed
 from tests.integration.dedup.test_duplicates_crawl import article, site

@@ -6,10 +6,9 @@ import asyncio
 from typing import Any
 
 from crawler.config import Config
-from crawler.storage.client import Database
+from crawler.storage.client import Database, opened
 from crawler.storage.leases import Lease
 from crawler.storage.outages import MongoRetry
-from crawler.storage.store import opened
 from tests.integration.harness import Db, Row
 
 NAME, REDIS = "crawl shop", "a Redis"

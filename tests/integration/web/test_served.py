@@ -10,7 +10,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.storage import due
-from crawler.storage.store import opened
+from crawler.storage.client import opened
 from tests.integration.harness import Db
 
 pytestmark = pytest.mark.mongo

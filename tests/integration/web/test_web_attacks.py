@@ -15,7 +15,7 @@ import pytest
 
 from crawler.storage.accounts import users
 from crawler.storage.accounts.schemas import Role
-from crawler.storage.store import opened
+from crawler.storage.client import opened
 from crawler.web import passwords
 from crawler.web.middleware import SAFE_METHODS
 from crawler.web.options import WebOptions

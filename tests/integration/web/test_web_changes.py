@@ -21,7 +21,7 @@ from crawler.reports.inbox import Filters, read_inbox
 from crawler.storage import change_events
 from crawler.storage.accounts.readers import Reader
 from crawler.storage.accounts.schemas import MAX_MUTES, MAX_PAGES, MAX_RANGES
-from crawler.storage.store import opened
+from crawler.storage.client import opened
 from crawler.utils.diff import Matcher
 from tests.integration.harness import Db
 from tests.integration.web.browser import Browser, Browsers

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from crawler.config import Config
 from crawler.storage.accounts import credentials
 from crawler.storage.accounts.schemas import Scope
-from crawler.storage.store import opened
+from crawler.storage.client import opened
 from crawler.web import passwords
 from crawler.web.auth import guard, local_path
 from crawler.web.dependencies import StoreDep

@@ -19,10 +19,10 @@ from crawler.config import Config
 from crawler.reports.site_history import freshness_by_day
 from crawler.reports.sites import category_tree, tags_of
 from crawler.storage import site_targets
+from crawler.storage.client import opened
 from crawler.storage.overview import spans_of_hour
 from crawler.storage.site_targets import TargetFilter, TargetStatus
 from crawler.storage.sites import Site
-from crawler.storage.store import opened
 from crawler.utils.time import NEVER
 from crawler.web import charts
 from crawler.web.options import WebOptions

@@ -11,7 +11,7 @@ import pytest
 from crawler.errors import ConfigError
 from crawler.storage.accounts import credentials, users
 from crawler.storage.accounts.schemas import Scope
-from crawler.storage.store import opened
+from crawler.storage.client import opened
 from crawler.web import passwords
 from tests.integration.harness import Db
 from tests.integration.web.browser import OPEN, PASSWORD, Browser, Browsers, browsers_of, put_user

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from crawler.items import Kind
 from crawler.storage import target_queries
 from crawler.storage.client import Database
-from crawler.storage.schema import prepare
 from crawler.storage.target_queries import State
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Freshet, Row
@@ -24,16 +24,19 @@ SHOP = "https://www.shop.example"
 
 @pytest.fixture
 def prepared(stored: tuple[Db, str]) -> Db:
-    db, uri = stored
-    on(uri, prepare)
-    return db
+    return stored[0]
 
 
-def put(db: Db, url: str, *, spider: str = "shop", hours: float = 5, **own: object) -> None:
-    """Store a target that was visited an hour ago and is due in `hours`."""
+def target(url: str, *, spider: str = "shop", hours: float = 5, **own: object) -> Row:
+    """Return a target that was visited an hour ago and is due in `hours`."""
     row = new_document(spider, url, Kind.ITEM, NOW + timedelta(hours=hours), NOW - DAY)
     seen = {"visited_at": NOW - timedelta(hours=1), "outcome": "unchanged", "requested": 1}
-    db.targets.insert_one(row | seen | own)
+    return row | seen | own
+
+
+def put(db: Db, url: str, **own: Any) -> None:
+    """Store a target."""
+    db.targets.insert_one(target(url, **own))
 
 
 def some(db: Db) -> None:
@@ -116,12 +119,13 @@ def test_lists_go_by_indexes(
 ) -> None:
     """Listing 20 of 2 x 400 targets examines at most 20 documents and sorts nothing."""
     db, uri = stored
-    on(uri, prepare)
+    rows = []
     for name in ("news", "shop"):
         for k in range(400):
             own: Row = {"gone": True} if k % 80 == 1 else {}
             own |= {"consecutive_errors": 1} if k % 80 == 2 else {}
-            put(db, f"{SHOP}/{k}", spider=name, hours=-1, **own)
+            rows.append(target(f"{SHOP}/{k}", spider=name, hours=-1, **own))
+    db.targets.insert_many(rows)
     query, order = target_queries.chosen(spider, state, match, NOW, ["news", "shop"])
 
     async def listed(there: Database) -> list[Row]:
@@ -153,9 +157,8 @@ def test_lists_go_by_indexes(
 def test_an_unknown_url_gets_the_nearest_known_one(
     unknown: str, known: str, freshet: Freshet, prepared: Db
 ) -> None:
-    put(prepared, known)
-    for k in range(300):
-        put(prepared, f"{SHOP}/catalogue/{k}/thing.html")
+    others = [target(f"{SHOP}/catalogue/{k}/thing.html") for k in range(300)]
+    prepared.targets.insert_many([target(known), *others])
     for command in ("explain", "history", "forget"):
         done = run(freshet, command, unknown)
         assert (done.code, done.complaint) == (
@@ -188,7 +191,6 @@ def test_a_url_that_is_like_none(freshet: Freshet, prepared: Db) -> None:
 
 def test_the_nearest_url_costs_a_few_lookups(stored: tuple[Db, str]) -> None:
     db, uri = stored
-    on(uri, prepare)
     rows = [
         new_document("shop", f"{SHOP}/folder/{k:05}.html", Kind.ITEM, NOW, NOW)
         for k in range(20_000)

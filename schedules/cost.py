@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import compiled
-from schedules.exponential import exponentials
+from schedules.exponential import decays
 from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import WEEK_HOURS
 
@@ -34,16 +34,16 @@ class Objective(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Hold the expected course after a visit at each hour of two weeks, t = 0 to 336, for k nodes.
+    """Hold the expected course after a visit at each hour of the week, t = 0 to 168, for k nodes.
 
     weight: (k,)
     rate:   (k,) changes a week, > 0
-    grow:   (k, 337) e^(r P(t))
-    drop:   (k, 337) e^(-r P(t))
-    kept:   (k, 337) integral of e^(-r (P(s) - P(t))) over all s > t, in hours
-    moment: (k, 337) integral of (s - t) e^(-r (P(s) - P(t))) over all s > t
-    mass:   (337,) expected changes up to t
-    lever:  (337,) sum of the expected changes up to t, each times its hour
+    grow:   (k, 169) e^(r P(t))
+    drop:   (k, 169) e^(-r P(t))
+    kept:   (k, 169) integral of e^(-r (P(s) - P(t))) over all s > t, in hours
+    moment: (k, 169) integral of (s - t) e^(-r (P(s) - P(t))) over all s > t
+    mass:   (169,) expected changes up to t
+    wait:   (169,) expected hours that the changes up to t have waited at t, in total
     """
 
     weight: Floats
@@ -53,163 +53,205 @@ class Curves(NamedTuple):
     kept: Floats
     moment: Floats
     mass: Floats
-    lever: Floats
+    wait: Floats
 
 
 @compiled
 def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
     """Return the curves of a target. profile: (168,) sums to 1; rate, weight: (k,) nodes."""
-    k, size = len(rate), 2 * WEEK_HOURS + 1
+    k, size = len(rate), WEEK_HOURS + 1
+    mass, wait = np.zeros(size), np.zeros(size)
+    mean, peak = (rate * weight).sum(), 0.0
+    for t in range(WEEK_HOURS):
+        peak = max(peak, profile[t])
     grow, drop = np.empty((k, size)), np.empty((k, size))
     kept, moment = np.empty((k, size)), np.empty((k, size))
-    mass, lever = np.zeros(size), np.zeros(size)
-    mean = (rate * weight).sum()
-    for t in range(WEEK_HOURS):
-        expected = mean * profile[t]
-        mass[t + 1] = mass[t] + expected
-        lever[t + 1] = lever[t] + expected * (t + 0.5)
-    # Loop over hours, because Numba takes seconds to compile slice assignments.
-    whole, turn = mass[WEEK_HOURS], lever[WEEK_HOURS]
-    for t in range(WEEK_HOURS + 1):
-        mass[WEEK_HOURS + t] = whole + mass[t]
-        lever[WEEK_HOURS + t] = turn + lever[t] + WEEK_HOURS * mass[t]
-    _one_week(profile, rate, grow, drop, kept, moment)
-    for i in range(k):
-        growth, decline = grow[i, WEEK_HOURS], drop[i, WEEK_HOURS]
-        # Iterate backward: hour 0 of the second week is hour 168 of the first and is read last.
-        for t in range(WEEK_HOURS, -1, -1):
-            grow[i, WEEK_HOURS + t] = growth * grow[i, t]
-            drop[i, WEEK_HOURS + t] = decline * drop[i, t]
-            kept[i, WEEK_HOURS + t] = kept[i, t]
-            moment[i, WEEK_HOURS + t] = moment[i, t]
-    return Curves(weight, rate, grow, drop, kept, moment, mass, lever)
-
-
-@compiled
-def _steps(profile: Floats, rate: Floats) -> Floats:
-    """Return the (k, 168) probability that no change happens in an hour."""
-    step = np.empty((len(rate), WEEK_HOURS))
-    for i in range(len(rate)):
-        for t in range(WEEK_HOURS):
-            step[i, t] = -rate[i] * profile[t]
-    exponentials(step.reshape(-1))
-    return step
-
-
-@compiled
-def _one_week(
-    profile: Floats, rate: Floats, grow: Floats, drop: Floats, kept: Floats, moment: Floats
-) -> None:
-    """Fill the first week for all nodes. Every week is followed by an identical week."""
-    k = len(rate)
-    fresh, late = np.empty((k, WEEK_HOURS)), np.empty((k, WEEK_HOURS))
-    step = _steps(profile, rate)
+    step, x = np.empty((k, WEEK_HOURS)), np.empty(WEEK_HOURS)
     for i in range(k):
         for t in range(WEEK_HOURS):
-            x = rate[i] * profile[t]
-            # Integrals of e^(-x s) and of s e^(-x s) over the hour; series near x = 0 avoid
-            # cancellation.
-            fresh[i, t] = (1 - step[i, t]) / x if x > 1e-6 else 1 - x / 2
-            late[i, t] = (fresh[i, t] - step[i, t]) / x if x > 1e-3 else 0.5 - x / 3
+            x[t] = rate[i] * profile[t]
+        decays(x, rate[i] * peak, step[i], kept[i, :WEEK_HOURS], moment[i, :WEEK_HOURS])
         drop[i, 0], kept[i, WEEK_HOURS], moment[i, WEEK_HOURS] = 1.0, 0.0, 0.0
+    # These recurrences are in one loop, because each of them waits for its previous result.
     for t in range(WEEK_HOURS):
+        expected, back = mean * profile[t], WEEK_HOURS - 1 - t
+        wait[t + 1] = wait[t] + (mass[t] + expected / 2)
+        mass[t + 1] = mass[t] + expected
         for i in range(k):
             drop[i, t + 1] = drop[i, t] * step[i, t]
-    for t in range(WEEK_HOURS - 1, -1, -1):
-        for i in range(k):
-            kept[i, t] = fresh[i, t] + step[i, t] * kept[i, t + 1]
-            moment[i, t] = late[i, t] + step[i, t] * (kept[i, t + 1] + moment[i, t + 1])
+            moment[i, back] += step[i, back] * (kept[i, back + 1] + moment[i, back + 1])
+            kept[i, back] += step[i, back] * kept[i, back + 1]
+    # Every week is followed by an identical week.
     for i in range(k):
         gone, left = -np.expm1(-rate[i]), WEEK_HOURS * np.exp(-rate[i])
         later = kept[i, 0] / gone
         much_later = (moment[i, 0] + left * later) / gone
+        last = drop[i, WEEK_HOURS]
         for t in range(WEEK_HOURS + 1):
             grow[i, t] = 1 / drop[i, t]
-            left = drop[i, WEEK_HOURS] * grow[i, t]
+            left = last * grow[i, t]
             kept[i, t] += left * later
             moment[i, t] += left * (much_later + (WEEK_HOURS - t) * later)
+    return Curves(weight, rate, grow, drop, kept, moment, mass, wait)
 
 
 @compiled
 def interval_cost(c: Curves, aim: Objective, a: int, n: int) -> float:
-    """Return the cost of the hours from a visit at `a` to the next at `n`, 0 <= a < n <= 336."""
-    hours = float(n - a)
+    """Return the cost of the hours from a visit at `a` to the next at `n`, 0 <= a < n."""
+    hours = n - a
+    begin = a % WEEK_HOURS
+    weeks, end = divmod(begin + hours, WEEK_HOURS)
     fresh, unaged = 0.0, 0.0
     for i in range(len(c.weight)):
-        left = c.grow[i, a] * c.drop[i, n]
-        kept = c.kept[i, a] - left * c.kept[i, n]
-        fresh += c.weight[i] * kept
-        unaged += c.weight[i] * (hours * c.kept[i, a] - c.moment[i, a] + left * c.moment[i, n])
-    age = hours * hours / 2 - unaged
-    delay = n * (c.mass[n] - c.mass[a]) - (c.lever[n] - c.lever[a])
+        left = c.grow[i, begin] * c.drop[i, end]
+        for _ in range(weeks):
+            left *= c.drop[i, WEEK_HOURS]
+        fresh += c.weight[i] * (c.kept[i, begin] - left * c.kept[i, end])
+        unaged += c.weight[i] * (
+            hours * c.kept[i, begin] - c.moment[i, begin] + left * c.moment[i, end]
+        )
+    age = hours * hours / 2.0 - unaged
+    # Changes of whole weeks, and those of the hours from `begin` to `end`.
+    week, waited = c.mass[WEEK_HOURS], c.wait[WEEK_HOURS]
+    delay = c.wait[end] - c.wait[begin] - hours * c.mass[begin]
+    delay += weeks * (waited + end * week) + WEEK_HOURS * week * weeks * (weeks - 1) / 2
     cost: float = aim.stale * (hours - fresh) + (aim.age * age + aim.delay * delay) / DAY_HOURS
     return cost
 
 
-@compiled
-def long_cost(c: Curves, aim: Objective, a: int, hours: int) -> float:
-    """Return the cost of an interval of any length that starts at hour `a` of the week."""
-    weeks, n = divmod(a + hours, WEEK_HOURS)
-    fresh, unaged = 0.0, 0.0
-    for i in range(len(c.weight)):
-        left = np.exp(-c.rate[i] * weeks) * c.grow[i, a] * c.drop[i, n]
-        fresh += c.weight[i] * (c.kept[i, a] - left * c.kept[i, n])
-        unaged += c.weight[i] * (hours * c.kept[i, a] - c.moment[i, a] + left * c.moment[i, n])
-    age = hours * hours / 2.0 - unaged
-    aged = aim.age * age + aim.delay * _wait(c, a, weeks, n)
-    return aim.stale * (hours - fresh) + aged / DAY_HOURS
+class Costs(NamedTuple):
+    """Hold what the costs of a target's intervals consist of, for one objective; t = 0 to 168.
 
+    An interval of h hours between visits at `a` and `n` of a week costs stale h + age h^2 / 2 +
+    wait[n] - wait[a] - saved[a] - h pace[a] + grow[a] lost[n], with the sum of the last product
+    over the k nodes. So the costs of all hours at which a visit may split an interval take few
+    operations each.
 
-@compiled
-def _wait(c: Curves, a: int, weeks: int, n: int) -> float:
-    """Return the total hours that changes wait from a visit at `a` to one at `n`, `weeks` later."""
-    end, week = WEEK_HOURS * weeks, c.mass[WEEK_HOURS]
-    changes = weeks * week + c.mass[n] - c.mass[a]
-    times = weeks * c.lever[WEEK_HOURS] + WEEK_HOURS * week * weeks * (weeks - 1) / 2
-    times += c.lever[n] + end * c.mass[n] - c.lever[a]
-    wait: float = (end + n) * changes - times
-    return wait
-
-
-@compiled
-def split_costs(c: Curves, aim: Objective, a: int, n: int, begin: int, end: int) -> Floats:
-    """Return the (end - begin + 1,) cost of the hours from `a` to `n` with one visit in between.
-
-    The cost at z is interval_cost(a, z) + interval_cost(z, n), for z = begin to end. z is the inner
-    loop, because the compiler vectorizes it (four hours per instruction).
+    stale, age: costs of an hour of staleness, and of a squared hour of age
+    saved: (169,) what a visit saves, regardless of its interval
+    pace:  (169,) what a visit saves in each hour of its interval
+    wait:  (169,) cost of the delay of all changes up to t
+    grow:  (k, 169) e^(r P(t))
+    lost:  (k, 169) e^(-r P(t)) times what a visit does not save any more, as another one follows
+    drop:  (k,) e^-r
+    week:  cost of an hour of delay of the changes of a week
     """
-    cost = np.empty(end - begin + 1)
-    for j in range(len(cost)):
-        z = begin + j
-        wait = z * (c.mass[z] - c.mass[a]) - (c.lever[z] - c.lever[a])
-        wait += n * (c.mass[n] - c.mass[z]) - (c.lever[n] - c.lever[z])
-        aged = aim.age * ((z - a) * (z - a) + (n - z) * (n - z)) / 2 + aim.delay * wait
-        cost[j] = aim.stale * (n - a) + aged / DAY_HOURS
-    age = aim.age / DAY_HOURS
-    for k in range(len(c.weight)):
-        kept, moment, grow, drop = c.kept[k], c.moment[k], c.grow[k], c.drop[k]
-        weight = c.weight[k]
-        for j in range(len(cost)):
-            z = begin + j
-            first, second = grow[a] * drop[z], grow[z] * drop[n]
-            fresh = kept[a] - first * kept[z] + kept[z] - second * kept[n]
-            unaged = (z - a) * kept[a] - moment[a] + first * moment[z]
-            unaged += (n - z) * kept[z] - moment[z] + second * moment[n]
-            cost[j] -= weight * (aim.stale * fresh + age * unaged)
+
+    stale: float
+    age: float
+    saved: Floats
+    pace: Floats
+    wait: Floats
+    grow: Floats
+    lost: Floats
+    drop: Floats
+    week: float
+
+
+@compiled
+def costs_of(c: Curves, aim: Objective) -> Costs:
+    """Return the costs of a target for an objective."""
+    k, size = len(c.weight), WEEK_HOURS + 1
+    age, delay = aim.age / DAY_HOURS, aim.delay / DAY_HOURS
+    saved, pace, wait = np.zeros(size), np.empty(size), np.empty(size)
+    for t in range(size):
+        pace[t], wait[t] = delay * c.mass[t], delay * c.wait[t]
+    lost, drop = np.empty((k, size)), np.empty(k)
+    for i in range(k):
+        weight, drop[i] = c.weight[i], c.drop[i, WEEK_HOURS]
+        for t in range(size):
+            value = weight * (aim.stale * c.kept[i, t] - age * c.moment[i, t])
+            saved[t] += value
+            pace[t] += weight * age * c.kept[i, t]
+            lost[i, t] = c.drop[i, t] * value
+    week = delay * c.mass[WEEK_HOURS]
+    return Costs(aim.stale, age, saved, pace, wait, c.grow, lost, drop, week)
+
+
+@compiled
+def whole_cost(c: Costs, a: int, n: int) -> float:
+    """Return the cost of the hours from a visit at `a` to the next at `n`.
+
+    0 <= a < n <= a + 168
+    """
+    hours, shift = n - a, a // WEEK_HOURS * WEEK_HOURS
+    a, n = a - shift, n - shift
+    cost: float = c.stale * hours + c.age * hours * hours / 2
+    cost += _wait(c, n) - c.wait[a] - c.saved[a] - hours * c.pace[a]
+    for i in range(len(c.drop)):
+        cost += c.grow[i, a] * _lost(c, i, n)
     return cost
 
 
 @compiled
-def weeks_costs(c: Curves, aim: Objective, weeks: int) -> Floats:
+def _wait(c: Costs, n: int) -> float:
+    """Return the cost of the delay of all changes up to hour `n` of two weeks."""
+    later = n - WEEK_HOURS
+    cost: float = c.wait[n] if later <= 0 else c.wait[-1] + c.wait[later] + later * c.week
+    return cost
+
+
+@compiled
+def _lost(c: Costs, i: int, n: int) -> float:
+    """Return `lost` of node `i` at hour `n` of two weeks."""
+    lost: float = c.lost[i, n] if n <= WEEK_HOURS else c.lost[i, n - WEEK_HOURS] * c.drop[i]
+    return lost
+
+
+@compiled
+def split_costs(c: Costs, a: int, n: int, begin: int, end: int) -> Floats:
+    """Return the (end - begin + 1,) cost of the hours from `a` to `n` with one visit in between.
+
+    0 <= a < n <= a + 168. The cost at z is whole_cost(a, z) + whole_cost(z, n), for z = begin to
+    end.
+    """
+    shift = a // WEEK_HOURS * WEEK_HOURS
+    a, n, begin, end = a - shift, n - shift, begin - shift, end - shift
+    cost = np.empty(end - begin + 1)
+    middle = min(max(WEEK_HOURS - begin, 0), len(cost))
+    if middle > 0:
+        _split_in_week(c, a, n, 0, begin, cost[:middle])
+    if middle < len(cost):
+        _split_in_week(c, a, n, 1, begin + middle - WEEK_HOURS, cost[middle:])
+    return cost
+
+
+@compiled
+def _split_in_week(c: Costs, a: int, n: int, week: int, first: int, cost: Floats) -> None:
+    """Set the costs of hours of this week or the next one, from its hour `first` on.
+
+    Other arguments as in `split_costs`.
+    """
+    # Slices, as the compiler vectorizes loops only if it knows that no place is negative.
+    saved, pace, last = c.saved[first:], c.pace[first:], first + len(cost)
+    fixed = c.stale * (n - a) + _wait(c, n) - c.wait[a] - c.saved[a]
+    begin, later = float(first + week * WEEK_HOURS - a), week * c.week
+    for j in range(len(cost)):
+        before = begin + j
+        after = n - a - before
+        squares = c.age / 2 * (before * before + after * after)
+        cost[j] = fixed + squares - before * c.pace[a] - after * (pace[j] + later) - saved[j]
+    for i in range(len(c.drop)):
+        grow, lost = c.grow[i, first:last], c.lost[i, first:last]
+        own, following = c.grow[i, a], _lost(c, i, n)
+        if week:
+            own, following = own * c.drop[i], following / c.drop[i]
+        for j in range(len(cost)):
+            cost[j] += own * lost[j] + following * grow[j]
+
+
+@compiled
+def weeks_costs(c: Costs, weeks: int) -> Floats:
     """Return the (168,) cost of `weeks` weeks between two visits at each hour of the week."""
     hours, cost = float(weeks * WEEK_HOURS), np.empty(WEEK_HOURS)
-    for z in range(WEEK_HOURS):
-        aged = aim.age * hours * hours / 2 + aim.delay * _wait(c, z, weeks, z)
-        cost[z] = aim.stale * hours + aged / DAY_HOURS
-    age = aim.age / DAY_HOURS
-    for k in range(len(c.weight)):
-        kept, moment, gone = c.kept[k], c.moment[k], -np.expm1(-c.rate[k] * weeks)
-        for z in range(WEEK_HOURS):
-            unaged = hours * kept[z] - gone * moment[z]
-            cost[z] -= c.weight[k] * (aim.stale * gone * kept[z] + age * unaged)
+    fixed = c.stale * hours + c.age * hours * hours / 2 + weeks * c.wait[WEEK_HOURS]
+    fixed += c.week * WEEK_HOURS * weeks * (weeks - 1) / 2
+    for t in range(WEEK_HOURS):
+        cost[t] = fixed + weeks * c.week * t - c.saved[t] - hours * c.pace[t]
+    for i in range(len(c.drop)):
+        grow, lost, left = c.grow[i], c.lost[i], 1.0
+        for _ in range(weeks):
+            left *= c.drop[i]
+        for t in range(WEEK_HOURS):
+            cost[t] += left * grow[t] * lost[t]
     return cost

@@ -15,7 +15,7 @@ import numpy as np
 from schedules.allocation.optimal import LOWEST_PRICE, Targets, candidates_of, limits_of, targets
 from schedules.allocation.outlook import AGE, STALE
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.cost import Objective, curves
+from schedules.cost import Objective, costs_of, curves
 from schedules.estimation.estimate import Estimate
 from schedules.history import Floats, Ints
 from schedules.placement.placement import RARE, Choice, cycle_cost, options
@@ -131,7 +131,7 @@ def _demand(
             least = 1e9
         limits = limits_of(t, i, least / t.worth[i])
         c = curves(t.profile[i], t.node[i], weight)
-        choice = options(c, aim, limits, least / t.worth[i])
+        choice = options(costs_of(c, aim), limits, least / t.worth[i])
         taken, done, used = 0, -1, 0
         visits_per_week, stale_share, age_days = 0.0, 1.0, 0.0
         for g in range(len(price)):

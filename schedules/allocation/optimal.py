@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from schedules.allocation.allocate import Steps
 from schedules.allocation.outlook import AGE, STALE, Outlook, outlook
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.cost import MAX_RATE, Objective, curves
+from schedules.cost import MAX_RATE, Objective, costs_of, curves
 from schedules.estimation.estimate import Estimate
 from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
 from schedules.placement.load import even_phase, first_weeks
@@ -28,6 +28,7 @@ from schedules.placement.placement import (
     cycle_cost,
     options,
     refine,
+    tilted,
 )
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import AT_MAX_RATE, AT_MIN_RATE, BUDGET
@@ -130,7 +131,7 @@ def limits_of(t: Targets, i: int, price: float) -> Limits:
     for day in range(WEEK_DAYS):
         for z in range(day * DAY_HOURS, (day + 1) * DAY_HOURS):
             surcharge[z] *= t.dither[i, day]
-    return Limits(surcharge, t.min_hours[i], t.max_hours[i], t.phase[i], slope)
+    return Limits(surcharge, tilted(t.phase[i], slope), t.min_hours[i], t.max_hours[i])
 
 
 @compiled
@@ -146,8 +147,8 @@ def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
     used, placed = 0, 0
     for i in range(m):
         limits = limits_of(t, i, least / t.worth[i])
-        c = curves(t.profile[i], t.node[i], weight)
-        choice = options(c, aim, limits, least / t.worth[i])
+        c = costs_of(curves(t.profile[i], t.node[i], weight), aim)
+        choice = options(c, limits, least / t.worth[i])
         counts[i], slots[i] = len(choice.option), len(choice.slots)
         rare[i], full[i] = choice.rare, choice.full
         for j in range(counts[i]):
@@ -255,7 +256,7 @@ def _settle(
         c = curves(t.profile[i], t.node[i], weight)
         weeks, slots = new.weeks[i], new.slots[new.first[i] : new.first[i + 1]]
         if weeks == 1 and len(slots) > 1:
-            for j, slot in enumerate(refine(c, aim, limits, slots)):
+            for j, slot in enumerate(refine(costs_of(c, aim), limits, slots)):
                 slots[j] = slot
         before = old.slots[old.first[i] : old.first[i + 1]]
         if len(before) * weeks == len(slots) * old.weeks[i] and allows(limits, weeks, before):

@@ -36,6 +36,7 @@ from schedules.estimation.rates import (
     uniform_mixtures,
 )
 from schedules.history import Floats, Histories, Ints
+from schedules.lanes import total
 from schedules.population import Population, Walls
 from schedules.schedule import WEEK_HOURS
 from schedules.shards import Columns, Shards
@@ -227,7 +228,7 @@ def _counted(pasts: Pasts, i: int, wall: Wall, spread: Floats) -> tuple[Floats, 
         return np.zeros(WEEK_HOURS), np.zeros(WEEK_HOURS)
     past = past_of(pasts, i)
     seen = hour_counts(past, wall, spread)
-    return seen, even_counts(past, wall, seen.sum())
+    return seen, even_counts(past, wall, total(seen))
 
 
 @compiled

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from schedules.compiled import compiled
 from schedules.exponential import complements
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints
+from schedules.lanes import inner, total
 from schedules.schedule import WEEK_HOURS
 
 # Observations within a day are combined, so that a burst of edits counts as one change.
@@ -275,23 +276,23 @@ def target_profile(
     share:                    (k,) share of the site's targets that follow each component, 0 if
                               unused
     """
-    belongs, likely = np.log(np.maximum(share, 1e-300)), np.zeros(len(share))
-    profile, total = counts.copy(), counts.sum()
-    for h in range(WEEK_HOURS):
-        for k in range(len(share)):
-            belongs[k] += counts[h] * log_component[k, h]
-            likely[k] += even[h] * component[k, h]
-    if total > 0:
-        belongs -= total * np.log(likely)
-    belongs = np.exp(belongs - belongs.max())
-    belongs /= belongs.sum()
+    changes, belongs, best = total(counts), np.empty(len(share)), -np.inf
     for k in range(len(share)):
-        weight = PROFILE_SITE_WEIGHT * belongs[k]
+        belongs[k] = np.log(max(share[k], 1e-300))
+        if changes > 0:
+            belongs[k] += inner(counts, log_component[k])
+            belongs[k] -= changes * np.log(inner(even, component[k]))
+        best = max(best, belongs[k])
+    for k in range(len(share)):
+        belongs[k] = np.exp(belongs[k] - best)
+    profile, whole = counts.copy(), belongs.sum()
+    for k in range(len(share)):
+        weight, own = PROFILE_SITE_WEIGHT * belongs[k] / whole, component[k]
         for h in range(WEEK_HOURS):
-            profile[h] += weight * component[k, h]
+            profile[h] += weight * own[h]
     for h in range(WEEK_HOURS):
         profile[h] /= WEEK_HOURS * even[h] + PROFILE_SITE_WEIGHT
-    scale, least = (1 - FLOOR) / profile.sum(), FLOOR / WEEK_HOURS
+    scale, least = (1 - FLOOR) / total(profile), FLOOR / WEEK_HOURS
     for h in range(WEEK_HOURS):
         profile[h] = scale * profile[h] + least
     return profile

@@ -29,7 +29,9 @@ import numpy as np
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.estimation.estimate import Pasts, past_of, pasts_of, profiles_of
 from schedules.estimation.rates import Mixtures, Past, Wall, exposure, fit_prior, running
+from schedules.exponential import exponentials
 from schedules.history import Flags, Floats, Histories, Ints
+from schedules.lanes import inner, lowest, total
 from schedules.population import Population, Walls
 from schedules.schedule import WEEK_HOURS
 
@@ -380,13 +382,19 @@ def _posterior(
     count, log_sum: number of gaps, sum of their logarithms
     powers:         (shapes,) sum of their powers, with the time before the first burst
     """
+    # Negative logarithms.
     result = np.empty(len(grid.mean))
     for g in range(len(result)):
         k = grid.shape[g]
-        result[g] = count * grid.log_density[g] + (shapes[k] - 1) * log_sum
-        result[g] -= grid.scale[g] * powers[k]
-    scaled: Floats = np.exp(result - result.max()) * prior
-    return scaled
+        result[g] = grid.scale[g] * powers[k] - count * grid.log_density[g]
+        result[g] -= (shapes[k] - 1) * log_sum
+    least = result[lowest(result)]
+    for g in range(len(result)):
+        result[g] = least - result[g]
+    exponentials(result)
+    for g in range(len(result)):
+        result[g] *= prior[g]
+    return result
 
 
 @compiled
@@ -395,16 +403,23 @@ def _score(posterior: Floats, gap: float, shapes: Floats, grid: Grid) -> tuple[f
 
     posterior: (g,) up to a factor   gap: in weeks of exposure
     """
-    total, mean, tail = 0.0, 0.0, 0.0
-    power = gap**shapes
-    for g in range(len(posterior)):
-        total += posterior[g]
-        mean += posterior[g] * grid.mean[g]
-        tail += posterior[g] * np.exp(-grid.scale[g] * power[grid.shape[g]])
-    mean /= total
+    whole = total(posterior)
+    mean = inner(posterior, grid.mean) / whole
     if gap < mean:
         return -np.inf, mean
-    return np.log(mean) - np.log(max(tail / total, 1e-300)), mean
+    power, tail = powers_of(gap, shapes), np.empty(len(posterior))
+    for g in range(len(tail)):
+        tail[g] = -grid.scale[g] * power[grid.shape[g]]
+    exponentials(tail)
+    return np.log(mean) - np.log(max(inner(posterior, tail) / whole, 1e-300)), mean
+
+
+@compiled
+def powers_of(gap: float, shapes: Floats) -> Floats:
+    """Return (shapes,) the powers of a gap >= 0."""
+    power: Floats = shapes * np.log(gap)
+    exponentials(power)
+    return power
 
 
 @compiled
@@ -418,10 +433,10 @@ def _likelihoods(
             wall = Wall(walls.base, walls.hours[zone[i]])
             gaps = gaps_of(past_of(pasts, i), running(profile[i]), wall)
             # The current silence counts as well, or the prior would know only gaps that ended.
-            powers = gaps.before**shapes + gaps.now**shapes
+            powers = powers_of(gaps.before, shapes) + powers_of(gaps.now, shapes)
             log_sum = 0.0
             for gap in gaps.length:
-                powers += gap**shapes
+                powers += powers_of(gap, shapes)
                 log_sum += np.log(gap)
             result[i] = _posterior(len(gaps.length), log_sum, powers, even, shapes, grid)
     return result
@@ -437,9 +452,9 @@ def _rated(pasts: Pasts, walls: Walls, zone: Ints, model: Model) -> tuple[Floats
         gaps = gaps_of(past_of(pasts, i), running(model.profile[i]), wall)
         if len(gaps.length) < MIN_BURSTS - 1:
             continue
-        powers, log_sum = gaps.before**model.shapes, 0.0
+        powers, log_sum = powers_of(gaps.before, model.shapes), 0.0
         for gap in gaps.length:
-            powers += gap**model.shapes
+            powers += powers_of(gap, model.shapes)
             log_sum += np.log(gap)
         own = model.prior[model.group[i]]
         posterior = _posterior(len(gaps.length), log_sum, powers, own, model.shapes, model.grid)
@@ -460,13 +475,14 @@ def _past_scores(
             continue
         wall = Wall(walls.base, walls.hours[zone[i]])
         gaps = gaps_of(past_of(pasts, i), running(model.profile[i]), wall)
-        powers, log_sum, prior = gaps.before**model.shapes, 0.0, model.prior[model.group[i]]
+        powers, log_sum = powers_of(gaps.before, model.shapes), 0.0
+        prior = model.prior[model.group[i]]
         for j in range(len(gaps.length)):
             if j >= MIN_BURSTS - 1 and gaps.ended[j] > begin:
                 posterior = _posterior(j, log_sum, powers, prior, model.shapes, model.grid)
                 rated, _ = _score(posterior, gaps.silent[j], model.shapes, model.grid)
                 score[k], ended[k], row[k] = rated, gaps.ended[j], i
                 k += 1
-            powers += gaps.length[j] ** model.shapes
+            powers += powers_of(gaps.length[j], model.shapes)
             log_sum += np.log(gaps.length[j])
     return score[:k], ended[:k], row[:k]

@@ -12,8 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import compiled
-from schedules.cost import Curves, Objective, interval_cost, long_cost, split_costs, weeks_costs
+from schedules.cost import (
+    Costs,
+    Curves,
+    Objective,
+    interval_cost,
+    split_costs,
+    weeks_costs,
+    whole_cost,
+)
 from schedules.history import Floats, Ints
+from schedules.lanes import lowest
 from schedules.schedule import MAX_WEEKS, WEEK_HOURS
 
 # Slots are hours, so there is at most one visit an hour.
@@ -26,19 +35,15 @@ SWEEPS = 1
 class Limits(NamedTuple):
     """Limit the slots of a target.
 
-    surcharge:            (168,) price of the hour in addition to a request's; inf if the hour is
-                          closed
+    surcharge: (168,) price of the hour in addition to a request's; inf if the hour is closed
+    tilt:      (168,) makes one of several equivalent hours preferable, as if it cost so much less
     min_hours, max_hours: shortest and longest interval between two visits
-    phase, slope:         among equivalent hours, the first from hour `phase` is preferred, as if
-                          each later one cost `slope` more, so that similar targets do not all come
-                          at the same time
     """
 
     surcharge: Floats
+    tilt: Floats
     min_hours: float
     max_hours: float
-    phase: int
-    slope: float
 
 
 class Choice(NamedTuple):
@@ -62,33 +67,52 @@ class Choice(NamedTuple):
 
 
 @compiled
-def tilt(limits: Limits, z: int) -> float:
-    """Return the penalty of an hour of the week for its distance from the target's phase."""
-    late = z - limits.phase
-    return limits.slope * (late if late >= 0 else late + WEEK_HOURS)
+def tilted(phase: int, slope: float) -> Floats:
+    """Return a tilt that prefers the first hour from `phase` on; each later one costs `slope` more.
+
+    With different phases, similar targets do not all come at the same time.
+    """
+    tilt = np.empty(WEEK_HOURS)
+    for z in range(WEEK_HOURS):
+        late = z - phase
+        tilt[z] = slope * (late if late >= 0 else late + WEEK_HOURS)
+    return tilt
 
 
 @compiled
-def best_split(c: Curves, aim: Objective, limits: Limits, a: int, n: int) -> tuple[float, int]:
-    """Return the saving and hour of the best visit between those at `a` and `n`; hour -1: none."""
+def best_split(c: Costs, limits: Limits, a: int, n: int) -> tuple[float, int]:
+    """Return the lowest cost from `a` to `n` with one visit in between, and its hour; -1: none."""
     begin, end = allowed(a, n, limits.min_hours, limits.max_hours)
-    cost = split_costs(c, aim, a, n, begin, max(begin - 1, end))
-    preferred, best, where = np.inf, np.inf, -1
-    for z in range(begin, end + 1):
-        # A subtraction, because a modulo for each hour would cost as much as all other operations.
-        hour = z if z < WEEK_HOURS else z - WEEK_HOURS
-        paid = cost[z - begin] + limits.surcharge[hour]
-        if paid + tilt(limits, hour) < preferred:
-            preferred, best, where = paid + tilt(limits, hour), paid, z
-    if where < 0 and n - a > limits.max_hours:
+    if begin <= end:
+        cost = split_costs(c, a, n, begin, end)
+        middle = min(max(WEEK_HOURS - begin, 0), len(cost))
+        _add_prices(limits, begin, cost[:middle])
+        _add_prices(limits, begin + middle - WEEK_HOURS, cost[middle:])
+        where = begin + lowest(cost)
+        if cost[where - begin] < np.inf:
+            return cost[where - begin] - limits.tilt[where % WEEK_HOURS], where
+    if n - a > limits.max_hours:
         # Fall back to the last open hour that the longest interval after `a` allows.
         least = max(1, int(np.ceil(limits.min_hours)))
         for z in range(min(a + int(limits.max_hours), n - least), a + least - 1, -1):
             if limits.surcharge[z % WEEK_HOURS] < np.inf:
-                where = z
-                break
-        best = np.inf if where < 0 else split_costs(c, aim, a, n, where, where)[0]
-    return interval_cost(c, aim, a, n) - best, where
+                return split_costs(c, a, n, z, z)[0], z
+    return np.inf, -1
+
+
+@compiled
+def _add_prices(limits: Limits, first: int, cost: Floats) -> None:
+    """Add surcharge and tilt of the hours from `first` on to their costs."""
+    surcharge, tilt = limits.surcharge[first:], limits.tilt[first:]
+    for j in range(len(cost)):
+        cost[j] += surcharge[j] + tilt[j]
+
+
+@compiled
+def best_gain(c: Costs, limits: Limits, a: int, n: int) -> tuple[float, int]:
+    """Return the saving and hour of the best visit between those at `a` and `n`; hour -1: none."""
+    cost, where = best_split(c, limits, a, n)
+    return whole_cost(c, a, n) - cost, where
 
 
 @compiled
@@ -108,21 +132,19 @@ def allowed(a: int, n: int, min_hours: float, max_hours: float) -> tuple[int, in
 
 
 @compiled
-def best_single(c: Curves, aim: Objective, limits: Limits, weeks: int) -> tuple[float, int]:
+def best_single(c: Costs, limits: Limits, weeks: int) -> tuple[float, int]:
     """Return the cost per week of one visit every `weeks` weeks at its best hour, and that hour."""
-    cost = weeks_costs(c, aim, weeks)
-    preferred, best, where = np.inf, np.inf, -1
+    cost = weeks_costs(c, weeks)
     for z in range(WEEK_HOURS):
-        paid = (cost[z] + limits.surcharge[z]) / weeks
-        if paid + tilt(limits, z) < preferred:
-            preferred, best, where = paid + tilt(limits, z), paid, z
-    return best, where
+        cost[z] = (cost[z] + limits.surcharge[z]) / weeks + limits.tilt[z]
+    where = lowest(cost)
+    if cost[where] == np.inf:
+        return np.inf, -1
+    return cost[where] - limits.tilt[where], where
 
 
 @compiled
-def insert(
-    c: Curves, aim: Objective, limits: Limits, first: int, least: float
-) -> tuple[Floats, Ints, int, bool]:
+def insert(c: Costs, limits: Limits, first: int, least: float) -> tuple[Floats, Ints, int, bool]:
     """Insert slots into the week that starts at hour `first`, while each saves more than `least`.
 
     Returns the saving of each slot after the first, the hours of all slots in the order of
@@ -132,7 +154,7 @@ def insert(
     gain, where = np.empty(MAX_SLOTS + 1), np.empty(MAX_SLOTS + 1, np.int64)
     saved, order = np.empty(MAX_SLOTS), np.empty(MAX_SLOTS, np.int64)
     at[0], at[1], order[0] = first, first + WEEK_HOURS, first
-    gain[0], where[0] = best_split(c, aim, limits, at[0], at[1])
+    gain[0], where[0] = best_gain(c, limits, at[0], at[1])
     slots, needed = 1, 1
     i = next_gap(at, gain, where, slots, limits.max_hours)
     while i >= 0:
@@ -148,8 +170,8 @@ def insert(
         for j in range(slots - 1, i + 1, -1):
             gain[j], where[j] = gain[j - 1], where[j - 1]
         at[i + 1] = where[i]
-        gain[i], where[i] = best_split(c, aim, limits, at[i], at[i + 1])
-        gain[i + 1], where[i + 1] = best_split(c, aim, limits, at[i + 1], at[i + 2])
+        gain[i], where[i] = best_gain(c, limits, at[i], at[i + 1])
+        gain[i + 1], where[i + 1] = best_gain(c, limits, at[i + 1], at[i + 2])
         i = next_gap(at, gain, where, slots, limits.max_hours)
     return saved[: slots - 1], order[:slots], needed, i < 0
 
@@ -170,7 +192,7 @@ def next_gap(at: Ints, gain: Floats, where: Ints, slots: int, max_hours: float) 
 
 
 @compiled
-def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
+def options(c: Costs, limits: Limits, least: float) -> Choice:
     """Return the convex hull of a target's options that save more than `least` per visit."""
     cost = np.full(RARE + MAX_SLOTS, np.inf)
     visits = np.empty(RARE + MAX_SLOTS)
@@ -179,9 +201,9 @@ def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
         weeks = MAX_WEEKS - i
         visits[i] = 1 / weeks
         if limits.min_hours <= weeks * WEEK_HOURS <= limits.max_hours:
-            cost[i], rare[i] = best_single(c, aim, limits, weeks)
-    weekly, first = best_single(c, aim, limits, 1)
-    saved, slots, needed, full = insert(c, aim, limits, first, least)
+            cost[i], rare[i] = best_single(c, limits, weeks)
+    weekly, first = best_single(c, limits, 1)
+    saved, slots, needed, full = insert(c, limits, first, least)
     for n in range(len(slots)):
         weekly -= saved[n - 1] if n else 0.0
         visits[RARE + n] = n + 1.0
@@ -192,11 +214,11 @@ def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
 
 
 @compiled
-def refine(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
+def refine(c: Costs, limits: Limits, slots: Ints) -> Ints:
     """Move each slot to the best hour between its neighbors, SWEEPS times; return them sorted."""
     n = len(slots)
     at = _ascending(slots)
-    for _ in range(SWEEPS):
+    for _ in range(SWEEPS if n > 1 else 0):
         moved = False
         for j in range(n):
             before = at[j - 1] - (WEEK_HOURS if j == 0 else 0)
@@ -204,12 +226,9 @@ def refine(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
             shift = WEEK_HOURS if before < 0 else 0
             a, z = before + shift, at[j] + shift
             b = after + shift
-            if b > 2 * WEEK_HOURS:
-                continue
-            saved, where = best_split(c, aim, limits, a, b)
-            now = interval_cost(c, aim, a, b) - limits.surcharge[z % WEEK_HOURS]
-            now -= interval_cost(c, aim, a, z) + interval_cost(c, aim, z, b)
-            if where >= 0 and saved > now + 1e-9:
+            best, where = best_split(c, limits, a, b)
+            now = whole_cost(c, a, z) + whole_cost(c, z, b) + limits.surcharge[z % WEEK_HOURS]
+            if where >= 0 and best < now - 1e-9:
                 at[j], moved = where - shift, True
         if not moved:
             break
@@ -242,10 +261,7 @@ def cycle_cost(c: Curves, aim: Objective, weeks: int, slots: Ints) -> float:
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
         begin, hours = slots[j] % WEEK_HOURS, later - slots[j]
-        if hours <= WEEK_HOURS:
-            cost += interval_cost(c, aim, begin, begin + hours)
-        else:
-            cost += long_cost(c, aim, begin, hours)
+        cost += interval_cost(c, aim, begin, begin + hours)
     return cost / weeks
 
 

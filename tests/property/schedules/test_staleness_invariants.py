@@ -11,13 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from schedules.cost import (
+    Costs,
     Curves,
     Objective,
+    costs_of,
     curves,
     interval_cost,
-    long_cost,
     split_costs,
     weeks_costs,
+    whole_cost,
 )
 from schedules.history import Floats
 from schedules.placement.placement import (
@@ -25,12 +27,13 @@ from schedules.placement.placement import (
     RARE,
     Limits,
     allows,
+    best_gain,
     best_single,
-    best_split,
     cycle_cost,
     insert,
     options,
     refine,
+    tilted,
 )
 from schedules.schedule import WEEK_HOURS
 
@@ -60,6 +63,10 @@ class Target:
     def curves(self) -> Curves:
         return curves(*self.parts)
 
+    def costs(self, aim: Objective) -> Costs:
+        """Return the costs for an objective."""
+        return costs_of(self.curves, aim)
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -76,7 +83,8 @@ class Bound:
     def limits(self) -> Limits:
         surcharge = np.random.default_rng(self.seed).choice([0.0, 0.1, 2.0], WEEK_HOURS)
         surcharge[(np.arange(WEEK_HOURS) - self.begin) % 24 < self.closed] = np.inf
-        return Limits(surcharge, self.least, self.most, self.seed % WEEK_HOURS, self.slope)
+        tilt = tilted(self.seed % WEEK_HOURS, self.slope)
+        return Limits(surcharge, tilt, self.least, self.most)
 
 
 TARGETS = st.builds(
@@ -103,6 +111,12 @@ def bounds(draw: st.DrawFn) -> tuple[int, int]:
     return a, draw(st.integers(a + 1, 2 * WEEK_HOURS))
 
 
+@st.composite
+def week_bounds(draw: st.DrawFn) -> tuple[int, int]:
+    a = draw(st.integers(0, WEEK_HOURS - 1))
+    return a, a + draw(st.integers(1, WEEK_HOURS))
+
+
 def integrated(target: Target, a: int, n: int) -> tuple[float, float]:
     """Return staleness in hours and age in days from `a` to `n`, by Gaussian quadrature."""
     profile, rate, weight = target.parts
@@ -118,7 +132,6 @@ def integrated(target: Target, a: int, n: int) -> tuple[float, float]:
 
 @given(TARGETS, bounds())
 def test_cost_is_what_integration_says(target: Target, bounds: tuple[int, int]) -> None:
-    c = target.curves
     c, (a, n) = target.curves, bounds
     stale, age = integrated(target, a, n)
     assert interval_cost(c, STALE, a, n) == pytest.approx(stale, rel=1e-5, abs=1e-9)
@@ -126,11 +139,11 @@ def test_cost_is_what_integration_says(target: Target, bounds: tuple[int, int]) 
 
 
 @given(TARGETS, st.integers(0, 167), st.integers(1, MAX_WEEKS * WEEK_HOURS))
-def test_long_cost_is_what_integration_says(target: Target, a: int, hours: int) -> None:
+def test_the_cost_of_weeks_is_what_integration_says(target: Target, a: int, hours: int) -> None:
     c = target.curves
     stale, age = integrated(target, a, a + hours)
-    assert long_cost(c, STALE, a, hours) == pytest.approx(stale, rel=1e-5, abs=1e-9)
-    assert long_cost(c, AGE, a, hours) == pytest.approx(age, rel=1e-4, abs=1e-6)
+    assert interval_cost(c, STALE, a, a + hours) == pytest.approx(stale, rel=1e-5, abs=1e-9)
+    assert interval_cost(c, AGE, a, a + hours) == pytest.approx(age, rel=1e-4, abs=1e-6)
 
 
 @given(TARGETS, st.integers(0, 167), st.integers(1, MAX_WEEKS * WEEK_HOURS))
@@ -138,17 +151,16 @@ def test_delay_is_what_each_hour_s_changes_wait(target: Target, a: int, hours: i
     profile, rate, weight = target.parts
     at = np.arange(a, a + hours)
     expected = (rate @ weight) * profile[at % WEEK_HOURS] @ (a + hours - at - 0.5) / 24
-    c = target.curves
-    assert long_cost(c, DELAY, a, hours) == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    if a + hours <= 2 * WEEK_HOURS:
-        assert interval_cost(c, DELAY, a, a + hours) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    cost = interval_cost(target.curves, DELAY, a, a + hours)
+    assert cost == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-@given(TARGETS, AIMS, st.integers(0, 167), st.integers(1, 168))
-def test_both_ways_of_reckoning_agree(target: Target, aim: Objective, a: int, hours: int) -> None:
-    c = target.curves
-    cost = interval_cost(c, aim, a, a + hours)
-    assert long_cost(c, aim, a, hours) == pytest.approx(cost, rel=1e-6, abs=1e-6)
+@given(TARGETS, AIMS, week_bounds())
+def test_both_ways_of_reckoning_agree(
+    target: Target, aim: Objective, bounds: tuple[int, int]
+) -> None:
+    cost = interval_cost(target.curves, aim, *bounds)
+    assert whole_cost(target.costs(aim), *bounds) == pytest.approx(cost, rel=1e-6, abs=1e-6)
 
 
 @given(st.floats(0.005, 300.0), bounds())
@@ -161,7 +173,7 @@ def test_an_even_profile_has_the_known_formula(rate: float, bounds: tuple[int, i
     assert fresh == pytest.approx(-np.expm1(-x) / x, abs=1e-7)
 
 
-@given(TARGETS, AIMS, bounds(), st.data())
+@given(TARGETS, AIMS, week_bounds(), st.data())
 def test_one_more_visit_never_costs_more(
     target: Target, aim: Objective, bounds: tuple[int, int], data: Any
 ) -> None:
@@ -172,7 +184,8 @@ def test_one_more_visit_never_costs_more(
     whole = interval_cost(c, aim, a, n)
     parted = interval_cost(c, aim, a, z) + interval_cost(c, aim, z, n)
     assert parted <= whole + 1e-6
-    assert split_costs(c, aim, a, n, z, z)[0] == pytest.approx(parted, rel=1e-6, abs=1e-6)
+    split = split_costs(target.costs(aim), a, n, z, z)[0]
+    assert split == pytest.approx(parted, rel=1e-6, abs=1e-6)
 
 
 @given(TARGETS, bounds())
@@ -190,52 +203,50 @@ def test_whole_weeks_cost_what_long_intervals_do(
     target: Target, aim: Objective, weeks: int
 ) -> None:
     c = target.curves
-    expected = [long_cost(c, aim, z, weeks * WEEK_HOURS) for z in range(WEEK_HOURS)]
-    np.testing.assert_allclose(weeks_costs(c, aim, weeks), expected, rtol=1e-6, atol=1e-6)
+    expected = [interval_cost(c, aim, z, z + weeks * WEEK_HOURS) for z in range(WEEK_HOURS)]
+    np.testing.assert_allclose(weeks_costs(target.costs(aim), weeks), expected, 1e-6, 1e-6)
 
 
 @given(TARGETS, AIMS, LIMITS, st.integers(1, MAX_WEEKS))
 def test_a_single_visit_is_at_its_best_hour(
     target: Target, aim: Objective, bound: Bound, weeks: int
 ) -> None:
-    c = target.curves
-    limits = bound.limits._replace(slope=0.0)
-    cost = (weeks_costs(c, aim, weeks) + limits.surcharge) / weeks
-    best_cost, where = best_single(c, aim, limits, weeks)
+    c = target.costs(aim)
+    limits = bound.limits._replace(tilt=FREE)
+    cost = (weeks_costs(c, weeks) + limits.surcharge) / weeks
+    best_cost, where = best_single(c, limits, weeks)
     assert best_cost == cost[where] == cost.min()
 
 
-@given(TARGETS, AIMS, LIMITS, bounds())
+@given(TARGETS, AIMS, LIMITS, week_bounds())
 def test_the_best_split_is_the_best_of_all(
     target: Target, aim: Objective, bound: Bound, bounds: tuple[int, int]
 ) -> None:
-    c = target.curves
+    c = target.costs(aim)
     a, n = bounds
-    limits = bound.limits._replace(slope=0.0, max_hours=672.0)
+    limits = bound.limits._replace(tilt=FREE, max_hours=672.0)
     least = int(np.ceil(limits.min_hours))
     saved = {
-        z: interval_cost(c, aim, a, n)
-        - split_costs(c, aim, a, n, z, z)[0]
-        - limits.surcharge[z % 168]
+        z: whole_cost(c, a, n) - split_costs(c, a, n, z, z)[0] - limits.surcharge[z % 168]
         for z in range(a + least, n - least + 1)
         if np.isfinite(limits.surcharge[z % 168])
     }
-    best_cost, where = best_split(c, aim, limits, a, n)
+    most, where = best_gain(c, limits, a, n)
     if not saved:
         assert where == -1
     else:
-        assert best_cost == pytest.approx(max(saved.values()), abs=1e-6)
-        assert saved[where] == pytest.approx(best_cost, abs=1e-6)
+        assert most == pytest.approx(max(saved.values()), abs=1e-6)
+        assert saved[where] == pytest.approx(most, abs=1e-6)
 
 
 @given(TARGETS, AIMS, LIMITS, st.sampled_from([0.05, 1.0, 10.0]))
 def test_slots_put_in_are_open_and_neither_too_near_nor_too_far(
     target: Target, aim: Objective, bound: Bound, least: float
 ) -> None:
-    c = target.curves
+    c = target.costs(aim)
     limits = bound.limits
-    _, first = best_single(c, aim, limits, 1)
-    saved, order, needed, _ = insert(c, aim, limits, first, least)
+    _, first = best_single(c, limits, 1)
+    saved, order, needed, _ = insert(c, limits, first, least)
     slots = np.sort(order)
     assert len(set(order.tolist())) == len(order) == len(saved) + 1
     assert np.all(np.isfinite(limits.surcharge[slots]))
@@ -252,7 +263,7 @@ def test_options_are_convex_and_worth_what_they_say(
     c = target.curves
     limits = bound.limits
     limits = limits._replace(surcharge=np.where(np.isfinite(limits.surcharge), 0.0, np.inf))
-    choice = options(c, aim, limits, least)
+    choice = options(target.costs(aim), limits, least)
     assert np.all(np.diff(choice.visits) > 0)
     assert choice.value[0] == np.inf
     assert np.all(np.diff(choice.value[1:]) <= 0)
@@ -272,16 +283,16 @@ def test_options_are_convex_and_worth_what_they_say(
 def test_polishing_never_makes_it_worse(
     target: Target, aim: Objective, bound: Bound, least: float
 ) -> None:
-    c = target.curves
+    c, costs = target.curves, target.costs(aim)
     limits = bound.limits
-    _, first = best_single(c, aim, limits, 1)
-    order = insert(c, aim, limits, first, least)[1]
+    _, first = best_single(costs, limits, 1)
+    order = insert(costs, limits, first, least)[1]
     before = np.sort(order)
-    after = refine(c, aim, limits, order)
+    after = refine(costs, limits, order)
     assert len(set(after.tolist())) == len(before)
     assert np.all(np.diff(after) > 0)
     if len(after) > 1:
         assert allows(limits, 1, after) or not allows(limits, 1, before)
     was, now = (cycle_cost(c, aim, 1, s) + limits.surcharge[s].sum() for s in (before, after))
-    tilts = len(before) * WEEK_HOURS * limits.slope
+    tilts = len(before) * WEEK_HOURS * bound.slope
     assert now <= was + tilts + 1e-6

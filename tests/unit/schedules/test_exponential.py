@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from schedules.exponential import complements, exponentials
+from schedules.exponential import MAX_OF_SERIES, complements, decays, exponentials
 
 X = np.concatenate([-np.geomspace(1e-300, 690, 10_000), [0.0], np.linspace(-40, 40, 5001)])
 
@@ -20,6 +20,15 @@ def test_complements_of_small_numbers_keep_all_digits() -> None:
     values = x.copy()
     complements(values)
     np.testing.assert_allclose(values, -np.expm1(x), rtol=5e-16)
+
+
+def test_decays_are_the_same_with_the_series_and_without() -> None:
+    x = np.concatenate([[0.0], np.geomspace(1e-12, MAX_OF_SERIES, 2000)])
+    short, long = (np.empty((3, len(x))) for _ in range(2))
+    decays(x, MAX_OF_SERIES, short[0], short[1], short[2])
+    decays(x, 1.0, long[0], long[1], long[2])
+    np.testing.assert_allclose(short[0], np.exp(-x), rtol=3e-16)
+    np.testing.assert_allclose(short, long, rtol=1e-9)
 
 
 def test_numbers_that_are_too_low_do_not_overflow() -> None:

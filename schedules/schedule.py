@@ -28,7 +28,10 @@ VISIT_PARTS = ROUND_WEEKS * 2**16
 
 def in_parts(visits_per_week: NDArray[np.floating]) -> Ints:
     """Return visits a week as whole numbers of parts."""
-    return np.rint(visits_per_week.astype(np.float64) * VISIT_PARTS).astype(np.int64)
+    parts = visits_per_week.astype(np.float64)
+    # In place, as there may be millions.
+    parts *= VISIT_PARTS
+    return np.rint(parts, out=parts).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ Floats32 = NDArray[np.float32]
 # Values of steps, >= 0, as whole numbers in the same order: the bits of a positive float.
 Codes = NDArray[np.uint32]
 INFINITE = int(np.float32(np.inf).view(np.uint32))
+CODE_SHIFT, ALL_PARTS = np.uint64(32), np.uint64(2**32 - 1)
 
 
 class Steps(NamedTuple):
@@ -103,13 +104,19 @@ class Offers:
             preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
             value = value * np.where(had > 0, preferred, np.float32(1))
         # No target has 2**31 parts of visits.
-        more = np.diff(in_parts(steps.visits), prepend=0).astype(np.int32)
-        optional = np.flatnonzero(np.isfinite(value)).astype(np.int32)
-        codes = value[optional].view(np.uint32)
-        order = np.argsort(codes)
-        parts = more[optional[order]]
-        from_code = np.append(np.cumsum(parts[::-1], dtype=np.int64)[::-1], 0)
-        return cls(steps.first, steps.option, value, more, key, codes[order], from_code)
+        whole = in_parts(steps.visits).astype(np.int32)
+        more: NDArray[np.int32] = np.diff(whole, prepend=np.int32(0))
+        # Code and parts of a step in one number: sorting these needs neither an order nor gathers.
+        optional = np.isfinite(value)
+        packed = value[optional].view(np.uint32).astype(np.uint64) << CODE_SHIFT
+        packed |= more[optional].view(np.uint32)
+        packed.sort()
+        codes = (packed >> CODE_SHIFT).astype(np.uint32)
+        packed &= ALL_PARTS
+        # In place, as these are the longest arrays of a plan.
+        parts = packed.view(np.int64)
+        from_code = np.append(np.cumsum(parts[::-1], out=parts[::-1])[::-1], 0)
+        return cls(steps.first, steps.option, value, more, key, codes, from_code)
 
     def demand(self, codes: Codes) -> Ints:
         """Return the (g,) parts of visits whose value is at least that of each code."""
@@ -121,15 +128,18 @@ class Offers:
 
         left: parts for the latter; the key decides which to take
         """
-        owner = np.repeat(np.arange(len(self.key), dtype=np.int32), np.diff(self.first))
         marginal, optional = np.float32(price), np.isfinite(self.value)
-        above = np.flatnonzero(optional & (self.value > marginal))
+        above = optional & (self.value > marginal)
+        before = np.append(np.int32(0), np.cumsum(above, dtype=np.int32))
+        count = np.diff(before[self.first])
         even = np.flatnonzero(optional & (self.value == marginal))
-        even = even[np.lexsort((self.option[even], self.key[owner[even]]))]
-        even = even[: np.searchsorted(np.cumsum(self.more[even], dtype=np.int64), left, "right")]
-        count = np.bincount(owner[above], minlength=len(self.key))
-        count += np.bincount(owner[even], minlength=len(self.key))
-        lowest = float(np.append(self.value[above], self.value[even]).min(initial=np.inf))
+        owner = np.searchsorted(self.first, even, "right") - 1
+        order = np.lexsort((self.option[even], self.key[owner]))
+        parts = np.cumsum(self.more[even[order]], dtype=np.int64)
+        order = order[: np.searchsorted(parts, left, "right")]
+        np.add.at(count, owner[order], 1)
+        lowest = self.value[above].min(initial=np.float32(np.inf))
+        lowest = float(self.value[even[order]].min(initial=lowest))
         return Taken(self.first[:-1] + count, lowest)
 
 

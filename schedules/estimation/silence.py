@@ -211,13 +211,17 @@ def fit_gaps(population: Population, histories: Histories, mixtures: Mixtures) -
     rows = _sample(population)
     some, past = population.of(rows), histories.of(rows)
 
-    def work(part: Part) -> Floats:
+    likelihood = np.empty((len(rows), len(GRID.mean)), np.float32)
+
+    def work(part: Part) -> None:
         profile = profiles_of(some, past, mixtures, part)
         zone = some.zone[some.site[part]]
-        return _likelihoods(pasts_of(past, part), some.walls, zone, profile, SHAPES, GRID)
+        likelihood[part] = _likelihoods(
+            pasts_of(past, part), some.walls, zone, profile, SHAPES, GRID
+        )
 
-    likelihood = np.concatenate(spread_over(work, parts(len(rows))))
-    return fit_prior(likelihood.astype(np.float32), some.group, some.parent)
+    spread_over(work, parts(len(rows)))
+    return fit_prior(likelihood, some.group, some.parent)
 
 
 def rate_silences(

@@ -19,11 +19,12 @@ from crawler.planning.explanation import (
     PollBounds,
 )
 from crawler.planning.options import BALANCED, OBJECTIVES
-from crawler.planning.population import Gathered, gather, keys_of_texts
+from crawler.planning.population import Gathered, gather
 from crawler.planning.replan import hours_of
 from crawler.planning.report import matrix
 from crawler.storage import alarms, feeds, histories, paging, plans, sites, targets
 from crawler.storage.client import Database, Document
+from crawler.storage.columns import keys_of_texts
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
 from schedules import calendar

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +14,7 @@ from crawler.extract.keys import CATEGORY_PREFIX
 from crawler.items import Kind
 from crawler.storage import sites
 from crawler.storage.client import Database
-from crawler.storage.columns import Texts
+from crawler.storage.columns import Keys, keys_of_texts
 from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.utils.regex import compiled
@@ -25,13 +23,9 @@ from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of
 from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 
-Keys = NDArray[np.uint64]
-
 MAX_INTERVAL_HOURS = MAX_WEEKS * WEEK_HOURS
 MIN_INTERVAL_HOURS = 1.0
 DAY_HOURS = 24
-KEY_BYTES = 8
-CHUNK = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +68,16 @@ async def gather_some(
     reliable_dates: (s,) whether their dates are reliable
     groups:         as in `population_of`
     """
-    keys, site = keys_of(watched.ids), watched.spider.astype(np.int64)
+    site = watched.spider.astype(np.int64)
 
     async def in_category(spider: str, category: str) -> Keys:
         return keys_of_texts(await sites.keys_in_category(db, spider, category))
 
-    weight = await weights_of(watched, stored, keys, in_category)
+    weight = await weights_of(watched, stored, in_category)
     with_window = watched.feed_size > 0
     trusted = reliable_dates[site] | with_window
     histories = timed(watched.histories, watched.stated, trusted, with_window)
-    population = population_of(watched, stored, keys, weight, config, now_hours, groups)
+    population = population_of(watched, stored, weight, config, now_hours, groups)
     # Visits a day at the fixed intervals.
     lists = np.array([s.list_interval_hours or config.list_interval_hours for s in stored])
     items = np.array([s.item_interval_hours or config.item_interval_hours for s in stored])
@@ -107,7 +101,6 @@ def date_counts(watched: Watched) -> DateCounts:
 async def weights_of(
     watched: Watched,
     stored: tuple[Site, ...],
-    keys: Keys,
     in_category: Callable[[str, str], Awaitable[Keys]],
 ) -> Floats:
     """Return the (n,) importance: the value of the first matching pattern in `weights`."""
@@ -118,7 +111,7 @@ async def weights_of(
         for pattern, value in reversed(each.weights):
             if pattern.startswith(CATEGORY_PREFIX):
                 category = pattern.removeprefix(CATEGORY_PREFIX)
-                fits = np.isin(keys[rows], await in_category(each.name, category))
+                fits = np.isin(watched.key[rows], await in_category(each.name, category))
             else:
                 try:
                     search = compiled(pattern).search
@@ -135,13 +128,12 @@ async def weights_of(
 def population_of(
     watched: Watched,
     stored: tuple[Site, ...],
-    keys: Keys,
     weight: Floats,
     config: Config,
     now_hours: float,
     groups: Ints | None = None,
 ) -> Population:
-    """Return the targets as input of the planner; keys and weight: (n,).
+    """Return the targets as input of the planner; weight: (n,).
 
     groups: (p,) all `group_numbers` of the population, if these are only some of its targets
     """
@@ -171,7 +163,7 @@ def population_of(
         watched.histories.after.min(initial=now_hours),
     )
     return Population(
-        key=keys,
+        key=watched.key,
         site=site,
         group=group,
         parent=groups // ((names[0] + 1) * (names[1] + 1)),
@@ -233,24 +225,3 @@ def are(watched: Watched, kind: Kind) -> Flags:
         return np.zeros(len(watched), np.bool_)
     result: Flags = watched.kind == watched.kinds.index(kind)
     return result
-
-
-def keys_of(texts: Texts) -> Keys:
-    """Return an (n,) pseudorandom number for each text that is the same in every run."""
-    parts = [np.empty(0, np.uint64)]
-    for begin in range(0, len(texts), CHUNK):
-        first = texts.first[begin : begin + CHUNK + 1].tolist()
-        data = texts.data[first[0] : first[-1]]
-        bounds = [place - first[0] for place in first]
-        parts.append(_digests(data[a:b] for a, b in pairwise(bounds)))
-    return np.concatenate(parts)
-
-
-def keys_of_texts(texts: list[str]) -> Keys:
-    """Return the same as `keys_of` for a list of texts."""
-    return _digests(text.encode() for text in texts)
-
-
-def _digests(texts: Iterable[bytes]) -> Keys:
-    digests = b"".join(blake2b(text, digest_size=KEY_BYTES).digest() for text in texts)
-    return np.frombuffer(digests, "<u8").astype(np.uint64)

@@ -38,7 +38,7 @@ from crawler.planning.options import (
     terms_within,
     too_small,
 )
-from crawler.planning.population import Gathered, gather, keys_of, longest_interval
+from crawler.planning.population import Gathered, gather, longest_interval
 from crawler.planning.replan_report import ReplanReport
 from crawler.planning.silence import store_silences
 from crawler.planning.visit_log import files_of, read_visits, with_histories
@@ -178,7 +178,7 @@ async def gathered_of(
     if history_from is not None:
         groups = files_of(history_from, watched.spiders)
         visits = [read_visits(1, history_from, files, now)[0] for files in groups]
-        watched = with_histories(watched, keys_of(watched.ids), np.concatenate(visits))
+        watched = with_histories(watched, np.concatenate(visits))
     return await gather(db, watched, config, hours_of(now))
 
 

@@ -12,7 +12,6 @@ from bson import ObjectId
 from typing_extensions import TypedDict
 
 from crawler.errors import ConfigError
-from crawler.planning.population import keys_of
 from crawler.storage import histories, sampling_phases, sites
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
@@ -183,7 +182,7 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
     phase = Phase(
         ObjectId(), spider, now, until, weeks, every, per_day, options.sample, n, rotations
     )  # fmt: skip
-    keys, stratum = keys_of(watched.ids)[rows], strata(watched)[rows]
+    keys, stratum = watched.key[rows], strata(watched)[rows]
     chosen = population.joining_order(keys, stratum)[:n]
     missed = len(np.unique(stratum)) - len(np.unique(stratum[chosen]))
     rotation = population.rotations_of(keys[chosen], stratum[chosen], at_once)

@@ -44,7 +44,6 @@ from crawler.planning.population import (
     date_counts,
     gather_some,
     group_numbers,
-    keys_of,
     longest_interval,
 )
 from crawler.planning.replan import (
@@ -297,7 +296,7 @@ def read_targets(
 ) -> list[Watched]:
     """Read a range of targets, and divide them among `count` shards."""
     watched = place.run(lambda db: histories.read_range(db, place.now, spiders, ids))
-    number = shard_of(keys_of(watched.ids), count)
+    number = shard_of(watched.key, count)
     pieces = [watched.of(np.flatnonzero(number == shard)) for shard in range(count)]
     # How many were cut off is only known for all of them.
     return [pieces[0], *(replace(piece, ahead=0) for piece in pieces[1:])]
@@ -307,11 +306,10 @@ def join(columns: Columns) -> Names:
     """Join what was read for a shard, in the order of the keys."""
     pieces = columns.pop(PIECES)
     watched = Watched.joined([piece for piece in pieces if isinstance(piece, Watched)])
-    keys = keys_of(watched.ids)
     visits = [piece for piece in pieces if not isinstance(piece, Watched)]
     if visits:
-        watched = with_histories(watched, keys, np.concatenate(visits))
-    watched = watched.of(np.argsort(keys))
+        watched = with_histories(watched, np.concatenate(visits))
+    watched = watched.of(np.argsort(watched.key))
     columns["watched"] = watched
     numbers = watched.spider.tolist(), watched.category.tolist(), watched.kind.tolist()
     rows = set(zip(*numbers, strict=True))

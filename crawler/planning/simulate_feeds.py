@@ -19,7 +19,7 @@ from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.planning.options import FEEDS
 from crawler.planning.plots import draw_line, scale_by_factors, side_by_side
-from crawler.planning.population import Gathered, are, keys_of_texts
+from crawler.planning.population import Gathered, are
 from crawler.planning.simulation import (
     Outcome,
     Scenario,
@@ -30,6 +30,7 @@ from crawler.planning.simulation import (
     text,
 )
 from crawler.planning.traces import iso, read_feed_trace, whole_seconds
+from crawler.storage.columns import keys_of_texts
 from crawler.utils.text import count
 from schedules.evaluation.feeds import (
     FEED_POLICIES,

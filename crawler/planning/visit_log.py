@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from crawler.errors import ConfigError
 from crawler.items import SEEN, Outcome
-from crawler.planning.population import Keys, keys_of_texts
+from crawler.storage.columns import keys_of_texts
 from crawler.storage.histories import Watched
 from crawler.storage.targets import EPOCH
 from crawler.utils.terminal import without_secrets
@@ -141,12 +141,12 @@ def _read(system: Any, file: VisitFile, now: datetime) -> Iterator[Visits]:
         ) from None
 
 
-def with_histories(watched: Watched, keys: Keys, visits: Visits) -> Watched:
+def with_histories(watched: Watched, visits: Visits) -> Watched:
     """Return targets with the histories of a log of visits.
 
-    keys:   (n,) of the targets
     visits: in the order of their files; those of other targets are ignored
     """
+    keys = watched.key
     order = np.argsort(keys)
     place = np.minimum(np.searchsorted(keys, visits["key"], sorter=order), max(len(keys) - 1, 0))
     row = order[place] if len(keys) else place

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from schedules.history import Floats, Ints, offsets
 
 Number = TypeVar("Number", bound=np.generic)
+Keys = NDArray[np.uint64]
+KEY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,22 @@ class Texts:
         bounds = zip(begins.tolist(), ends.tolist(), strict=True)
         data = b"".join([self.data[begin:end] for begin, end in bounds])
         return Texts(data, offsets(ends - begins))
+
+
+def keys_of(texts: Texts) -> Keys:
+    """Return an (n,) pseudorandom number for each text that is the same in every run."""
+    data, bounds = texts.data, texts.first.tolist()
+    return _digests(data[begin:end] for begin, end in pairwise(bounds))
+
+
+def keys_of_texts(texts: Iterable[str]) -> Keys:
+    """Return the same as `keys_of` for other texts."""
+    return _digests(text.encode() for text in texts)
+
+
+def _digests(texts: Iterable[bytes]) -> Keys:
+    digests = b"".join([blake2b(text, digest_size=KEY_BYTES).digest() for text in texts])
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
 class Choices(NamedTuple):

@@ -18,7 +18,7 @@ from bson import decode
 from numpy.typing import NDArray
 
 from crawler.storage.client import Database, Document
-from crawler.storage.columns import NameColumn, NumberColumn, TextColumn, Texts
+from crawler.storage.columns import Keys, NameColumn, NumberColumn, TextColumn, Texts, keys_of
 from crawler.storage.outages import in_batches
 from crawler.storage.paging import draw_keys, resting
 from crawler.storage.targets import to_plan
@@ -67,8 +67,8 @@ FIELDS = {path: 1 for path in PATHS if path not in {"limits", "history", "field_
 # Fields of Watched: numbers of names, and other numbers of each target.
 NAMED = {"spiders": "spider", "kinds": "kind", "categories": "category", "plans": "plan"}
 PER_TARGET = (
-    *NAMED.values(), "next_visit", "visited", "refreshed", "feed_size", "asks", "least", "most",
-    "false_dates",
+    "key", *NAMED.values(), "next_visit", "visited", "refreshed", "feed_size", "asks", "least",
+    "most", "false_dates",
 )  # fmt: skip
 # Keys from which the borders of ranges are chosen.
 KEYS_OF_A_RANGE = 50
@@ -82,6 +82,7 @@ class Watched:
     names next to it; -1 means none.
 
     ids:        (n,) texts, `_id` of each target
+    key:        (n,) pseudorandom number of each target that is the same in every run
     spider, kind, category, plan: (n,) numbers of names; plan: the one in effect
     next_visit: (n,)
     visited:    (n,) the last visit, successful or not; NaN before the first
@@ -98,6 +99,7 @@ class Watched:
     """
 
     ids: Texts
+    key: Keys
     spiders: tuple[str, ...]
     spider: NDArray[np.int32]
     kinds: tuple[str, ...]
@@ -259,6 +261,7 @@ class _Columns:
 
         self._bson = bson_columns
         self.ids = TextColumn()
+        self.keys = NumberColumn(np.uint64)
         self.names = NameColumn()
         self.times = {path: NumberColumn(np.float64) for path in TIMES}
         self.counts = {path: NumberColumn(np.int64) for path in COUNTS}
@@ -273,7 +276,10 @@ class _Columns:
     def add(self, data: bytes) -> None:
         """Append a batch of targets, as the server sends them."""
         batch = self._bson.Batch(data, PATHS)
-        self.ids.extend(batch.texts("_id"))
+        ids = batch.texts("_id")
+        self.ids.extend(ids)
+        # Here, as the server meanwhile prepares the next batch.
+        self.keys.add(keys_of(ids))
         category = batch.first_texts(NAMES[-1])
         parts = [part for name in NAMES[:-1] for part in (batch.texts(name), BETWEEN.encode())]
         self.names.add(self._bson.joined([*parts, category], len(batch)))
@@ -306,8 +312,8 @@ class _Columns:
         slots_of = offsets(self.slots_of.finish())
         schedules = Schedules(self.weeks.finish(), slots_of, self.slots.finish(), every, phase)
         return Watched(
-            self.ids.finish(), *spiders, *kinds, *categories, *plans, next_visit, visited,
-            refreshed, feed_size, asks, least, most, false_dates, histories,
+            self.ids.finish(), self.keys.finish(), *spiders, *kinds, *categories, *plans,
+            next_visit, visited, refreshed, feed_size, asks, least, most, false_dates, histories,
             self.fields.finish(now), stated, schedules, ahead,
         )  # fmt: skip
 

@@ -11,8 +11,9 @@ from bson import ObjectId
 
 from crawler.config import Config
 from crawler.planning.options import Effect
-from crawler.planning.population import Gathered, keys_of, population_of
+from crawler.planning.population import Gathered, population_of
 from crawler.storage.client import Document
+from crawler.storage.columns import keys_of
 from crawler.storage.histories import NameColumn, TextColumn, Watched, offsets
 from crawler.storage.sites import Site
 from schedules.history import FieldHistories, Histories
@@ -67,9 +68,10 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
     first = offsets(np.array([len(row["changes"]) for row in pages], np.int64))
     every = np.array([row["every"] for row in pages], float)
     none = Schedules.none(len(pages))
+    texts = ids.finish()
     return Watched(
-        ids.finish(), *names("spider"), *names("kind"),
-        *names("category"), *names("plan"), ago("next"), ago("visited"),
+        texts, keys_of(texts), *names("spider"), *names("kind"), *names("category"),
+        *names("plan"), ago("next"), ago("visited"),
         np.array([row["refreshed"] for row in pages]),
         np.array([row.get("feed_size", 0) for row in pages]),
         np.array([row.get("asks", 0.0) for row in pages]),
@@ -90,7 +92,7 @@ def gathered(
     by_name = {site.name: site for site in sites}
     of_spiders = tuple(by_name.get(name) or Site(name, at=NOW) for name in seen.spiders)
     weight = np.ones(len(pages))
-    population = population_of(seen, of_spiders, keys_of(seen.ids), weight, config, NOW_HOURS)
+    population = population_of(seen, of_spiders, weight, config, NOW_HOURS)
     fixed = np.array([4.0 if row["kind"] == "list" else 1.0 for row in pages])
     return Gathered(
         seen, of_spiders, population, seen.histories, np.zeros(len(of_spiders), np.bool_), fixed

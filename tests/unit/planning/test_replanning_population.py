@@ -12,7 +12,7 @@ import pytest
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning import population
-from crawler.planning.population import keys_of, keys_of_texts
+from crawler.storage.columns import keys_of, keys_of_texts
 from crawler.storage.histories import TextColumn
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW, Pages, gathered, page, watched
@@ -60,8 +60,7 @@ def weights_of(seen: Pages, *rules: tuple[str, float], **categories: list[str]) 
         return keys_of_texts(urls)
 
     targets, sites = watched(seen), (Site("shop", weight=0.5, weights=rules),)
-    keys = keys_of(targets.ids)
-    return asyncio.run(population.weights_of(targets, sites, keys, in_category)).tolist()
+    return asyncio.run(population.weights_of(targets, sites, in_category)).tolist()
 
 
 def test_the_first_weight_that_fits_counts() -> None:

@@ -37,7 +37,6 @@ class Curves(NamedTuple):
     """Hold the expected course after a visit at each hour of the week, t = 0 to 168, for k nodes.
 
     weight: (k,)
-    rate:   (k,) changes a week, > 0
     grow:   (k, 169) e^(r P(t))
     drop:   (k, 169) e^(-r P(t))
     kept:   (k, 169) integral of e^(-r (P(s) - P(t))) over all s > t, in hours
@@ -47,7 +46,6 @@ class Curves(NamedTuple):
     """
 
     weight: Floats
-    rate: Floats
     grow: Floats
     drop: Floats
     kept: Floats
@@ -58,7 +56,12 @@ class Curves(NamedTuple):
 
 @compiled
 def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
-    """Return the curves of a target. profile: (168,) sums to 1; rate, weight: (k,) nodes."""
+    """Return the curves of a target.
+
+    profile: (168,) sums to 1
+    rate:    (k,) changes a week of each node, > 0
+    weight:  (k,) sums to 1
+    """
     k, size = len(rate), WEEK_HOURS + 1
     mass, wait = np.zeros(size), np.zeros(size)
     mean, peak = (rate * weight).sum(), 0.0
@@ -66,11 +69,13 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
         peak = max(peak, profile[t])
     grow, drop = np.empty((k, size)), np.empty((k, size))
     kept, moment = np.empty((k, size)), np.empty((k, size))
-    step, x = np.empty((k, WEEK_HOURS)), np.empty(WEEK_HOURS)
+    # `drop` holds the expected changes of each hour until it is set, `grow` holds e^-x of these.
     for i in range(k):
+        x = drop[i, :WEEK_HOURS]
         for t in range(WEEK_HOURS):
             x[t] = rate[i] * profile[t]
-        decays(x, rate[i] * peak, step[i], kept[i, :WEEK_HOURS], moment[i, :WEEK_HOURS])
+        fresh, late = kept[i, :WEEK_HOURS], moment[i, :WEEK_HOURS]
+        decays(x, rate[i] * peak, grow[i, :WEEK_HOURS], fresh, late)
         drop[i, 0], kept[i, WEEK_HOURS], moment[i, WEEK_HOURS] = 1.0, 0.0, 0.0
     # These recurrences are in one loop, because each of them waits for its previous result.
     for t in range(WEEK_HOURS):
@@ -78,9 +83,9 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
         wait[t + 1] = wait[t] + (mass[t] + expected / 2)
         mass[t + 1] = mass[t] + expected
         for i in range(k):
-            drop[i, t + 1] = drop[i, t] * step[i, t]
-            moment[i, back] += step[i, back] * (kept[i, back + 1] + moment[i, back + 1])
-            kept[i, back] += step[i, back] * kept[i, back + 1]
+            drop[i, t + 1] = drop[i, t] * grow[i, t]
+            moment[i, back] += grow[i, back] * (kept[i, back + 1] + moment[i, back + 1])
+            kept[i, back] += grow[i, back] * kept[i, back + 1]
     # Every week is followed by an identical week.
     for i in range(k):
         gone, left = -np.expm1(-rate[i]), WEEK_HOURS * np.exp(-rate[i])
@@ -92,7 +97,7 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
             left = last * grow[i, t]
             kept[i, t] += left * later
             moment[i, t] += left * (much_later + (WEEK_HOURS - t) * later)
-    return Curves(weight, rate, grow, drop, kept, moment, mass, wait)
+    return Curves(weight, grow, drop, kept, moment, mass, wait)
 
 
 @compiled

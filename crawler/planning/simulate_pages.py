@@ -24,7 +24,6 @@ from crawler.planning.population import (
     MIN_INTERVAL_HOURS,
     Gathered,
     are,
-    keys_of_texts,
 )
 from crawler.planning.simulation import (
     Outcome,
@@ -37,6 +36,7 @@ from crawler.planning.simulation import (
     text,
 )
 from crawler.planning.traces import iso, read_trace, whole_seconds
+from crawler.storage.columns import keys_of_texts
 from crawler.utils import time as units
 from crawler.utils.text import amount, count
 from schedules.allocation.plan import BudgetTooSmall, Terms, least_per_day

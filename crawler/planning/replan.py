@@ -179,7 +179,9 @@ async def gathered_of(
         groups = files_of(history_from, watched.spiders)
         visits = [read_visits(1, history_from, files, now)[0] for files in groups]
         watched = with_histories(watched, np.concatenate(visits))
-    return await gather(db, watched, config, hours_of(now))
+    gathered = await gather(db, watched, config, hours_of(now))
+    # The histories have these dates now, or none are reliable.
+    return replace(gathered, watched=replace(watched, stated=np.empty(0)))
 
 
 async def effect_of(db: Database, watched: Watched, now: datetime, *, everything: bool) -> Effect:

@@ -20,6 +20,8 @@ from schedules.schedule import VISIT_PARTS, in_parts
 # Relative bonus for visits that a target already has, and relative penalty for new ones.
 DEAD_BAND = 0.1
 MAX_PARTS = 2.0**62
+# Steps that are converted together.
+CHUNK = 100_000
 # Prices of a grid. Three grids, each between two prices of the previous one, reach neighboring
 # values of 32 bits.
 GRID = 2**11
@@ -97,26 +99,34 @@ class Offers:
         current: (n,) current visits a week. Visits that a target has get a bonus and further ones a
                  penalty, so that small changes of the estimates do not change the plan.
         """
-        value = steps.value
+        value, m = steps.value, len(steps.value)
         if current is not None:
             had = np.repeat(current.astype(np.float32), np.diff(steps.first))
             has = steps.visits <= had * np.float32(1 + 1e-6)
-            preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
-            value = value * np.where(had > 0, preferred, np.float32(1))
+            preference = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
+            preference[had == 0] = 1
+            preference *= value
+            value = preference
         # No target has 2**31 parts of visits.
-        whole = in_parts(steps.visits).astype(np.int32)
-        more: NDArray[np.int32] = np.diff(whole, prepend=np.int32(0))
+        more = np.empty(m, np.int32)
+        for begin in range(0, m, CHUNK):
+            part = slice(begin, begin + CHUNK)
+            more[part] = in_parts(steps.visits[part])
+        more[1:] -= more[:-1]
         # Code and parts of a step in one number: sorting these needs neither an order nor gathers.
+        # These are the longest arrays of a plan, so they are changed in place.
         optional = np.isfinite(value)
-        packed = value[optional].view(np.uint32).astype(np.uint64) << CODE_SHIFT
-        packed |= more[optional].view(np.uint32)
-        packed.sort()
-        codes = (packed >> CODE_SHIFT).astype(np.uint32)
-        packed &= ALL_PARTS
-        # In place, as these are the longest arrays of a plan.
-        parts = packed.view(np.int64)
-        from_code = np.append(np.cumsum(parts[::-1], out=parts[::-1])[::-1], 0)
-        return cls(steps.first, steps.option, value, more, key, codes, from_code)
+        packed = np.zeros(int(np.count_nonzero(optional)) + 1, "<u8")
+        steps_of = packed[:-1]
+        steps_of[:] = value[optional].view(np.uint32)
+        steps_of <<= CODE_SHIFT
+        steps_of |= more[optional].view(np.uint32)
+        steps_of.sort()
+        codes = steps_of.view("<u4")[1::2].copy()
+        steps_of &= ALL_PARTS
+        backward = steps_of.view(np.int64)[::-1]
+        np.cumsum(backward, out=backward)
+        return cls(steps.first, steps.option, value, more, key, codes, packed.view(np.int64))
 
     def demand(self, codes: Codes) -> Ints:
         """Return the (g,) parts of visits whose value is at least that of each code."""

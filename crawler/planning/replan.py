@@ -6,6 +6,7 @@ plans. `replanned` and `replanned_feeds` make a plan that is not yet in effect.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -339,9 +340,13 @@ async def _carry_out(
     if not dry_run:
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
         longest = timedelta(hours=longest_interval(config, feeds=feeds))
-        await plans.activate(db, replan.document, replan.batches(), longest)
         mixtures = replan.plan.estimates.mixtures if isinstance(replan.plan, Plan) else None
-        await store_silences(db, config, task.gathered, now, mixtures)
+        silences = store_silences(db, config, task.gathered, now, mixtures)
+        finding_silences = asyncio.ensure_future(silences)
+        try:
+            await plans.activate(db, replan.document, replan.batches(), longest)
+        finally:
+            await finding_silences
     seconds = round(time.perf_counter() - task.began, 3)
     return replan_report(
         replan.document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -67,7 +68,9 @@ async def store_silences(
     """
     if not config.silence_false_alarms_per_week:
         return 0
-    silent = silences_of(gathered, config.silence_false_alarms_per_week, mixtures)
+    # In a thread, as a replan meanwhile stages its plans.
+    allowed = config.silence_false_alarms_per_week
+    silent = await asyncio.to_thread(silences_of, gathered, allowed, mixtures)
     return await alarms.record_silences(db, gathered.watched.spiders, silent, now)
 
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from crawler.config import Config
 from crawler.errors import ServerError
@@ -32,9 +32,10 @@ AMPLE_BYTES = 8 << 30
 # The marks of all tests of a module.
 ALL_LONG = re.compile(rb"^pytestmark = .*mark\.soak\b", re.M)
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
-# Without a deadline, because the machine may be busy.
-settings.register_profile("quick", deadline=None, max_examples=20)
-settings.register_profile("thorough", deadline=None, max_examples=1000)
+# The machine may be busy.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", unhurried, max_examples=20)
+settings.register_profile("thorough", unhurried, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # Before other conftests import modules of Freshet that read `sys.executable`.
 forked.begin()

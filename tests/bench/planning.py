@@ -27,7 +27,7 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.store import Store
+from crawler.storage.client import Store
 from tests.bench.planned import NOW, insert
 
 ROOT = Path(__file__).resolve().parents[2]

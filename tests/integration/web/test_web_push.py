@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from crawler.web.options import SubscriptionOptions, WebOptions
-from tests.integration.harness import Db, Freshet
+from tests.integration.harness import Db, Freshet, Process
 from tests.integration.inside import run
 from tests.integration.pushing import (
     PATIENCE_SECONDS,
@@ -30,17 +30,24 @@ PUSH = SubscriptionOptions("https://public.example/websub", timedelta(days=10), 
 OPTIONS = WebOptions(host="0.0.0.0", push=PUSH)
 
 
+def started(freshet: Freshet, *words: object, **env: object) -> tuple[Process, str]:
+    """Start an app and wait until it serves; also return what it wrote to stderr before."""
+    process, written = freshet.start(*words, **env), ""
+    stderr = process.stderr
+    assert stderr
+    while READY not in (line := stderr.readline()):
+        assert line, "it ended before it served"
+        written += line
+    return process, written
+
+
 def test_the_app_subscribes_and_stores_deliveries(freshet: Freshet, database: Db, hub: Hub) -> None:
     put_user(database, "anna")
     put(database, f"{hub.url}/hub")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     words = ("web", "--port", port, "--public-url", url, "--push-check-seconds", 1)
-    process = freshet.start(*words, FRESHET_RESPONSE_MB=3)
-    stderr = process.stderr
-    assert stderr
-    while READY not in (line := stderr.readline()):
-        assert line, "it ended before it served"
+    process, _ = started(freshet, *words, FRESHET_RESPONSE_MB=3)
     until_state(database, "active")
     assert push_of(database)["callback"] == f"{url}/websub"
     assert hub.publish("<rss>one</rss>") == [202]
@@ -72,13 +79,16 @@ def test_a_second_app_receives_without_requesting(freshet: Freshet, database: Db
         "--push-check-seconds",
         1,
     )
-    first, second = freshet.start(*words), freshet.start(*words)
+    (first, written), (second, later) = started(freshet, *words), started(freshet, *words)
     wait_for(lambda: (database.leases.find_one({"_id": "feeds push"}) or {}).get("holders"))
     put(database, f"{hub.url}/silent")
     until_state(database, "asked")
     for process in (first, second):
         process.send_signal(signal.SIGTERM)
-    errors = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in (first, second)]
+    errors = [
+        text + process.communicate(timeout=PATIENCE_SECONDS)[1]
+        for text, process in ((written, first), (later, second))
+    ]
     assert (first.returncode, second.returncode) == (0, 0)
     paused = [err for err in errors if "Requesting subscriptions paused, retrying: another" in err]
     assert len(paused) == 1

@@ -11,6 +11,7 @@ import gzip
 import json
 import re
 import shlex
+import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -37,8 +38,9 @@ DOCUMENTS = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("
 SHELL = {"sh", "bash", "console", "cron", "crontab", "ini"}
 PUNCTUATION = "();<>|&"
 SYNOPSIS = ("[", "…", "|")
-# Time for a command that keeps running to start before it is terminated.
-SERVING_SECONDS = 3.0
+# Times for a command that keeps running to start before it is terminated; the second one if the
+# machine was too busy for the first.
+SERVING_SECONDS = (3.0, 30.0)
 SERVING = (
     ("feeds", "push"), ("refresh", "run"), ("notify", "deliver", "--follow"),
     ("web",), ("web", "--host"), ("web", "--root-path"), ("web", "--port"),
@@ -55,7 +57,7 @@ NOT_RUN = (
 SETTINGS = """
 from crawler.settings import *
 
-SPIDER_MODULES = ["sites", "spiders.site", "spiders.feeds", "spiders.site"]
+SPIDER_MODULES = ["sites", "spiders.site", "spiders.feeds"]
 AUTOTHROTTLE_ENABLED = False
 """
 # Search terms used in the documentation.
@@ -172,13 +174,16 @@ class Sandbox:
             return self.freshet(*words, **env)
         if "--port" not in words and not line.begins(("refresh", "run"), ("notify",)):
             words += ["--port", "0"]
-        process = self.freshet.start(*words)
-        try:
-            out, err = process.communicate(timeout=SERVING_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            out, err = process.communicate(timeout=LIMIT_SECONDS)
-        assert process.returncode is not None
+        for seconds in SERVING_SECONDS:
+            process = self.freshet.start(*words)
+            try:
+                out, err = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                out, err = process.communicate(timeout=LIMIT_SECONDS)
+            assert process.returncode is not None
+            if process.returncode != -signal.SIGTERM:
+                break
         return Result(process.returncode, out, err)
 
     def prepare(self, line: Line) -> None:

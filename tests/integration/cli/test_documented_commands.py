@@ -174,6 +174,10 @@ class Sandbox:
             return self.freshet(*words, **env)
         if "--port" not in words and not line.begins(("refresh", "run"), ("notify",)):
             words += ["--port", "0"]
+        return self.served(words)
+
+    def served(self, words: list[str]) -> Result:
+        """Terminate a command that keeps running once it has started, and return its result."""
         for seconds in SERVING_SECONDS:
             process = self.freshet.start(*words)
             try:

@@ -1,5 +1,6 @@
 """Scrapy settings. Freshet's own settings (FRESHET_*) and defaults are in crawler/config.py."""
 
+import os
 import sys
 
 from crawler.config import Config
@@ -7,6 +8,9 @@ from crawler.errors import ConfigError
 from crawler.utils.process import spare_loading
 
 spare_loading()
+# numpy's library of linear algebra starts threads when it is loaded, which are busy waiting at
+# first: 50 ms of each command. Freshet multiplies no large matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 try:
     Config.load()
 except ConfigError as error:

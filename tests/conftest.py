@@ -67,12 +67,12 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return twice the number of processors, because many tests wait for servers and clocks.
+    """Return three times the number of processors: many tests wait for servers and clocks.
 
     The long tests wait for most of their time, so that two processors run ten of them at once.
     """
     processors = os.cpu_count() or 2
-    return 3 * processors + 4 if config.option.markexpr == "soak" else 2 * processors
+    return 3 * processors + 4 if config.option.markexpr == "soak" else 3 * processors
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

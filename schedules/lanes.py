@@ -46,7 +46,7 @@ def inner(x: Floats, y: Floats) -> float:
 
 @compiled
 def lowest(x: Floats) -> int:
-    """Return the place of the lowest of some numbers, the first of equal ones; none may be NaN."""
+    """Return the place of the lowest number, the first of equal ones; any place if one is NaN."""
     a = b = c = d = e = f = g = h = np.inf
     whole = len(x) // LANES * LANES
     for i in range(0, whole, LANES):
@@ -56,6 +56,7 @@ def lowest(x: Floats) -> int:
     for i in range(whole, len(x)):
         least = min(least, x[i])
     where = 0
-    while x[where] != least:
+    # With a NaN, no number may be the lowest: stay within the array.
+    while where < len(x) - 1 and x[where] != least:
         where += 1
     return where

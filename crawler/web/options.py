@@ -171,18 +171,7 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", metavar="N", default="8075", help="port to listen on (default: 8075)"
     )
-    parser.add_argument(
-        "--lease-days",
-        metavar="D",
-        default=LEASE,
-        help=f"lease to request from hubs, in days (default: {LEASE})",
-    )
-    parser.add_argument(
-        "--check-seconds",
-        metavar="S",
-        default=CHECK,
-        help=f"time between checks for feeds to subscribe to (default: {CHECK})",
-    )
+    _add_times(parser, "--")
     parser.add_argument("--for", dest="for_seconds", metavar="S", help="stop after S seconds")
     parser.add_argument(
         "--unsubscribe", action="store_true", help="unsubscribe from all hubs at the end"
@@ -197,14 +186,19 @@ def add_options_of_app(parser: argparse.ArgumentParser) -> None:
         help="URL at which WebSub hubs reach this app, such as https://public.example; subscribes "
         "to the hubs of feeds, and requires users (default: no pushes)",
     )
+    _add_times(parser, "--push-")
+
+
+def _add_times(parser: argparse.ArgumentParser, prefix: str) -> None:
+    """Add the options for the times of subscriptions, whose names begin with the prefix."""
     parser.add_argument(
-        "--push-lease-days",
+        f"{prefix}lease-days",
         metavar="D",
         default=LEASE,
         help=f"lease to request from hubs, in days (default: {LEASE})",
     )
     parser.add_argument(
-        "--push-check-seconds",
+        f"{prefix}check-seconds",
         metavar="S",
         default=CHECK,
         help=f"time between checks for feeds to subscribe to (default: {CHECK})",

@@ -24,3 +24,9 @@ def test_sums_and_inner_products_are_those_of_numpy(x: Floats) -> None:
 def test_the_lowest_is_the_first_of_equal_ones(x: Floats, is_closed: bool) -> None:
     x = np.where(is_closed & (x < 0), np.inf, x)
     assert lowest(x) == np.argmin(x)
+
+
+@given(NUMBERS, st.data())
+def test_a_nan_leads_to_no_place_outside(x: Floats, data: st.DataObject) -> None:
+    x[data.draw(st.integers(0, len(x) - 1))] = np.nan
+    assert 0 <= lowest(x) < len(x)

@@ -15,7 +15,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -121,15 +121,22 @@ class _InFolders:
             futures.extend(self._pool.submit(function, *task) for task in tasks)
             return [future.result() for future in futures]
         except BrokenProcessPool:
+            # No step must write any more. The pool sets the exceptions of all futures, and would
+            # fail at a cancelled one. It overlooks a process that it was starting when it broke,
+            # and would wait for its end.
+            for process in multiprocessing.active_children():
+                process.kill()
+                process.join()
             raise EngineError(
                 "a process of the replan was killed, perhaps because memory was short: the old "
                 "plan stays in effect. Run scrapy replan again, with a larger --shards"
             ) from None
-        finally:
-            for future in futures:
-                future.cancel()
-            # After an error, no other step must write any more.
-            wait(futures)
+        except BaseException:
+            # No other step must write any more. If the pool breaks now, `wait` would never return.
+            for future in [future for future in futures if not future.cancel()]:
+                with suppress(Exception):
+                    future.result()
+            raise
 
 
 class _Files(MutableMapping[str, Any]):

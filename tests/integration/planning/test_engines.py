@@ -1,0 +1,45 @@
+"""Engines end when one of their processes is killed, at whatever moment."""
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from crawler.planning.engines import EngineError, Processes
+
+SOURCES, KILLED = 400, 3
+ROUNDS = 8
+MAX_SECONDS = 60
+
+
+def read(count: int, number: int) -> list[int]:
+    """Return a number for each shard, or kill this process."""
+    if number == KILLED:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [number] * count
+
+
+@pytest.mark.soak
+def test_a_killed_process_ends_all_steps() -> None:
+    ended = 0
+
+    def run() -> None:
+        nonlocal ended
+        for _ in range(ROUNDS):
+            sources = [(read, number) for number in range(SOURCES)]
+            with pytest.raises(EngineError, match="was killed"), Processes(2).read(sources, 1):
+                pytest.fail("read everything")
+            ended += 1
+
+    interval = sys.getswitchinterval()
+    # The pool's thread learns of the end while this one is submitting or waiting.
+    sys.setswitchinterval(1e-6)
+    try:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(MAX_SECONDS)
+    finally:
+        sys.setswitchinterval(interval)
+    assert ended == ROUNDS

@@ -101,9 +101,10 @@ class Replan:
         """Return the number of targets whose plan is written."""
         return int(np.count_nonzero(self.written))
 
-    def batches(self) -> Iterator[TargetPlans]:
-        """Yield the plans of the targets whose plan is written."""
+    def batches(self, *, by_id: bool = False) -> Iterator[TargetPlans]:
+        """Yield the plans of the targets whose plan is written, as they were read or by `_id`."""
         rows = np.flatnonzero(self.written)
+        rows = self.gathered.watched.ids.order(rows) if by_id else rows
         when = next_visits(self.gathered, self.plan.schedules, rows, self.now_hours)
         for begin in range(0, len(rows), BATCH):
             part = slice(begin, begin + BATCH)

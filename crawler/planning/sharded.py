@@ -365,7 +365,9 @@ def stage(columns: Columns, place: Place, plan: Document, price: float, effect: 
 
     plan: `_id` and `at` of the plan's document
     """
-    batches = _replan(columns, price, effect, place.now).batches()
+    # Targets of one shard are everywhere in the collection. In the order of their ids, the batches
+    # of all shards reach the same part of it at the same time, while the server has it in memory.
+    batches = _replan(columns, price, effect, place.now).batches(by_id=True)
     longest = timedelta(hours=longest_interval(place.config, feeds=False))
     return place.run(lambda db: plans.stage(db, plan, batches, longest))
 

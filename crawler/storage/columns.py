@@ -48,6 +48,12 @@ class Texts:
         data = b"".join([self.data[begin:end] for begin, end in bounds])
         return Texts(data, offsets(ends - begins))
 
+    def order(self, rows: Ints) -> Ints:
+        """Return rows in the order of their texts, by code points."""
+        data, first = self.data, self.first
+        bounds = zip(rows.tolist(), first[rows].tolist(), first[rows + 1].tolist(), strict=True)
+        return np.array([row for _, row in sorted((data[a:b], row) for row, a, b in bounds)], int)
+
 
 def keys_of(texts: Texts) -> Keys:
     """Return an (n,) pseudorandom number for each text that is the same in every run."""

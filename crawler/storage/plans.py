@@ -205,7 +205,8 @@ async def stage(
     async with _ConcurrentWrites() as writes:
         for batch in moved:
             statements = batch.statements(plan["_id"], until)
-            row = {"targets": list(batch.ids), "statements": statements}
+            ids = list(batch.ids)
+            row = {"_id": ids[0], "targets": ids, "statements": statements}
             await writes.begin(staged.insert_one(row))
             count += len(batch.ids)
     return count
@@ -272,7 +273,7 @@ async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
     """Copy an active plan to its targets; safe to repeat."""
     try:
         async with _ConcurrentWrites() as writes:
-            async for row in _staged(db, plan).find(batch_size=BATCH):
+            async for row in _staged(db, plan).find(batch_size=BATCH).sort("_id"):
                 await writes.begin(_apply(db, plan, row, now))
     except OperationFailure:
         # Another process was faster and has dropped the staged collection.

@@ -297,7 +297,7 @@ async def by_outcome(db: Database, spider: str, since: datetime) -> list[Documen
         "bytes": {"$sum": "$get_size"},
         "posts": {"$sum": "$posts_new"},
         "edited posts": {"$sum": "$posts_edited"},
-        "missed posts": {"$sum": "$missed"},
+        "missed posts": {"$sum": "$missed_posts"},
     }
     query: Document = {"spider": spider, "at": {"$gte": since}, "pushed": {"$ne": True}}
     return await _grouped(db, "visits", query, {"_id": "$outcome"} | summed)

@@ -364,7 +364,7 @@ async def _entries_of(db: Database, groups: Sequence[Sequence[NetChange]]) -> li
 
 SETTLING = timedelta(minutes=1)
 # Events that are marked page by page in one request.
-MAX_EVENTS = 1000
+MAX_MARKED = 1000
 # Events by which the reader's time moves on in one request, except for ranges that are skipped.
 STEPS, STEP = 4, 500
 # Unread events in one step whose pages may have been read later.
@@ -381,7 +381,7 @@ async def mark_events(
 
     Raises ConfigError if too many pages would be marked one by one.
     """
-    rows = await change_events.by_ids(db, ids[:MAX_EVENTS])
+    rows = await change_events.by_ids(db, ids[:MAX_MARKED])
     settled = now - SETTLING
 
     def mark(reader: Reader) -> Reader:
@@ -398,7 +398,7 @@ async def mark_all(
 ) -> None:
     """Mark all changes up to a time as read, of one site if it is given."""
     settled = min(until, now - SETTLING)
-    recent = await change_events.newest(db, Reader(name, settled), until, MAX_EVENTS, spider=site)
+    recent = await change_events.newest(db, Reader(name, settled), until, MAX_MARKED, spider=site)
 
     def mark(reader: Reader) -> Reader:
         return reader.read_all(settled, site).read_pages(_pages(recent.rows))

@@ -30,7 +30,6 @@ from crawler.web.pages import not_found, page, path_to, redirect_to
 router = APIRouter(prefix="/changes")
 api = APIRouter(prefix="/changes", tags=["changes"])
 FEED_ENTRIES = 50
-MAX_EVENTS = inbox.MAX_EVENTS
 # A secret is longer than this by far; so are no tokens of other kinds.
 MAX_SECRET = 100
 # Characters of a URL from which a pattern is made; longer URLs are cut.
@@ -192,7 +191,7 @@ class ReadForm(BaseModel):
             place = next((n for n, ids in enumerate(entries) if ids[0] == self.to), -1)
             entries = entries[: place + 1]
         ids = [each for ids in entries for each in ids]
-        if not all(map(ObjectId.is_valid, ids)) or len(ids) > MAX_EVENTS:
+        if not all(map(ObjectId.is_valid, ids)) or len(ids) > inbox.MAX_MARKED:
             raise ConfigError("the list of changes is not valid. Reload the page")
         return [ObjectId(each) for each in ids]
 
@@ -251,7 +250,7 @@ class ReadEvents(BaseModel):
     """Entries to mark as read."""
 
     events: list[EventId] = Field(
-        max_length=MAX_EVENTS, description="`events` of the entries: ids of visits"
+        max_length=inbox.MAX_MARKED, description="`events` of the entries: ids of visits"
     )
 
 

@@ -36,10 +36,10 @@ from schedules.estimation.rates import (
     uniform_mixtures,
 )
 from schedules.history import Floats, Histories, Ints
-from schedules.lanes import total
 from schedules.population import Population, Walls
 from schedules.schedule import WEEK_HOURS
 from schedules.shards import Columns, Shards
+from schedules.vectorized import total
 
 # Number of equally weighted values that represent the posterior of a rate.
 NODES = 4

@@ -22,8 +22,8 @@ from schedules.cost import (
     whole_cost,
 )
 from schedules.history import Floats, Ints
-from schedules.lanes import lowest
 from schedules.schedule import MAX_WEEKS, WEEK_HOURS
+from schedules.vectorized import lowest
 
 # Slots are hours, so there is at most one visit an hour.
 MAX_SLOTS = WEEK_HOURS

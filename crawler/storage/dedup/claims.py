@@ -19,7 +19,7 @@ from pymongo import UpdateOne
 
 from crawler.dedup.model import ALONE, Candidate, Claim, Owner, Verdicts, most_similar
 from crawler.storage.client import Document
-from crawler.storage.dedup import boilerplate, edits, originals, signatures
+from crawler.storage.dedup import boilerplate, clusters, edits, signatures
 from crawler.storage.dedup.registry import Bands, Member, Registry
 
 logger = logging.getLogger(__name__)
@@ -142,15 +142,15 @@ async def _claim_weighed(
         new.sort(key=lambda candidate: (candidate.created, candidate.key))
         claimed = await _claim_new(registry, new, now)
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
-        verdicts |= await originals.verdicts(registry, claimed.members, now)
-        verdicts |= await originals.stored_verdicts(registry, claimed.founders, now)
+        verdicts |= await clusters.verdicts(registry, claimed.members, now)
+        verdicts |= await clusters.stored_verdicts(registry, claimed.founders, now)
         placed += claimed.placed()
         refused = refused.union(*(candidate.bands for candidate, _ in claimed.stored))
         waiting, stored = claimed.lost, claimed.stored
         if not waiting and not stored:
             break
     # Bands for which a refused post came first may have no owner now.
-    await originals.take_free_bands(registry, [post for post in placed if post.bands & refused])
+    await clusters.take_free_bands(registry, [post for post in placed if post.bands & refused])
     for candidate in waiting + [candidate for candidate, _ in stored]:
         logger.warning("%s judged an original: its duplicates kept changing", candidate.key)
         verdicts[candidate.key] = ALONE
@@ -418,7 +418,7 @@ async def _judge_stored(
         await _keep_newer(registry, late, verdicts, now)
         stored = [(post, row) for post, row in stored if not signatures.is_late(post, row)]
     # Posts without a shared cluster are released in one step; relearned sources have many.
-    shared = await originals.existing_clusters(
+    shared = await clusters.existing_clusters(
         registry, {row["cluster"] for _, row in stored if "cluster" in row}
     )
     again = [
@@ -446,7 +446,7 @@ async def _judge_stored(
     # Read again: these posts may have got their first copies, or have been released.
     rows = await signatures.by_id(registry, kept)
     members = [(kept[id_], row["cluster"]) for id_, row in rows.items() if "cluster" in row]
-    verdicts |= await originals.stored_verdicts(registry, members, now)
+    verdicts |= await clusters.stored_verdicts(registry, members, now)
     return again + [post for id_, post in kept.items() if id_ not in rows]
 
 
@@ -468,7 +468,7 @@ async def _keep_newer(
         await registry.shared.put(signatures.claims_of(owners))
     verdicts |= dict.fromkeys((post.key for post, _ in late), ALONE)
     members = [(owner.claimed_again(), owner.cluster) for owner in owners if owner.cluster]
-    verdicts |= await originals.stored_verdicts(registry, members, now)
+    verdicts |= await clusters.stored_verdicts(registry, members, now)
 
 
 async def _keeps_place(

@@ -13,7 +13,7 @@ from pymongo import DeleteOne
 
 from crawler.dedup.model import Candidate, id_of
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import flags, originals, signatures
+from crawler.storage.dedup import clusters, flags, signatures
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.outages import in_batches
 
@@ -48,7 +48,7 @@ async def recover(
         keys = {row["post"] for row in rows}
         keys -= set(await db.posts.distinct("_id", {"_id": {"$in": list(keys)}}))
         await flags.settle(db, registry, await release(registry, list(keys), now))
-    await originals.mark_unsettled(registry, await originals.without_original(registry))
+    await clusters.mark_unsettled(registry, await clusters.without_original(registry))
     await flags.settle_all(db, registry)
 
 
@@ -80,7 +80,7 @@ async def release(
             gone = await forget(registry, rows, now)
             touched |= {row["cluster"] for row in rows if "cluster" in row}
             waiting = {row["_id"] for row in rows} - {row["_id"] for row in gone}
-    return await originals.existing_clusters(registry, touched)
+    return await clusters.existing_clusters(registry, touched)
 
 
 async def forget(registry: Registry, rows: Sequence[Document], now: datetime) -> list[Document]:
@@ -93,7 +93,7 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
         return []
     within = {row["cluster"] for row in rows if "cluster" in row}
     # If this is interrupted, the next process that settles clusters elects their originals.
-    await originals.mark_unsettled(registry, within)
+    await clusters.mark_unsettled(registry, within)
     deletes = [DeleteOne({name: row.get(name) for name in READ}) for row in rows]
     done = await registry.signatures.bulk_write(deletes, ordered=False)
     gone = list(rows)
@@ -101,14 +101,14 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
         stored = await signatures.by_id(registry, [row["_id"] for row in rows])
         gone = [row for row in rows if row["_id"] not in stored]
     # A process that settled the clusters in between did not see the deletion.
-    await originals.mark_unsettled(registry, within)
+    await clusters.mark_unsettled(registry, within)
     if registry.shared is not None:
         await registry.shared.release(signatures.claims_of(map(signatures.owner_of, gone)))
-    for cluster in await originals.existing_clusters(registry, within):
-        original = await originals.elect(registry, cluster, now)
+    for cluster in await clusters.existing_clusters(registry, within):
+        original = await clusters.elect(registry, cluster, now)
         if original is not None:
             # The deleted posts may have owned the bands by which the others were found.
-            await originals.take_bands(registry, [original])
+            await clusters.take_bands(registry, [original])
     return gone
 
 
@@ -174,7 +174,7 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
         await registry.shared.release(signatures.claims_of([signatures.owner_of(stored)]))
     sketch = Binary(candidate.sketch.encode())
     owner = signatures.owner_of(stored | {"sketch": sketch})
-    await originals.take_bands(registry, [owner])
+    await clusters.take_bands(registry, [owner])
     own = {"$setIntersection": [{"$ifNull": ["$bands", []]}, list(candidate.bands)]}
     changed: Document = {
         "sketch": {"$literal": sketch},

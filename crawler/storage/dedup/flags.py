@@ -15,7 +15,7 @@ from pymongo import UpdateOne
 from crawler.dedup.model import ALONE, Verdict, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import originals, signatures
+from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.outages import in_batches
 
@@ -136,7 +136,7 @@ async def _sources(
     return {
         key
         for key, (own, original) in ids.items()
-        if originals.is_source(items.get(own), items.get(original))
+        if clusters.is_source(items.get(own), items.get(original))
     }
 
 
@@ -152,7 +152,7 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
     for _ in range(MAX_TRIES):
         if not wanted:
             return
-        stored = await originals.current(registry, wanted, datetime.now(UTC))
+        stored = await clusters.current(registry, wanted, datetime.now(UTC))
         elected = await signatures.by_id(registry, [row["original"] for row in stored])
         rows = {
             row["_id"]: row
@@ -162,14 +162,14 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
         # The process that released the original may have been interrupted before the election.
         for row in stored:
             if row["_id"] not in rows:
-                await originals.elect(registry, row["_id"], datetime.now(UTC))
+                await clusters.elect(registry, row["_id"], datetime.now(UTC))
         owners = {id_: signatures.owner_of(elected[row["original"]]) for id_, row in rows.items()}
         cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OWNER_FIELDS)
         while members := await cursor.to_list(BATCH):
             verdicts = Verdicts()
             for member in members:
                 cluster, original = member["cluster"], owners[member["cluster"]]
-                if member["_id"] == original.id or originals.is_source(
+                if member["_id"] == original.id or clusters.is_source(
                     member.get("item"), original.item
                 ):
                     verdicts[member["post"]] = Verdict(cluster=cluster)
@@ -179,7 +179,7 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
             await show(db, verdicts)
         others = {row["_id"] for row in stored} - rows.keys()
         others |= await _settle_others(db, registry, wanted)
-        wanted = others | await originals.settled(registry, rows)
+        wanted = others | await clusters.settled(registry, rows)
 
 
 async def _settle_others(

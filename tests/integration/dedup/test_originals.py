@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from crawler.dedup.model import rank_of
 from crawler.storage.client import Database
-from crawler.storage.dedup import candidates, claims, flags, originals, signatures
+from crawler.storage.dedup import candidates, claims, clusters, flags, signatures
 from crawler.storage.dedup.registry import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
@@ -129,7 +129,7 @@ def test_posts_that_share_free_bands_get_each_band_once(stored: tuple[Db, str]) 
             for post, bands in ((first, ()), (second, ()), (third, first.bands - second.bands))
         ]
         await registry.signatures.insert_many([row | {"cluster": ObjectId()} for row in rows])
-        await originals.take_free_bands(registry, [first, second])
+        await clusters.take_free_bands(registry, [first, second])
 
     index = Posts(stored[1])
     index.on(take)
@@ -147,10 +147,10 @@ def test_a_cluster_that_changed_while_it_was_shown_is_shown_again(posts: Posts) 
     async def shown(db: Database, registry: Registry) -> None:
         row = await registry.clusters.find_one({})
         assert row is not None
-        await originals.mark_unsettled(registry, [row["_id"]])
+        await clusters.mark_unsettled(registry, [row["_id"]])
         outdated = row | {"original": row["original"] + 1}
-        assert await originals.settled(registry, {row["_id"]: outdated}) == {row["_id"]}
-        assert await originals.settled(registry, {row["_id"]: row}) == set()
+        assert await clusters.settled(registry, {row["_id"]: outdated}) == {row["_id"]}
+        assert await clusters.settled(registry, {row["_id"]: row}) == set()
 
     posts.on(shown)
     (cluster,) = posts.clusters()

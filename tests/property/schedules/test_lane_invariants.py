@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from schedules.history import Floats
-from schedules.lanes import inner, lowest, total
+from schedules.vectorized import inner, lowest, total
 
 NUMBERS = arrays(np.float64, st.integers(1, 40), elements=st.sampled_from([-2.0, 0.1, 0.3, 1e6]))
 

@@ -339,7 +339,7 @@ class Target:
     execution_ms: mean time of a cell's recent refreshes
     kept_bytes:   upper bound of the size of all stored versions
     visited_at:   time of the last visit
-    fence:        fencing token under which a visit is stored (crawler/storage/fences.py)
+    fence:        fencing token under which a visit is stored (crawler/storage/leases.py)
     again:        an interrupted fetch may have stored part of its results
     archived:     last response with a body in the archive
     broken:       how the page broke; None if it works

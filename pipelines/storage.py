@@ -21,7 +21,7 @@ from crawler.errors import StorageError
 from crawler.extract.plain_text import as_texts
 from crawler.frontier.session import Session
 from crawler.items import Kind, Outcome, Skipped, Visit
-from crawler.storage.fences import fence_of
+from crawler.storage.leases import fence_of
 from crawler.storage.writer import TakenOver
 from pipelines.outcomes import SessionPipeline, as_error
 

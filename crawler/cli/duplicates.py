@@ -25,12 +25,11 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.reports.duplicates import GAP, LEFT, RIGHT, SAME, Comparison, DiffRow, compare_posts
 from crawler.storage import leases, search
-from crawler.storage.client import Database, opened
+from crawler.storage.client import Database, opened, storage_errors
 from crawler.storage.dedup import check_index, queries, rebuild
 from crawler.storage.dedup.index import HINT
 from crawler.storage.dedup.queries import Cluster, ClusterMember, ClusterRow, Overview, ShownPost
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.outages import storage_errors
 from crawler.utils.terminal import (
     SafeConsole,
     complain,

@@ -25,11 +25,10 @@ from crawler.dedup.model import ALONE, Candidate, id_of
 from crawler.dedup.sketch import NAMES, Scheme, scheme_of
 from crawler.errors import ConfigError
 from crawler.storage import leases
-from crawler.storage.client import opened
+from crawler.storage.client import opened, storage_errors
 from crawler.storage.dedup import check_index
 from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.check_index import Index
-from crawler.storage.outages import storage_errors
 from crawler.utils.files import Incoming, file_errors, opened_input
 from crawler.utils.terminal import complain, escaped_json, print_line, working
 from crawler.utils.text import count

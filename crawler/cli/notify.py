@@ -21,8 +21,7 @@ from crawler.notify import dispatch
 from crawler.notify.dispatch import DeliveryReport, PreviewedMessage
 from crawler.notify.expansion import RuleSet
 from crawler.storage import outbox, targets
-from crawler.storage.client import Database, Store
-from crawler.storage.outages import MongoRetry
+from crawler.storage.client import Database, MongoRetry, Store
 from crawler.utils.terminal import complain, print_line, shortened, stdout, working
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock

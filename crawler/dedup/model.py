@@ -28,7 +28,7 @@ class Candidate:
     edited:  whether a sketch of an older text may be stored
     item:    number of the item that the post is a source of; sources of one item are not copies
     text:    text to learn boilerplate from and to remove it from; None: keep the sketch as it is
-    fences:  fence numbers of the visits that stored the post, by name (crawler/storage/fences.py)
+    fences:  fence numbers of the visits that stored the post, by name (crawler/storage/leases.py)
     seen:    when the post was first seen; None: the same as `created`
     source:  number of the post's feed or site
     """

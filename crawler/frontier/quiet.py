@@ -20,9 +20,8 @@ import scrapy
 
 from crawler.config import PROJECT, VARIABLE, Config
 from crawler.storage import leases, runs
-from crawler.storage.client import Database, is_current
+from crawler.storage.client import Database, MongoRetry, is_current
 from crawler.storage.leases import CRAWL, Lease
-from crawler.storage.outages import MongoRetry
 from crawler.storage.targets import RemainingTargets
 from crawler.utils.time import Clock
 

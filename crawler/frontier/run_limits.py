@@ -20,9 +20,8 @@ import numpy as np
 from crawler.extract.list_wrappers import FeedsWrapper, connections_by_host
 from crawler.extract.site_definition import Wrapper
 from crawler.storage import due, targets, visits
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, MongoRetry, in_batches
 from crawler.storage.due import DueTargets, VisitShare
-from crawler.storage.outages import MongoRetry, in_batches
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 from schedules.dispatch import Capacity, dispatch, equal_ratio, least, room

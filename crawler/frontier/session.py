@@ -35,12 +35,11 @@ from crawler.frontier.run_limits import Allowance, HostLimits
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import alarms, cells, plans, runs, sampling_phases, targets
-from crawler.storage.client import SKEW_SECONDS, Database, Store, skew_text
+from crawler.storage.client import SKEW_SECONDS, Database, MongoRetry, Store, skew_text
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
-from crawler.storage.outages import MongoRetry
 from crawler.storage.writer import BothLeases, Writer
 from crawler.utils.time import Clock
 

@@ -21,8 +21,8 @@ from crawler.frontier.run_limits import Admission, chosen
 from crawler.frontier.worker import LEASES_PER_REQUEST, Worker, own_name
 from crawler.items import CELL, Target
 from crawler.storage import due, recovery, runs
+from crawler.storage.client import in_batches
 from crawler.storage.due import DuePosition
-from crawler.storage.outages import in_batches
 from crawler.storage.runs import DeadLetter
 from crawler.utils.time import from_milliseconds, milliseconds
 

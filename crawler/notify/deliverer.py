@@ -25,9 +25,8 @@ from crawler.notify.delivery import DeliveryFailed
 from crawler.notify.expansion import MAX_FIELDS
 from crawler.notify.messages import Change, EventView, Message, message_of
 from crawler.storage import outbox
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, MongoRetry, in_batches
 from crawler.storage.leases import Lease
-from crawler.storage.outages import MongoRetry, in_batches
 from crawler.storage.outbox import Bundle, Grouping
 from crawler.utils.process import end_tasks
 from crawler.utils.text import count

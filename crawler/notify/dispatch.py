@@ -29,8 +29,7 @@ from crawler.notify.deliverer import (
 from crawler.notify.expansion import Confirmation, RuleSet, confirm, expand, messages_of
 from crawler.notify.messages import EventView, message_of
 from crawler.storage import outbox, targets
-from crawler.storage.client import Database
-from crawler.storage.outages import MongoRetry
+from crawler.storage.client import Database, MongoRetry
 from crawler.storage.outbox import Bundle, ChannelState, Grouping
 
 # Time after which new events are looked for while a channel is still being delivered, and after

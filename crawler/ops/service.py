@@ -53,8 +53,7 @@ from crawler.ops.schedule import (
 )
 from crawler.ops.summary import figures
 from crawler.storage import due, leases, outbox, sites
-from crawler.storage.client import Store
-from crawler.storage.outages import MongoRetry
+from crawler.storage.client import MongoRetry, Store
 from crawler.utils.process import end_tasks
 from crawler.utils.text import count
 from crawler.utils.time import Clock

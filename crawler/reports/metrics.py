@@ -22,8 +22,7 @@ from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
 from crawler.reports.estimates import estimated
 from crawler.storage import runs, stats
-from crawler.storage.client import Store
-from crawler.storage.outages import MongoRetry
+from crawler.storage.client import MongoRetry, Store
 from crawler.storage.outbox import MAX_COUNTED
 from crawler.storage.stats import NUMBERS, Notifications, Sample, SpiderStats, State, Stats
 from crawler.utils.prometheus import Described, by_spider, described, gauge

@@ -14,8 +14,7 @@ from pymongo import ASCENDING, UpdateOne
 from typing_extensions import TypedDict
 
 from crawler.items import Breakage
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import in_batches
+from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.targets import ALIVE
 from crawler.utils.text import count
 

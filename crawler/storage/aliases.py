@@ -12,11 +12,10 @@ from pymongo import DeleteOne, UpdateMany
 from pymongo.errors import DuplicateKeyError
 
 from crawler.items import SEEN, Kind, Visit
-from crawler.storage import fences
-from crawler.storage.client import Database, Document
+from crawler.storage import leases
+from crawler.storage.client import Database, Document, keep_newest
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.outages import keep_newest
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from crawler.utils.urls import host_of
 
@@ -89,7 +88,7 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
         categories += keep_newest(of_owner, "categories", target.categories, MAX_CATEGORIES)
         edges = {"spider": target.spider, "item": target.url}
         listings.append(UpdateMany(edges, {"$set": {"item": owner}}))
-        posts.append({"_id": target.key} | fences.passed(target.fence))
+        posts.append({"_id": target.key} | leases.unless_passed(target.fence))
     await db.targets.bulk_write([*names, *categories])
     await db.listings.bulk_write(listings)
     if registry is not None:

@@ -13,7 +13,7 @@ from pymongo import UpdateOne
 
 from crawler.extract.cells import StoredCell
 from crawler.items import CELL, SEEN, Kind, Target, Visit
-from crawler.storage import fences
+from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.targets import PERIOD, from_document, new_document
 from crawler.utils.text import period
@@ -174,6 +174,6 @@ async def note(db: Database, batch: list[Visit]) -> None:
             state |= {"content": fetched.content, "content_hash": fetched.content_hash}
         if visit.has_new_content:
             state["changed_at"] = fetched.at
-        query = {"_id": target.key} | fences.passed(target.fence)
+        query = {"_id": target.key} | leases.unless_passed(target.fence)
         updates.append(UpdateOne(query, {"$set": state}))
-    await fences.write(db.cells, updates)
+    await leases.write_unless_passed(db.cells, updates)

@@ -27,12 +27,11 @@ from crawler.items import (
     Target,
     Visit,
 )
-from crawler.storage import fences, recovery
-from crawler.storage.client import Database, Document
+from crawler.storage import leases, recovery
+from crawler.storage.client import Database, Document, in_batches, insert_new
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.outages import in_batches, insert_new
 from crawler.storage.paging import Key
 from crawler.storage.posts import (
     store_versions,
@@ -348,7 +347,8 @@ async def _load_posts(db: Database, target: Target, query: Document) -> list[Doc
         doubtful = [
             post
             for post in posts.values()
-            if post.get("fence", 0) >= fences.first(target.fence) and post["changed_at"] >= since
+            if post.get("fence", 0) >= leases.first_fence(target.fence)
+            and post["changed_at"] >= since
         ]
         for post in await recovery.without_visit(db, doubtful):
             if post["changed_at"] == post["first_seen"]:
@@ -396,7 +396,7 @@ async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
             for visit, key, post in part
         ]
         await store_versions(db, versions)
-        await fences.write(db.posts, [_post_update(*row, verdicts) for row in part])
+        await leases.write_unless_passed(db.posts, [_post_update(*row, verdicts) for row in part])
 
 
 def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> UpdateOne:
@@ -419,7 +419,7 @@ def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Upda
     update = with_words_and_verdict(update, current, verdicts.get(key))
     update = with_field(update, "item", visit.items.get(key))
     update = with_field(update, "link", visit.links.get(key))
-    query = {"_id": key} | fences.passed(target.fence)
+    query = {"_id": key} | leases.unless_passed(target.fence)
     return UpdateOne(query, update, upsert=True)
 
 
@@ -498,6 +498,6 @@ async def note(db: Database, batch: list[Visit]) -> None:
                 "topic": document.topic,
                 "problems": list(document.problems),
             }
-        query = {"_id": target.key} | fences.passed(target.fence)
+        query = {"_id": target.key} | leases.unless_passed(target.fence)
         updates.append(UpdateOne(query, {"$set": state}, upsert=True))
-    await fences.write(db.feeds, updates)
+    await leases.write_unless_passed(db.feeds, updates)

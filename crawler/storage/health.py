@@ -25,13 +25,13 @@ from crawler.storage.client import (
     Database,
     Document,
     check_reachable,
+    in_short,
     open_client,
     read_clock,
     server_uri,
     without_password,
 )
 from crawler.storage.embedded import EmbeddedServer, low_disk_message
-from crawler.storage.outages import in_short
 from crawler.storage.schema import INDEXES, NAMESPACE_NOT_FOUND, RESTORING, refuse_partial_copy
 
 PINGS = 5

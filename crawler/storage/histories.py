@@ -17,9 +17,8 @@ import numpy as np
 from bson import decode
 from numpy.typing import NDArray
 
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.columns import Keys, NameColumn, NumberColumn, TextColumn, Texts, keys_of
-from crawler.storage.outages import in_batches
 from crawler.storage.paging import draw_keys, resting
 from crawler.storage.targets import to_plan
 from schedules.history import (

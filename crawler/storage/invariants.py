@@ -17,7 +17,7 @@ from pymongo import UpdateOne
 
 from crawler.dedup.model import id_of
 from crawler.items import Kind
-from crawler.storage import fences
+from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.index import META
 from crawler.storage.targets import EPOCH
@@ -195,7 +195,7 @@ class _Checker:
         self.report.add(invariant, f"{key}: {why}")
         if self.repair_at is not None:
             last = log.last if log is not None else None
-            fence = fences.after(last.get("fence", 0)) if last else 0
+            fence = leases.fence_after(last.get("fence", 0)) if last else 0
             self.report.store_again(key, self.repair_at, fence)
 
     async def check_versions(self) -> None:

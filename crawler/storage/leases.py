@@ -1,4 +1,6 @@
-"""`leases`: one document per piece of work that only one process may do at a time.
+"""`leases`: which process does a piece of work, and what it may store after it lost the lease.
+
+There is one document per piece of work that only one process may do at a time.
 
 A lease ends by the server's clock (`$$NOW`), so the clocks of the machines do not matter. Its
 holder renews it. If the holder's process on this machine is dead, the next process takes over
@@ -8,6 +10,13 @@ finds a different number has lost the lease, and stops.
 The workers of a run that is shared through Redis hold its lease together, by the id of that Redis.
 
 A periodic job of the service needs no lease, only that no machine has started it recently.
+
+A lease does not stop a stalled process from writing late. Fences do: each target has a number that
+only grows. An acknowledged visit raises it to the next multiple of FENCES_OF_A_VISIT; a process
+that takes the target over from another one raises it by 1. A visit writes with the number that its
+target had when the visit began. The database compares the numbers: an update applies only to
+documents without a higher number, an acknowledgment only to a target with the same number. All
+attempts at one visit have the same quotient by FENCES_OF_A_VISIT.
 """
 
 from __future__ import annotations
@@ -24,14 +33,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from pymongo import ReturnDocument
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo import ReturnDocument, UpdateOne
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import MongoRetry
+from crawler.items import Target
+from crawler.storage.client import DUPLICATE_KEY, Database, Document, MongoRetry
 from crawler.utils.process import end_tasks
 from crawler.utils.time import steady_seconds
 
@@ -41,6 +52,7 @@ REPLAN, REBUILD, PUSH = "replan", "duplicates rebuild", "feeds push"
 # Share of a lease's time after which it is renewed; two renewals may fail.
 RENEW_SHARE = 0.3
 RELEASE_SECONDS = 3.0
+FENCES_OF_A_VISIT = 1000
 # Each attempt takes over from holders whose processes on this machine have ended.
 MAX_TRIES = 5
 PROC = Path("/proc")
@@ -338,3 +350,54 @@ async def claim_job(db: Database, work: str, now: datetime, apart: timedelta) ->
         # The upsert collides with the existing document, which has a later start.
         return False
     return True
+
+
+def new_fence(now: datetime) -> int:
+    """Return the fence of a new target, higher than that of a deleted one with its key."""
+    return int(now.timestamp()) * FENCES_OF_A_VISIT
+
+
+def fence_after(number: int) -> int:
+    """Return the fence of a target after the visit with this number is acknowledged."""
+    return first_fence(number) + FENCES_OF_A_VISIT
+
+
+def first_fence(number: int) -> int:
+    """Return the lowest fence of all attempts at the same visit."""
+    return number - number % FENCES_OF_A_VISIT
+
+
+def unless_passed(number: int, field: str = "fence") -> Document:
+    """Return a condition: no process wrote the document with a higher number."""
+    return {field: {"$not": {"$gt": number}}}
+
+
+def fence_of(target: Target) -> tuple[str, int]:
+    """Return the field of a post's signature for a target's number, and the number.
+
+    A feed's post is stored by its feed and by its page, which have independent numbers.
+    """
+    return "page_fence" if target.post else "fence", target.fence
+
+
+def same_fence(number: int) -> Document:
+    """Return a condition: the target has this number. A missing number counts as 0."""
+    return {"fence": number or {"$in": [0, None]}}
+
+
+async def write_unless_passed(
+    collection: AsyncCollection[Document], updates: Sequence[UpdateOne]
+) -> None:
+    """Apply updates; upserts of documents with a higher number change nothing."""
+    if not updates:
+        return
+    try:
+        await collection.bulk_write(updates, ordered=False)
+    except BulkWriteError as error:
+        if any(not is_refused(problem) for problem in error.details["writeErrors"]):
+            raise
+
+
+def is_refused(problem: Any) -> bool:
+    """Return whether a write failed because its document has a higher number."""
+    return bool(problem["code"] == DUPLICATE_KEY)

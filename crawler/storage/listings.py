@@ -15,8 +15,7 @@ from pymongo import ReturnDocument, UpdateMany, UpdateOne
 
 from crawler.extract.links import Traps
 from crawler.items import Fetched, Kind, Link, Target
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import in_batches, insert_new, keep_newest
+from crawler.storage.client import Database, Document, in_batches, insert_new, keep_newest
 from crawler.storage.targets import ALIVE, MAX_CATEGORIES, hint_update, new_document
 
 BATCH = 1000

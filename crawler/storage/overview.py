@@ -13,8 +13,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.items import Kind
 from crawler.storage import runs, sites, targets
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import all_of
+from crawler.storage.client import Database, Document, all_of
 from crawler.storage.runs import MAX_COUNTED
 from crawler.storage.site_targets import OVERDUE
 from crawler.storage.sites import Marks

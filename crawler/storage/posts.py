@@ -13,9 +13,9 @@ from pymongo.errors import BulkWriteError
 from crawler.dedup.model import Verdict, Verdicts
 from crawler.extract.plain_text import as_texts
 from crawler.items import OF_CAPS, Fetched, Outcome, Target, Visit
-from crawler.storage import fences
+from crawler.storage import leases
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup.flags import merged
+from crawler.storage.dedup.clusters import with_verdict
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.storage.search import with_words
 from crawler.storage.visits import page_of_target, time_of
@@ -52,11 +52,11 @@ async def store_versions(db: Database, rows: Sequence[Document]) -> None:
         await db.versions.insert_many(rows, ordered=False)
     except BulkWriteError as error:
         problems = error.details["writeErrors"]
-        if any(not fences.is_refusal(problem) for problem in problems):
+        if any(not leases.is_refused(problem) for problem in problems):
             raise
         updates = []
         for row in (rows[problem["index"]] for problem in problems):
-            attempts = {"fence": {"$gte": fences.first(row["fence"]), "$lte": row["fence"]}}
+            attempts = {"fence": {"$gte": leases.first_fence(row["fence"]), "$lte": row["fence"]}}
             updates.append(UpdateOne({"_id": row["_id"]} | attempts, {"$set": row}))
         await db.versions.bulk_write(updates, ordered=False)
 
@@ -119,7 +119,7 @@ def _key(spider: str, url: str, content_hash: str | None) -> str:
 
 def with_words_and_verdict(update: Document, post: Document, verdict: Verdict | None) -> Document:
     """Add to an update the search words of the updated post, and its verdict."""
-    return merged(with_words(update, post), verdict)
+    return with_verdict(with_words(update, post), verdict)
 
 
 def with_field_names(update: Document, fetched: Fetched) -> Document:
@@ -155,7 +155,7 @@ async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
         else _update_of(item, categories.get(item.fetched.target.key, []), verdicts)
         for item in items
     ]
-    await fences.write(db.posts, updates)
+    await leases.write_unless_passed(db.posts, updates)
 
 
 def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts) -> UpdateOne:
@@ -172,7 +172,7 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
     post = stored.get(key, {}) | current
     if item := visit.items.get(key):
         current["item"] = item
-    query = {"_id": key} | fences.passed(fetched.target.fence, "page.fence")
+    query = {"_id": key} | leases.unless_passed(fetched.target.fence, "page.fence")
     return UpdateOne(query, with_words_and_verdict({"$set": current}, post, verdicts.get(key)))
 
 
@@ -193,7 +193,7 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
     update = with_field_names({"$set": current, "$setOnInsert": constant}, fetched)
     update = with_words_and_verdict(update, update["$set"], verdicts.get(target.key))
     update = with_field(update, "item", visit.items.get(target.key))
-    query = {"_id": target.key} | fences.passed(target.fence)
+    query = {"_id": target.key} | leases.unless_passed(target.fence)
     return UpdateOne(query, update, upsert=True)
 
 

@@ -15,8 +15,7 @@ from typing_extensions import TypedDict
 
 from crawler.config import Config
 from crawler.storage import alarms, outbox, runs, sampling_phases
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import in_batches_by_size
+from crawler.storage.client import Database, Document, in_batches_by_size
 from crawler.storage.retention import SizeLimits, current_versions, recount_all
 
 DAY = timedelta(days=1)

@@ -35,7 +35,7 @@ from redis.exceptions import ConnectionError as ConnectionFailure
 from redis.exceptions import TimeoutError as NoAnswer
 
 from crawler.errors import BandsLost, ConfigError, StorageError, Unreachable
-from crawler.storage.outages import Outage, Retrying
+from crawler.storage.client import Outage, Retrying
 
 logger = logging.getLogger(__name__)
 # Pauses between two attempts grow from the first to the second value.

@@ -19,8 +19,7 @@ from pymongo import DeleteOne, UpdateOne
 from crawler.extract.plain_text import as_texts
 from crawler.items import Kind
 from crawler.storage import retention
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import in_batches
+from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.search import with_words
 
 BATCH = 500

@@ -17,11 +17,10 @@ from pymongo import ReturnDocument, UpdateOne
 from crawler.config import Config
 from crawler.items import Kind, Visit
 from crawler.storage import feeds
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, MongoRetry, in_batches
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.outages import MongoRetry, in_batches
 from crawler.storage.posts import content_of
 from crawler.storage.targets import with_url
 from crawler.utils.text import count

@@ -19,8 +19,7 @@ from zoneinfo import ZoneInfo
 from bson import ObjectId
 from pymongo import ASCENDING, UpdateOne
 
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import in_batches
+from crawler.storage.client import Database, Document, in_batches
 from crawler.utils.text import period
 from schedules.calendar import next_visit
 from schedules.schedule import WEEK_HOURS, Schedule

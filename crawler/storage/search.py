@@ -16,8 +16,7 @@ from pymongo.errors import OperationFailure
 from crawler.errors import StorageError
 from crawler.extract.plain_text import as_texts
 from crawler.search import Query, field_texts, search_words
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import in_batches
+from crawler.storage.client import Database, Document, in_batches
 
 WEIGHT_OF_TITLE = 10
 NO_INDEX = 27

@@ -22,10 +22,9 @@ from pymongo import UpdateOne
 
 from crawler.dedup.model import id_of
 from crawler.items import SEEN, Kind, Outcome, Visit
-from crawler.storage.client import Database, Document
-from crawler.storage.dedup import flags, signatures
+from crawler.storage.client import Database, Document, in_batches
+from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.outages import in_batches
 from crawler.utils.urls import canonical, item_key
 
 BATCH = 1000
@@ -183,7 +182,7 @@ async def _rename(db: Database, registry: Registry | None, items: Mapping[str, s
     if registry is not None:
         numbers = {id_of(key): id_of(item) if item else None for key, item in items.items()}
         touched: set[ObjectId] = await signatures.set_items(registry, numbers)
-        await flags.settle(db, registry, touched)
+        await clusters.settle(db, registry, touched)
 
 
 def _rows(batch: Iterable[Visit]) -> list[FeedPost]:

@@ -25,9 +25,8 @@ from crawler.items import (
     Visit,
     planned_feed_size,
 )
-from crawler.storage import fences
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import in_batches, keep_newest
+from crawler.storage import leases
+from crawler.storage.client import Database, Document, in_batches, keep_newest
 from crawler.storage.visits import row_of
 from crawler.utils.time import NEVER
 from crawler.utils.urls import host_of
@@ -232,7 +231,7 @@ def new_document(
         "refreshed": 0,
         "consecutive_errors": 0,
         "consecutive_gone": 0,
-        "fence": fences.begin(now),
+        "fence": leases.new_fence(now),
     }
 
 
@@ -274,7 +273,7 @@ def update_of(visit: Visit) -> UpdateOne:
         "kept_bytes": target.kept_bytes + visit.version_bytes,
         "last_visit": row_of(visit),
         "visit": visit.id,
-        "fence": fences.after(target.fence),
+        "fence": leases.fence_after(target.fence),
     }
     if visit.execution_ms is not None:
         state["execution_ms"] = visit.execution_ms
@@ -341,7 +340,7 @@ def _content_state(visit: Visit) -> Document:
 def _unless_taken_over(visit: Visit) -> Document:
     """Return a query for the target as it was handed out, or after this same write."""
     target = visit.fetched.target
-    unchanged: list[Document] = [fences.same(target.fence), {"visit": visit.id}]
+    unchanged: list[Document] = [leases.same_fence(target.fence), {"visit": visit.id}]
     return {"_id": target.key, "$or": unchanged}
 
 
@@ -359,7 +358,7 @@ def _delivery_update(visit: Visit) -> UpdateOne:
         state["history"] = history_document(visit.history, visit.false_dates)
     if visit.has_new_content:
         state["changed_at"] = visit.fetched.at
-    same = {"_id": target.key} | fences.same(target.fence)
+    same = {"_id": target.key} | leases.same_fence(target.fence)
     update: Document = {"$set": state}
     if visit.collected is not None and visit.collected.doubted:
         update["$min"] = {"next_visit": visit.fetched.pushed_at or visit.fetched.at}

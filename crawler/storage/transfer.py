@@ -29,12 +29,13 @@ from crawler.storage.client import (
     Database,
     Document,
     check_reachable,
+    in_batches_by_size,
+    in_short,
     open_client,
     with_database,
     without_password,
 )
 from crawler.storage.health import TEST, index_definitions
-from crawler.storage.outages import in_batches_by_size, in_short
 from crawler.storage.schema import (
     COPYING,
     RESTORED,

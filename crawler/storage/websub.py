@@ -23,8 +23,7 @@ from typing import Any
 
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from crawler.storage.client import Database, Document
-from crawler.storage.outages import insert_new
+from crawler.storage.client import Database, Document, insert_new
 from crawler.storage.targets import ALIVE
 
 Push = Mapping[str, Any]  # `push` of a document in `feeds`

@@ -33,7 +33,7 @@ from crawler.storage import (
     aliases,
     cells,
     feeds,
-    fences,
+    leases,
     listings,
     posts,
     recovery,
@@ -42,12 +42,11 @@ from crawler.storage import (
     visits,
     websub,
 )
-from crawler.storage.client import Database, Document
-from crawler.storage.dedup import claims, edits, flags
+from crawler.storage.client import REDIS, Database, Document, MongoRetry, insert_new
+from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
 from crawler.storage.notification_rules import WantedEvents
-from crawler.storage.outages import REDIS, MongoRetry, insert_new
 from crawler.storage.retention import SizeLimits, measure
 
 logger = logging.getLogger(__name__)
@@ -322,7 +321,7 @@ class Writer:
         await sources.settle_shared(self._db, self._registry, batch)
         if self._registry is not None and verdicts:
             written = {post.key for visit in batch for post in visit.candidates}
-            await flags.confirm(self._db, self._registry, verdicts, written)
+            await clusters.confirm(self._db, self._registry, verdicts, written)
         await self._write_results(feed_visits, batch)
         if self._leases is not None and not self._leases.is_sure:
             raise LeaseUncertain
@@ -365,7 +364,7 @@ class Writer:
             return {}
         now = max(visit.fetched.at for visit in batch)
         emptied = {
-            key: dict([fences.fence_of(visit.fetched.target)])
+            key: dict([leases.fence_of(visit.fetched.target)])
             for visit in batch
             for key in visit.emptied
         }

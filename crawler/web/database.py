@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 
 from crawler.config import Config
 from crawler.errors import StorageError, Unreachable
-from crawler.storage.client import Store
-from crawler.storage.outages import raising_unreachable
+from crawler.storage.client import Store, raising_unreachable
 
 # Time after a failure in which requests fail immediately, instead of waiting for the server.
 PAUSE_SECONDS = 2.0

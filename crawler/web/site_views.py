@@ -27,8 +27,7 @@ from crawler.reports.site_history import DayFreshness, WeekPattern, freshness_by
 from crawler.reports.sites import BoardSite, CategoryNode, FailureGroup, RunningSite, SiteFilter
 from crawler.reports.visit_counts import ChangeCounts, VisitCounts
 from crawler.storage import alarms, leases, overview, site_targets, sites
-from crawler.storage.client import Store
-from crawler.storage.outages import raising_unreachable
+from crawler.storage.client import Store, raising_unreachable
 from crawler.storage.overview import SiteState
 from crawler.storage.paging import Key
 from crawler.storage.sites import Site

@@ -32,7 +32,7 @@ from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import posts, sources
 from crawler.storage.client import Database, Document
 from crawler.storage.client import opened as opened_database
-from crawler.storage.dedup import boilerplate, claims, flags
+from crawler.storage.dedup import boilerplate, claims, clusters
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Bands, Registry
 from crawler.storage.embedded import EmbeddedServer
@@ -119,7 +119,7 @@ class Index:
             self.meter.part("signatures", "bands", self.bands.seconds - seconds)
         await posts.store(self.db, visits, verdicts)
         self.meter.lap("posts")
-        await flags.confirm(self.db, self.registry, verdicts, set(verdicts))
+        await clusters.confirm(self.db, self.registry, verdicts, set(verdicts))
         self.meter.lap("confirmation")
         keys = zip(batch, candidates, strict=True)
         self.meter.end(batch, {o.number for o, c in keys if not verdicts[c.key].is_original})

@@ -29,7 +29,7 @@ from crawler.frontier.politeness import Permits
 from crawler.frontier.redis_queue import Lease as EntryLease
 from crawler.frontier.redis_queue import LeasedQueue, QueueStatus
 from crawler.frontier.worker import Worker
-from crawler.storage.outages import in_batches
+from crawler.storage.client import in_batches
 from crawler.storage.redis import RedisRetry
 from tests.faults.ending import orderly
 from tests.faults.servers import Redis

@@ -16,7 +16,7 @@ from crawler.config import Config
 from crawler.dedup.model import Candidate, Verdict, id_of
 from crawler.dedup.sketch import scheme_of
 from crawler.storage.client import Database
-from crawler.storage.dedup import claims, edits, flags
+from crawler.storage.dedup import claims, clusters, edits
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.schema import prepare
@@ -141,8 +141,8 @@ async def stored(
     for post in posts:
         bare: Row = {"spider": "x", "url": post.key, "content_hash": "x"}
         bare |= dict.fromkeys(("first_seen", "changed_at"), NOW)
-        update = flags.merged({"$set": bare}, verdicts[post.key])
+        update = clusters.with_verdict({"$set": bare}, verdicts[post.key])
         updates.append(UpdateOne({"_id": post.key}, update, upsert=True))
     await db.posts.bulk_write(updates)
-    await flags.confirm(db, registry, verdicts, {post.key for post in posts})
+    await clusters.confirm(db, registry, verdicts, {post.key for post in posts})
     return verdicts

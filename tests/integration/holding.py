@@ -9,9 +9,8 @@ from contextlib import contextmanager
 import pymongo
 
 from crawler.config import Config
-from crawler.storage.client import opened
+from crawler.storage.client import MongoRetry, opened
 from crawler.storage.leases import Lease
-from crawler.storage.outages import MongoRetry
 from tests.integration.harness import Row
 
 HOUR_SECONDS = 3600

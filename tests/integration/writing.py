@@ -19,11 +19,10 @@ from crawler.extract.site_definition import Wrapper
 from crawler.frontier.lifecycle import Ending
 from crawler.items import Fetched, Kind, Link, Outcome, Target, Visit
 from crawler.storage import due, runs, targets
-from crawler.storage.client import Store
+from crawler.storage.client import MongoRetry, Store
 from crawler.storage.dedup.index import opened
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
-from crawler.storage.outages import MongoRetry
 from crawler.storage.writer import TakenOver, Writer
 from pipelines.outcomes import Rules, decide
 from pipelines.storage import sketched

@@ -96,8 +96,7 @@ class Command(FreshetCommand):
         from crawler.exchange.stores import store_of
         from crawler.exchange.tables import TABLES
         from crawler.storage import leases, targets
-        from crawler.storage.client import opened
-        from crawler.storage.outages import storage_errors
+        from crawler.storage.client import opened, storage_errors
 
         config = self.config
         store = await asyncio.to_thread(store_of, address)

@@ -2,7 +2,7 @@
 
 `signatures` has one document per post. A unique index on its bands, or Redis, turns an insert into
 a claim. `clusters` is authoritative: it names the original of posts that are duplicates of one
-another. `flags` updates `posts` to match. `index` opens the index that the settings ask for,
+another, and updates `posts` to match. `index` opens the index that the settings ask for,
 `claims` judges a batch of posts, `edits` removes posts, `boilerplate` learns the passages that the
 posts of a source share, `labels` stores what people decided on pairs of posts, `rebuild` compares
 all posts again. `check_index` manages the indexes of `scrapy duplicates check`. Sketches and

@@ -12,10 +12,9 @@ from bson import Binary, ObjectId
 from pymongo import DeleteOne
 
 from crawler.dedup.model import Candidate, id_of
-from crawler.storage.client import Database, Document
-from crawler.storage.dedup import clusters, flags, signatures
+from crawler.storage.client import Database, Document, in_batches
+from crawler.storage.dedup import clusters, signatures
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.outages import in_batches
 
 BATCH = 1000
 # Attempts when other processes change posts between the read and the deletion.
@@ -29,7 +28,7 @@ async def release_posts(db: Database, registry: Registry, query: Document, now: 
     cursor = db.posts.find(query, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
         left = await release(registry, [row["_id"] for row in rows], now)
-        await flags.settle(db, registry, left)
+        await clusters.settle(db, registry, left)
 
 
 async def recover(
@@ -47,9 +46,9 @@ async def recover(
     while rows := await cursor.to_list(BATCH):
         keys = {row["post"] for row in rows}
         keys -= set(await db.posts.distinct("_id", {"_id": {"$in": list(keys)}}))
-        await flags.settle(db, registry, await release(registry, list(keys), now))
+        await clusters.settle(db, registry, await release(registry, list(keys), now))
     await clusters.mark_unsettled(registry, await clusters.without_original(registry))
-    await flags.settle_all(db, registry)
+    await clusters.settle_all(db, registry)
 
 
 async def release(

@@ -22,7 +22,7 @@ from crawler.dedup.sketch import Scheme, scheme_of
 from crawler.errors import BandsLost, ConfigError, StorageError
 from crawler.storage import leases
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import boilerplate, claims, flags, signatures
+from crawler.storage.dedup import boilerplate, claims, clusters, signatures
 from crawler.storage.dedup.registry import Registry
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ async def reviewed_at_end(db: Database, registry: Registry) -> AsyncIterator[Reg
     async with boilerplate.stored_at_end(registry):
         yield registry
         verdicts = await claims.review(registry, datetime.now(UTC))
-        await flags.confirm(db, registry, verdicts, written=())
+        await clusters.confirm(db, registry, verdicts, written=())
 
 
 @asynccontextmanager

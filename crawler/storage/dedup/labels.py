@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from crawler.dedup.model import id_of
 from crawler.errors import Busy, ConfigError
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import claims, clusters, edits, flags, signatures
+from crawler.storage.dedup import claims, clusters, edits, signatures
 from crawler.storage.dedup.index import HINT, META, REBUILDING
 from crawler.storage.dedup.registry import Registry
 
@@ -159,8 +159,8 @@ async def label(
         left = {row["cluster"]} if "cluster" in row else set()
         freed = await edits.release_strays(registry, [row], now)
         verdicts = await claims.claim(registry, freed, now)
-        await flags.confirm(db, registry, verdicts, written=())
-        await flags.settle(db, registry, await clusters.existing_clusters(registry, left))
+        await clusters.confirm(db, registry, verdicts, written=())
+        await clusters.settle(db, registry, await clusters.existing_clusters(registry, left))
     stored = await of_pair(db, a, b)
     assert stored is not None
     return stored

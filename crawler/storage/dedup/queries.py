@@ -14,11 +14,10 @@ from crawler.config import Config
 from crawler.dedup.model import id_of
 from crawler.dedup.sketch import Scheme, Sketch, scheme_of
 from crawler.storage import targets
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.dedup import candidates, signatures
 from crawler.storage.dedup.index import META, REBUILDING
 from crawler.storage.dedup.labels import MeasuredPrecision, measured_precision
-from crawler.storage.outages import in_batches
 from crawler.storage.paging import Key, later, read_page
 from crawler.utils.urls import item_key
 

@@ -16,7 +16,7 @@ from crawler.dedup.model import AHEAD, ALONE, OLDEST, Verdicts
 from crawler.errors import Busy
 from crawler.storage import leases
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import boilerplate, claims, edits, flags
+from crawler.storage.dedup import boilerplate, claims, clusters, edits
 from crawler.storage.dedup.candidates import FIELDS, candidate_of
 from crawler.storage.dedup.index import (
     INDEX,
@@ -103,7 +103,7 @@ async def posts(db: Database) -> AsyncIterator[list[Document]]:
     async with cursor:
         while rows := await cursor.to_list(BATCH):
             keys = [row["_id"] for row in rows]
-            fields = (*FIELDS, "original", *flags.FIELDS)
+            fields = (*FIELDS, "original", *clusters.FIELDS)
             query = {"_id": {"$in": keys}}
             stored = {post["_id"]: post async for post in db.posts.find(query, fields)}
             yield [stored[key] for key in keys if key in stored]
@@ -126,9 +126,9 @@ async def compare(db: Database, registry: Registry, batch: list[Document], now: 
     flagged = [
         post["_id"]
         for post in batch
-        if post.get("original") is not True or any(name in post for name in flags.FIELDS)
+        if post.get("original") is not True or any(name in post for name in clusters.FIELDS)
     ]
-    await flags.show(db, dict.fromkeys(alone.intersection(flagged), ALONE))
+    await clusters.show_verdicts(db, dict.fromkeys(alone.intersection(flagged), ALONE))
     # Includes earlier posts in which boilerplate was found since.
     others = {key: verdict for key, verdict in verdicts.items() if key not in made}
     await _show_alone(db, others)
@@ -140,7 +140,7 @@ async def compare(db: Database, registry: Registry, batch: list[Document], now: 
 
 async def _show_alone(db: Database, verdicts: Verdicts) -> None:
     """Show the posts without a cluster; `settle` updates the others later."""
-    await flags.show(
+    await clusters.show_verdicts(
         db, {key: verdict for key, verdict in verdicts.items() if verdict.cluster is None}
     )
 
@@ -150,10 +150,10 @@ async def settle(db: Database, registry: Registry, now: datetime) -> None:
     await _show_alone(db, await claims.review(registry, now))
     cursor = registry.clusters.find({}, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
-        await flags.settle(db, registry, [row["_id"] for row in rows])
+        await clusters.settle(db, registry, [row["_id"] for row in rows])
 
 
 async def show_all(db: Database) -> int:
     """Make all posts originals; return how many were not."""
-    update = flags.update_of(ALONE)
+    update = clusters.update_of(ALONE)
     return (await db.posts.update_many(FLAGGED, update)).modified_count

@@ -26,7 +26,7 @@ from crawler.dedup.sketch import (
     SHARE_STEPS,
     TAG_BYTES,
 )
-from crawler.storage.outages import in_batches
+from crawler.storage.client import in_batches
 from crawler.storage.redis import user_errors
 
 HEAD_BITS = 32

@@ -13,10 +13,9 @@ from pymongo.errors import BulkWriteError
 from crawler.dedup.boilerplate import sourced
 from crawler.dedup.model import Candidate, Claim, Owner, id_of, rank_of
 from crawler.dedup.sketch import Sketch
-from crawler.storage import fences
-from crawler.storage.client import Document
+from crawler.storage import leases
+from crawler.storage.client import DUPLICATE_KEY, Document, all_of, in_batches
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.outages import DUPLICATE_KEY, all_of, in_batches
 
 PARTS, MIN_PART_ROWS = 4, 50
 # A feed's post is stored by visits of the feed and of its page.
@@ -53,7 +52,7 @@ def unless_late(candidate: Candidate) -> Document:
     """Return a query for a candidate's signature unless a newer visit has stored it."""
     query: Document = {"_id": candidate.id}
     for name, number in candidate.fences.items():
-        query |= fences.passed(number, name)
+        query |= leases.unless_passed(number, name)
     return query
 
 

@@ -29,8 +29,7 @@ from crawler.config import Config
 from crawler.errors import Busy, FreshetError
 from crawler.fetch.guard import Named
 from crawler.storage import leases, websub
-from crawler.storage.client import Database, Store
-from crawler.storage.outages import MongoRetry
+from crawler.storage.client import Database, MongoRetry, Store
 from crawler.storage.websub import DeliveryResult, Feed
 from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock

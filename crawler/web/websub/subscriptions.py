@@ -21,8 +21,7 @@ from crawler.errors import FreshetError
 from crawler.fetch.downloader import retry_after
 from crawler.fetch.guard import NotAllowed
 from crawler.storage import runs, websub
-from crawler.storage.client import Database
-from crawler.storage.outages import MongoRetry
+from crawler.storage.client import Database, MongoRetry
 from crawler.storage.websub import Feed, HubRequest
 from crawler.utils.terminal import printable
 from crawler.utils.time import Clock

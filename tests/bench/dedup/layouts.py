@@ -29,8 +29,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure, PyMongoError
 
 from crawler.errors import StorageError
-from crawler.storage.client import UNJOURNALED, Database, Document
-from crawler.storage.outages import in_short
+from crawler.storage.client import UNJOURNALED, Database, Document, in_short
 
 Features = Sequence[int]
 Collection = AsyncCollection[Document]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from crawler.dedup.model import rank_of
 from crawler.storage.client import Database
-from crawler.storage.dedup import candidates, claims, clusters, flags, signatures
+from crawler.storage.dedup import candidates, claims, clusters, signatures
 from crawler.storage.dedup.registry import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
@@ -149,8 +149,8 @@ def test_a_cluster_that_changed_while_it_was_shown_is_shown_again(posts: Posts) 
         assert row is not None
         await clusters.mark_unsettled(registry, [row["_id"]])
         outdated = row | {"original": row["original"] + 1}
-        assert await clusters.settled(registry, {row["_id"]: outdated}) == {row["_id"]}
-        assert await clusters.settled(registry, {row["_id"]: row}) == set()
+        assert await clusters.mark_settled(registry, {row["_id"]: outdated}) == {row["_id"]}
+        assert await clusters.mark_settled(registry, {row["_id"]: row}) == set()
 
     posts.on(shown)
     (cluster,) = posts.clusters()
@@ -273,8 +273,8 @@ def test_a_rebuild_finds_the_same_originals(freshet: Freshet, stored: tuple[Db, 
             post = candidates.candidate_of(row, registry.scheme)
             assert post is not None
             verdicts = await claims.claim(registry, [post], NOW)
-            await flags.show(database, verdicts)
-            await flags.confirm(database, registry, verdicts, {post.key})
+            await clusters.show_verdicts(database, verdicts)
+            await clusters.confirm(database, registry, verdicts, {post.key})
 
     posts.on(claimed)
     before = posts.originals()

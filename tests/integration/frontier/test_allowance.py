@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from crawler.extract.site_definition import Wrapper
 from crawler.frontier.run_limits import Allowance
-from crawler.storage.client import Database
-from crawler.storage.outages import MongoRetry
+from crawler.storage.client import Database, MongoRetry
 from crawler.utils.time import Clock
 from tests.integration.harness import Db
 from tests.integration.known_pages import on

@@ -17,9 +17,8 @@ from crawler.notify.deliverer import Delivered, Deliverer
 from crawler.notify.dispatch import preview, run_round
 from crawler.notify.expansion import RuleSet, confirm, expand
 from crawler.storage import change_events, notification_rules, outbox
-from crawler.storage.client import Database, Document, opened
+from crawler.storage.client import Database, Document, MongoRetry, opened
 from crawler.storage.leases import Lease
-from crawler.storage.outages import MongoRetry
 from crawler.storage.outbox import Grouping
 from tests.integration.harness import Db
 from tests.integration.notify.outlets import NOW, PAGE, Outlet, expand_all, rule_set, visit

@@ -21,8 +21,7 @@ from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.items import Fetched, Target, Visit
 from crawler.notify import channels, dispatch
-from crawler.storage.client import Store
-from crawler.storage.outages import MongoRetry
+from crawler.storage.client import MongoRetry, Store
 from pipelines.outcomes import decide
 from tests.integration.writing import BEGIN, HOUR, RULES, WRAPPER, process
 

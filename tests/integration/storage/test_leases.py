@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 from crawler.config import Config
-from crawler.storage.client import Database, opened
+from crawler.storage.client import Database, MongoRetry, opened
 from crawler.storage.leases import Lease
-from crawler.storage.outages import MongoRetry
 from tests.integration.harness import Db, Row
 
 NAME, REDIS = "crawl shop", "a Redis"

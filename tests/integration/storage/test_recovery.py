@@ -8,7 +8,7 @@ from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import feeds, recovery
 from crawler.storage.client import Database
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.fences import VISIT, fence_of
+from crawler.storage.leases import FENCES_OF_A_VISIT, fence_of
 from crawler.storage.targets import new_document
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, text
 from tests.integration.harness import Db
@@ -45,8 +45,8 @@ def test_a_feed_that_was_taken_over_is_fenced_off_and_the_pages_of_its_posts_are
     stored: tuple[Db, str],
 ) -> None:
     db, uri = stored
-    feed = Target("x", FEED, Kind.FEED, fence=5 * VISIT)
-    page = Target("x", "https://blog.example/first", Kind.ITEM, post=KEY, fence=VISIT)
+    feed = Target("x", FEED, Kind.FEED, fence=5 * FENCES_OF_A_VISIT)
+    page = Target("x", "https://blog.example/first", Kind.ITEM, post=KEY, fence=FENCES_OF_A_VISIT)
     put_feed(db, fence=feed.fence)
     posts, contents = Posts(uri), [text(seed) for seed in range(3)]
 
@@ -77,7 +77,7 @@ def test_a_late_visit_of_a_feed_does_not_change_its_state(stored: tuple[Db, str]
     # A delivery of a hub leaves the feed's fence to the next visit.
     states = ((2, None), (1, "late"), (2, "after a delivery"), (3, "newer"))
     for number, error in states:
-        feed = Target("x", FEED, Kind.FEED, fence=number * VISIT)
+        feed = Target("x", FEED, Kind.FEED, fence=number * FENCES_OF_A_VISIT)
         outcome = Outcome.ERROR if error else Outcome.NOT_MODIFIED
         visit = Visit(Fetched(feed, NOW, "s1", 200), outcome, NOW + HOUR, error)
         on(uri, lambda there, visit=visit: feeds.note(there, [visit]))

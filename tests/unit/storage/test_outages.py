@@ -19,7 +19,7 @@ from pymongo.errors import (
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from crawler.errors import BandsLost, StorageError, Unreachable
-from crawler.storage.outages import (
+from crawler.storage.client import (
     DISK_FULL,
     LOG_INTERVAL_SECONDS,
     QUIET_SECONDS,

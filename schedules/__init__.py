@@ -1,12 +1,11 @@
 """Plan visits: turn the history of targets into the times of their next visits.
 
 The package works on arrays only. `history` holds what visits observed, `population` describes the
-targets, `terms` the budget and the caps of a plan, and `schedule` and `calendar` its result.
-`estimation` estimates how often and when targets change, `allocation` divides the budget among
-them, and `cost` and `placement` choose hours of the week. `feeds` does the same for feeds.
-Targets may be in `shards`, which several processes plan together.
-`dispatch` decides which due targets go first under overload, and `evaluation` simulates and scores
-policies.
+targets, as a whole or in shards that several processes plan together, `terms` the budget and the
+caps of a plan, and `schedule` and `calendar` its result. `estimation` estimates how often and when
+targets change, `allocation` divides the budget among them, and `cost` and `placement` choose hours
+of the week. `feeds` does the same for feeds. `dispatch` decides which due targets go first under
+overload, and `evaluation` simulates and scores policies.
 
 Nothing here imports Freshet, Scrapy or the database. Loops over targets are compiled with Numba
 (see `compiled`). `intervals` and `progress` import neither NumPy nor Numba, because every crawl

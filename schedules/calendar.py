@@ -1,4 +1,4 @@
-"""Convert schedules to times, and parse windows of the local week.
+"""Convert schedules to times and to words, and parse windows of the local week.
 
 A slot is due when the site's wall clock reaches it (see `WallClock`). A slot that daylight saving
 time skips is due at the jump, and one that it repeats is due only the first time. Two slots that
@@ -36,6 +36,10 @@ SECOND, HOUR, YEAR = 1000, 3_600_000, 8766 * 3_600_000
 # 1970-01-01 was a Thursday. Weeks are counted from the following Monday.
 MONDAY = 96 * HOUR
 FAR = 2**62
+# Names of the weeks of the longest cycle.
+_ORDINALS = (
+    "1st", "2nd", "3rd", *(f"{week}th" for week in range(4, 21)), "21st", "22nd", "23rd", "24th",
+)  # fmt: skip
 
 Week = NDArray[np.bool_]
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -348,3 +352,25 @@ def day_names(days: list[int]) -> str:
         f"{DAYS[row[0]]}-{DAYS[row[-1]]}" if len(row) > 2 else ",".join(DAYS[day] for day in row)
         for row in rows
     )
+
+
+def times_of(schedule: Schedule) -> list[tuple[str, str]]:
+    """Return days and time of visits: (`Mon,Wed,Fri`, `00:00`), (`2nd and 4th Sat`, `12:00`)."""
+    weeks_of: dict[tuple[int, int], list[int]] = {}
+    for slot in schedule.slots:
+        week, in_week = divmod(slot, WEEK_HOURS)
+        day, hour = divmod(in_week, DAY_HOURS)
+        weeks_of.setdefault((hour, day), []).append(week)
+    days_of: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for (hour, day), weeks in sorted(weeks_of.items()):
+        days_of.setdefault((hour, tuple(weeks)), []).append(day)
+    times = []
+    for (hour, weeks_of_cycle), days in days_of.items():
+        names, cycle, listed = day_names(days) or "daily", schedule.weeks, weeks_of_cycle
+        if len(listed) < cycle:
+            if cycle == 2:
+                listed, cycle = (listed[0], listed[0] + 2), 4
+            ordinals = " and ".join(_ORDINALS[week] for week in listed)
+            names = f"{ordinals} {names}" + ("" if cycle == 4 else f" of {cycle} weeks")
+        times.append((names, f"{hour:02}:00"))
+    return times

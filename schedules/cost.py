@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import compiled
-from schedules.exponential import decays
 from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import WEEK_HOURS
+from schedules.vectorized import decays
 
 # e^(2 * 300) still fits in a double. 300 changes a week is one every half hour, faster than any
 # schedule of hourly slots can follow.

@@ -1,12 +1,19 @@
-"""Describe the targets to plan, without their history: site, group, weight, cost and limits."""
+"""Describe the targets to plan, without their history, as a whole or in shards.
+
+A population has their sites, groups, weights, costs and limits. A shard has the targets whose keys
+are in one range, so that several processes or machines can plan one population. A step is a
+function of a shard's columns; it may add columns, and returns little: sums, or a limited number of
+rows. Shards are in the order of their keys, so a computation in the order of all keys goes through
+one shard after the other.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -14,12 +21,17 @@ from numpy.typing import NDArray
 
 from schedules.calendar import HOUR, WallClock
 from schedules.history import DAY_HOURS, Floats, Ints
+from schedules.schedule import FEED_CYCLES, WEEK_DAYS, WEEK_HOURS
 
 PER_TARGET = ("key", "site", "group", "weight", "cost", "min_hours", "max_hours")
 # 1970-01-01 was a Thursday. Weeks are counted from the following Monday.
 MONDAY_HOURS = 96
 
 Keys = NDArray[np.uint64]
+R = TypeVar("R")
+# The columns of a shard by name, such as `population`.
+Columns = MutableMapping[str, Any]
+Own = Sequence[tuple[Any, ...]]
 
 
 class Walls(NamedTuple):
@@ -113,6 +125,22 @@ class Population:
         return replace(populations[0], **own)
 
 
+def least_visits(population: Population) -> Floats:
+    """Return the (n,) visits a week that keep each target's longest interval."""
+    # FEED_CYCLES contains the shorter cycles of pages, too.
+    cycles = np.array(FEED_CYCLES[::-1])
+    place = np.searchsorted(cycles, population.max_hours / WEEK_HOURS, "right")
+    weeks = cycles[np.maximum(place - 1, 0)]
+    often = np.ceil(WEEK_HOURS / np.maximum(population.max_hours, 1))
+    result: Floats = np.where(population.max_hours >= WEEK_HOURS, 1 / weeks, often)
+    return result
+
+
+def least_per_day(population: Population) -> float:
+    """Return the requests a day that keep every target's longest interval."""
+    return float(least_visits(population).sum() / WEEK_DAYS)
+
+
 # Tolerance for 20 minutes, which floating-point hours cannot represent exactly.
 ALMOST = 1e-9
 
@@ -163,3 +191,47 @@ def phases(key: Keys, turn: Ints, every_hours: float) -> Floats:
     place = np.empty(len(key), np.int64)
     place[order] = np.arange(len(key)) - np.repeat(np.cumsum(size) - size, size)
     return every_hours * place / size[turn]
+
+
+class Shards(Protocol):
+    """Run steps on shards."""
+
+    def __len__(self) -> int: ...
+
+    def each(self, step: Callable[..., R], *common: Any, own: Own | None = None) -> list[R]:
+        """Run a step on all shards, in any order, and return its results in their order.
+
+        common: arguments after the columns
+        own:    further arguments of each shard
+        """
+
+    def one(self, number: int, step: Callable[..., R], *args: Any) -> R:
+        """Run a step on one shard."""
+
+
+class InMemory:
+    """Hold shards in memory, and run steps one after the other."""
+
+    def __init__(self, columns: Sequence[Columns]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def each(self, step: Callable[..., R], *common: Any, own: Own | None = None) -> list[R]:
+        """Run a step on all shards."""
+        more = [()] * len(self) if own is None else own
+        return [
+            step(columns, *common, *args) for columns, args in zip(self.columns, more, strict=True)
+        ]
+
+    def one(self, number: int, step: Callable[..., R], *args: Any) -> R:
+        """Run a step on one shard."""
+        return step(self.columns[number], *args)
+
+
+def shard_of(key: NDArray[np.uint64], count: int) -> Ints:
+    """Return the (n,) shard of each target: `count` ranges of keys, equally long."""
+    half = np.uint64(32)
+    number: Ints = ((key >> half) * np.uint64(count) >> half).astype(np.int64)
+    return number

@@ -15,6 +15,8 @@ WEEK_HOURS = 168
 WEEK_DAYS = 7
 # Of the grouped policies, by visits a week: 4G1 is one visit in four weeks.
 FREQUENCY_CLASSES = ("4G1", "2G1", *(f"G{visits}" for visits in range(1, 15)))
+# (16,) visits a week of each class.
+VISITS_OF_CLASSES = np.array([1 / 4, 1 / 2, *range(1, 15)])
 # Cycle lengths in weeks, longest first, for pages and for feeds. All of them divide ROUND_WEEKS,
 # after which all cycles start together again.
 PAGE_CYCLES = (4, 3, 2, 1)
@@ -170,3 +172,9 @@ def replace_slots(schedules: Schedules, rows: Ints, slots: Ints) -> Schedules:
     changed = schedules.slots.copy()
     changed[schedules.first[rows]] = slots
     return replace(schedules, slots=changed)
+
+
+def nearest_class(visits_per_week: Floats) -> Ints:
+    """Return the (n,) indices of the FREQUENCY_CLASSES nearest to visits a week, halves up."""
+    between = (VISITS_OF_CLASSES[1:] + VISITS_OF_CLASSES[:-1]) / 2
+    return np.searchsorted(between, visits_per_week, "right").astype(np.int64)

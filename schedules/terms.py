@@ -9,8 +9,6 @@ import numpy as np
 
 from schedules.cost import Objective
 from schedules.history import Floats
-from schedules.population import Population
-from schedules.schedule import FEED_CYCLES, WEEK_DAYS, WEEK_HOURS
 
 GROUPED = ("groups", "groups6")
 EVEN = ("uniform", "sqrt", "freshness", "harmonic", "age")
@@ -120,19 +118,3 @@ def _gain_tables() -> tuple[Floats, Floats, Floats]:
     gain = np.where(r < 1e-3, r**2 / 2 - r**3 / 3, -np.expm1(-r) - r * np.exp(-r))
     aged = np.where(r < 1e-3, r**3 / 3, r**2 / 2 - gain)
     return r, gain, aged
-
-
-def least_visits(population: Population) -> Floats:
-    """Return the (n,) visits a week that keep each target's longest interval."""
-    # FEED_CYCLES contains the shorter cycles of pages, too.
-    cycles = np.array(FEED_CYCLES[::-1])
-    place = np.searchsorted(cycles, population.max_hours / WEEK_HOURS, "right")
-    weeks = cycles[np.maximum(place - 1, 0)]
-    often = np.ceil(WEEK_HOURS / np.maximum(population.max_hours, 1))
-    result: Floats = np.where(population.max_hours >= WEEK_HOURS, 1 / weeks, often)
-    return result
-
-
-def least_per_day(population: Population) -> float:
-    """Return the requests a day that keep every target's longest interval."""
-    return float(least_visits(population).sum() / WEEK_DAYS)

@@ -9,7 +9,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, overload
 
 from scrapy import Request, Spider
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
@@ -234,6 +234,21 @@ def refuse_left_over(args: list[str], arguments: tuple[str, ...]) -> None:
     endless = bool(arguments) and "…" in arguments[-1]
     if len(args) > len(arguments) and not endless:
         raise UsageError(f"unexpected argument {args[len(arguments)]!r}", print_help=False)
+
+
+@overload
+def option(parse: Callable[[str], T], text: str, name: str) -> T: ...
+@overload
+def option(parse: Callable[[str], T], text: str | None, name: str) -> T | None: ...
+def option(parse: Callable[[str], T], text: str | None, name: str) -> T | None:
+    """Parse the value of an option, if it is given.
+
+    Raises ConfigError with the option's name if `parse` raises ValueError.
+    """
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def print_json(value: Any) -> None:

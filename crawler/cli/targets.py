@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from crawler.cli.base import no_targets, print_json, with_database
-from crawler.cli.types import option, positive_int, url_part
+from crawler.cli.base import no_targets, option, print_json, with_database
+from crawler.cli.types import positive_int, url_part
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line, printable, stdout

@@ -1,41 +1,22 @@
 """Types of option values: `type=` functions for argparse, and parsers for `option`.
 
 If a `type=` function rejects a value, argparse prints the usage and exits with code 2. Options with
-values such as budgets and durations are stored as text instead and parsed by `option`, so that an
-invalid value is a one-line error with exit code 1.
+values such as budgets and durations are stored as text instead and parsed by `base.option`, so that
+an invalid value is a one-line error with exit code 1.
 """
 
 from __future__ import annotations
 
 import math
 from argparse import ArgumentTypeError
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar, overload
 
-from crawler.errors import ConfigError
 from crawler.utils import time as units
 
 # Characters.
 MAX_PATTERN = 1000
 # Minimum threshold of near-duplicates.
 MIN_SIMILARITY = 0.3
-T = TypeVar("T")
-
-
-@overload
-def option(parse: Callable[[str], T], text: str, name: str) -> T: ...
-@overload
-def option(parse: Callable[[str], T], text: str | None, name: str) -> T | None: ...
-def option(parse: Callable[[str], T], text: str | None, name: str) -> T | None:
-    """Parse the value of an option, if it is given.
-
-    Raises ConfigError with the option's name if `parse` raises ValueError.
-    """
-    try:
-        return None if text is None else parse(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
 
 
 def positive_int(text: str) -> int:

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import Functions, confirm, print_json, with_database
-from crawler.cli.types import option
+from crawler.cli.base import Functions, confirm, option, print_json, with_database
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage.accounts import credentials, users

@@ -27,7 +27,7 @@ from crawler.storage import plans, targets
 from crawler.storage.client import Database
 from crawler.utils.time import Clock
 from schedules.allocation.demand import demand, price_grid, sampled_by_site
-from schedules.allocation.outlook import outlook
+from schedules.allocation.optimal import outlook
 from schedules.allocation.plan import Plan
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.history import Flags, Floats, Ints

@@ -15,12 +15,13 @@ from crawler.planning.replan_report import ReplanReport
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.utils.text import amount, count, is_known, listed
-from schedules.allocation.outlook import outlook
+from schedules.allocation.optimal import outlook
 from schedules.allocation.plan import LIMITS, Plan, Terms
 from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
+from schedules.population import least_per_day, least_visits
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules
-from schedules.terms import UNBOUNDED, least_per_day, least_visits
+from schedules.terms import UNBOUNDED
 
 # Maximum number of targets used for the expected results of daily visits.
 MAX_SAMPLE = 20_000

@@ -26,15 +26,15 @@ from typing import Any, Protocol, TypeVar
 from crawler.errors import ConfigError, FreshetError
 from crawler.utils.files import file_errors
 from schedules.compiled import use_threads
-from schedules.shards import Own, Shards
+from schedules.population import Own, Shards
 
 R = TypeVar("R")
 # A source is a function and its arguments: read(count, *args) returns what each shard gets of it.
 Source = tuple[Any, ...]
 Sources = Sequence[Source]
 PIECES = "pieces"
-LOCAL, PROCESSES, DASK = "local", "processes", "dask://"
-ENGINES = f"{LOCAL}, {PROCESSES}, {DASK}HOST:PORT"
+PROCESSES, DASK = "processes", "dask://"
+ENGINES = f"local, {PROCESSES}, {DASK}HOST:PORT"
 CONNECT_SECONDS = 10
 POLL_SECONDS = 1.0
 
@@ -55,11 +55,9 @@ class Engine(Protocol):
 
 
 @contextmanager
-def engine_of(name: str) -> Iterator[Engine | None]:
-    """Yield the engine with a name; None for `local`. Raises ConfigError if it is not available."""
-    if name == LOCAL:
-        yield None
-    elif name == PROCESSES:
+def engine_of(name: str) -> Iterator[Engine]:
+    """Yield the engine with a name. Raises ConfigError if it is not available."""
+    if name == PROCESSES:
         yield Processes(os.cpu_count() or 1)
     elif name.startswith(DASK) and len(name) > len(DASK):
         with _connected(name.removeprefix(DASK)) as engine:

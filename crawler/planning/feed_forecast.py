@@ -40,8 +40,9 @@ from crawler.utils.time import Clock
 from schedules.feeds.plan import FeedsPlan, feed_outlook, plan_feeds
 from schedules.feeds.post_rates import Posting
 from schedules.history import DAY_HOURS, Floats, Ints
+from schedules.population import least_per_day
 from schedules.schedule import WEEK_DAYS, Schedules, chosen_of
-from schedules.terms import Terms, least_per_day
+from schedules.terms import Terms
 
 # Points of the curve. Each of them is a whole plan.
 POINTS = 20

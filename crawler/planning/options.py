@@ -19,8 +19,9 @@ from schedules.allocation.plan import BudgetTooSmall, GoalTooHigh, Terms, budget
 from schedules.cost import Objective
 from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.history import Flags, Floats
+from schedules.population import least_per_day
 from schedules.schedule import WEEK_DAYS
-from schedules.terms import POLICIES, UNBOUNDED, least_per_day
+from schedules.terms import POLICIES, UNBOUNDED
 
 DAY_HOURS = 24
 # Default daily cap of a plan, as a multiple of its budget.

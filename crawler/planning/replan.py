@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from crawler.planning.documents import (
     limits_of,
     replan_report,
 )
-from crawler.planning.explain_reasons import in_words
 from crawler.planning.options import (
     BALANCED,
     FEEDS,
@@ -50,25 +50,26 @@ from crawler.storage.histories import Watched
 from crawler.storage.plans import TargetPlans
 from crawler.storage.targets import ADAPTIVE, EPOCH
 from crawler.utils.process import return_large_blocks
-from crawler.utils.text import amount, rounded_up
+from crawler.utils.text import amount, period, rounded_up
 from crawler.utils.time import Clock
 from schedules import calendar
-from schedules.allocation import policies
-from schedules.allocation.draft import draft, sampled
-from schedules.allocation.plan import LIMITS, BudgetTooSmall, Plan, plan
+from schedules.allocation.plan import LIMITS, BudgetTooSmall, Plan, draft, plan, sampled
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
-from schedules.history import Flags, Floats, Ints
+from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
 from schedules.intervals import DEFAULT_FEED_SIZE
-from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedules
-from schedules.terms import Terms, least_per_day
+from schedules.population import least_per_day
+from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
+from schedules.terms import Terms
 
 HOUR_MILLISECONDS = 3_600_000
 DIGITS = 5
 # Targets of a staged document. Slots and texts of a target take at most a few kilobytes, so that it
 # stays below MongoDB's limit of 16 MB.
 BATCH = 1000
+DAY_SETS = 2**7
+DAILY_TEXTS = DAY_SETS * DAY_HOURS
 # If a plan misses a goal, its budget is raised by this factor, at most MAX_TRIES times.
 MAX_TRIES, BUDGET_STEP = 4, 1.02
 # Number of bisection steps for a shared budget.
@@ -115,7 +116,7 @@ class Replan:
     def _columns(self, rows: Ints) -> dict[str, Column]:
         made, population = self.plan, self.gathered.population
         schedules = made.schedules.of(rows)
-        classes = policies.nearest_group(schedules.visits_per_week).astype(np.int64)
+        classes = nearest_class(schedules.visits_per_week)
         columns: dict[str, Column] = {
             "policy": self.policy,
             "frequency_class": Choices(FREQUENCY_CLASSES, classes),
@@ -268,6 +269,48 @@ def learned(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
     return np.array([*goes_on, False])[gathered.watched.plan]
 
 
+def in_words(schedules: Schedules) -> Arrays:
+    """Return the visiting times of each of n schedules, formatted as by `calendar.times_of`."""
+    n = len(schedules)
+    # Nearly all schedules have slots in a single week, so format them together.
+    owner = np.repeat(np.arange(n), np.diff(schedules.first))
+    here = schedules.weeks[owner] == 1
+    day, hour = np.divmod(schedules.slots[here].astype(np.int64), DAY_HOURS)
+    order = np.lexsort((hour, owner[here]))
+    owner, day, hour = owner[here][order], day[order], hour[order]
+    begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
+    days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
+    # The others have few distinct values, or are few.
+    row = np.flatnonzero((schedules.weeks > 1) | (schedules.every_hours > 0)).tolist()
+    others = [_words(schedules[i]) for i in row]
+    table = [*_daily_texts(), *dict.fromkeys(text for texts in others for text in texts)]
+    places = {text: place for place, text in enumerate(table[DAILY_TEXTS:], DAILY_TEXTS)}
+    own = [(i, places[text]) for i, texts in zip(row, others, strict=True) for text in texts]
+    rows, texts = np.concatenate(
+        [
+            np.array([owner[begins], hour[begins] * DAY_SETS + days]).T,
+            np.array(own, np.int64).reshape(-1, 2),
+        ]
+    ).T
+    order = np.argsort(rows, kind="stable")
+    return Arrays(offsets(np.bincount(rows, minlength=n)), Choices(table, texts[order]))
+
+
+@cache
+def _daily_texts() -> list[str]:
+    """Return (3072,) texts for each hour of the day on each set of weekdays."""
+    days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
+    names = [calendar.day_names(listed) or "daily" for listed in days]
+    return [f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names]
+
+
+@lru_cache(maxsize=4096)
+def _words(schedule: Schedule) -> list[str]:
+    if schedule.every_hours:
+        return [f"every {period(schedule.every_hours)}"]
+    return [" ".join(time) for time in calendar.times_of(schedule)]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """Hold a part with the input of its plan. began: start of reading, in seconds."""
@@ -403,7 +446,7 @@ def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Pric
 
     def price(per_day: float) -> float:
         spending = replace(terms, budget_per_day=max(per_day * share, least))
-        return draft(sample, spending, now_hours, none).price
+        return draft(sample, spending, now_hours, none)[1]
 
     return price
 

@@ -1,7 +1,7 @@
 """Plan the pages of more sites than fit into one process: in shards, on an engine.
 
 The driver reads no targets. Shards read them, exchange sums and a limited number of rows through
-the driver (`schedules.allocation.draft`), and stage the plans of their own targets. The driver
+the driver (`schedules.allocation.plan`), and stage the plans of their own targets. The driver
 activates the whole plan, or discards it after any error.
 """
 
@@ -63,12 +63,12 @@ from crawler.storage.client import Database, Document, open_client, server_uri
 from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.utils.time import Clock
-from schedules.allocation.draft import MAX_SAMPLE as MAX_PRICE_SAMPLE
+from schedules.allocation.plan import MAX_SAMPLE as MAX_PRICE_SAMPLE
 from schedules.allocation.plan import Plan, budget_of_sample, plan_of, plan_shards
 from schedules.estimation.estimate import estimate_shards, first_rows, lowest_keys
 from schedules.estimation.rates import DateCounts
 from schedules.history import Flags, Floats, Ints
-from schedules.shards import Columns, Shards, shard_of
+from schedules.population import Columns, Shards, shard_of
 from schedules.terms import POLICIES, BudgetTooSmall
 
 Value = TypeVar("Value")

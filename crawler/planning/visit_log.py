@@ -23,7 +23,7 @@ from crawler.storage.histories import Watched
 from crawler.storage.targets import EPOCH
 from crawler.utils.terminal import without_secrets
 from schedules.history import MAX_CHANGES, MINUTES, Histories, Ints, offsets
-from schedules.shards import shard_of
+from schedules.population import shard_of
 
 # A visit: key of its target, minutes since 1970, and one of UNCHANGED, CHANGED and NEW.
 VISIT = np.dtype([("key", "<u8"), ("minute", "<u4"), ("kind", "u1")])

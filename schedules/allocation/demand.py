@@ -2,7 +2,7 @@
 
 At a given price of a request, the targets are independent of each other: each takes the visits that
 save more than the price. One pass over the targets therefore gives the results of every budget,
-while `draft.draft` plans one budget. The results leave out what a plan does after the allocation:
+while `plan.draft` plans one budget. The results leave out what a plan does after the allocation:
 it keeps current schedules that are hardly worse, and explores targets with a short history.
 """
 
@@ -12,8 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules.allocation.optimal import LOWEST_PRICE, Targets, candidates_of, limits_of, targets
-from schedules.allocation.outlook import AGE, STALE
+from schedules.allocation.optimal import (
+    AGE,
+    LOWEST_PRICE,
+    STALE,
+    Targets,
+    candidates_of,
+    limits_of,
+    targets,
+)
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.cost import Objective, costs_of, curves
 from schedules.estimation.estimate import Estimate

@@ -3,7 +3,7 @@
 Every target offers its candidate options (`placement.options`), one price decides over all of them
 (`allocate.allocate`), and local search refines the allocated slots. A target keeps its current
 schedule if a new one would save less than a small share of a visit's price, so that plans are
-stable.
+stable. `outlook` computes the expected stale share and age of any schedules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.allocation.allocate import Steps
-from schedules.allocation.outlook import AGE, STALE, Outlook, outlook
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.cost import MAX_RATE, Objective, costs_of, curves
 from schedules.estimation.estimate import Estimate
@@ -33,6 +32,7 @@ from schedules.placement.placement import (
 from schedules.schedule import WEEK_DAYS, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import AT_MAX_RATE, AT_MIN_RATE, BUDGET
 
+STALE, AGE = Objective(1.0, 0.0, 0.0), Objective(0.0, 1.0, 0.0)
 # Moving visits to other hours must save more than this share of a visit's price.
 DEAD_BAND = 0.3
 # Hours whose costs differ by less than this share of a visit's price are equivalent.
@@ -41,8 +41,53 @@ INDIFFERENCE = 0.05
 # are a week of visits and a margin; more costs more than it teaches.
 KNOWN_HOURS = 240.0
 LOWEST_PRICE = 1e-3
-
 Columns = tuple[NDArray[Any], ...]
+
+
+class Outlook(NamedTuple):
+    """Hold expected results. stale: (n,) share of the time; age_days: (n,) mean age in days."""
+
+    stale: Floats
+    age_days: Floats
+
+
+def outlook(estimates: Estimate, schedules: Schedules) -> Outlook:
+    """Return the outlook of any schedules under the estimated rates and profiles."""
+
+    def work(part: Part) -> Outlook:
+        node = np.minimum(estimates.rates(part).node, MAX_RATE)
+        first = schedules.first[part.start : part.stop + 1]
+        slots = schedules.slots[first[0] : first[-1]].astype(np.int64)
+        weeks = schedules.weeks[part].astype(np.int64)
+        slotted = _slotted_outlook(estimates.profiles(part), node, weeks, first - first[0], slots)
+        # Even visits of a Poisson process (Cho and Garcia-Molina 2003), averaged over the rate's
+        # nodes.
+        every = schedules.every_hours[part]
+        interval = np.maximum(every, 1e-9)[:, None] / WEEK_HOURS
+        x = node * interval
+        fresh = np.where(x > 1e-6, -np.expm1(-x) / np.maximum(x, 1e-9), 1 - x / 2)
+        age = np.where(x > 1e-3, 0.5 - (1 - fresh) / np.maximum(x, 1e-9), x / 6)
+        even = 1 - fresh.mean(1), (age * interval).mean(1) * WEEK_DAYS
+        return Outlook(*(np.where(every > 0, a, b) for a, b in zip(even, slotted, strict=True)))
+
+    pieces = spread_over(work, parts(len(schedules)))
+    return Outlook(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+
+
+@compiled
+def _slotted_outlook(
+    profile: Floats, node: Floats, weeks: Ints, first: Ints, slots: Ints
+) -> tuple[Floats, Floats]:
+    """Return stale share and age in days of schedules with slots; 1 and inf without slots."""
+    stale, age = np.ones(len(weeks)), np.full(len(weeks), np.inf)
+    weight = np.full(node.shape[1], 1 / node.shape[1])
+    for i in range(len(weeks)):
+        own = slots[first[i] : first[i + 1]]
+        if len(own):
+            c = curves(profile[i], node[i], weight)
+            stale[i] = cycle_cost(c, STALE, weeks[i], own) / WEEK_HOURS
+            age[i] = cycle_cost(c, AGE, weeks[i], own) / WEEK_HOURS
+    return stale, age
 
 
 class Candidates(NamedTuple):

@@ -13,27 +13,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.allocation.outlook import Draft, outlook
-from schedules.calendar import day_names
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate
 from schedules.history import DAY_HOURS, Flags, Floats, Histories
 from schedules.placement.load import even_phase
-from schedules.population import Population
+from schedules.population import Population, least_visits
 from schedules.schedule import (
     FREQUENCY_CLASSES,
+    VISITS_OF_CLASSES,
     WEEK_DAYS,
     WEEK_HOURS,
     Schedule,
     Schedules,
     chosen_of,
 )
-from schedules.terms import GROUPED, RULE, Terms, least_visits, visits_per_week
+from schedules.terms import GROUPED, Terms, visits_per_week
 
 Codes = NDArray[np.uint8]
 
-# (16,) visits a week of each class.
-VISITS = np.array([1 / 4, 1 / 2, *range(1, 15)])
 # (16,) replacement of each class by one of the six 4G1, 2G1, G1, G3, G7, G14.
 SIX = np.array([0, 1, 2, 4, 4, 4, 8, 8, 8, 8, 8, 8, 15, 15, 15, 15], np.uint8)
 
@@ -45,10 +42,6 @@ _DAYS = ((5,), (0, 4), (0, 2, 4), (0, 2, 4, 5), (0, 1, 2, 4, 5), tuple(range(6))
 # that would be a visit every four weeks. 4G1 has the 3rd.
 _RARE_WEEK = ((4, 2), (2, 1))
 _MIDNIGHT, _NOON = 0, 12
-# Names of the weeks of the longest cycle.
-_ORDINALS = (
-    "1st", "2nd", "3rd", *(f"{week}th" for week in range(4, 21)), "21st", "22nd", "23rd", "24th",
-)  # fmt: skip
 NIGHT_BEGINS, NIGHT_ENDS = 18, 9
 # An even interval is replaced only if it changes by more than this factor, e^0.25.
 EVEN_BAND = 0.25
@@ -68,12 +61,6 @@ def six_groups(groups: Codes) -> Codes:
     return SIX[groups]
 
 
-def nearest_group(visits_per_week: Floats) -> Codes:
-    """Return the (n,) codes of the classes nearest to these visits a week, halves up."""
-    between = (VISITS[1:] + VISITS[:-1]) / 2
-    return np.searchsorted(between, visits_per_week, "right").astype(np.uint8)
-
-
 def timetable(groups: Codes, night: Flags) -> Schedules:
     """Return the fixed slots of n targets.
 
@@ -83,35 +70,13 @@ def timetable(groups: Codes, night: Flags) -> Schedules:
     return _TABLE.of(groups.astype(np.int64) * 2 + night)
 
 
-def times_of(schedule: Schedule) -> list[tuple[str, str]]:
-    """Return days and time of visits: (`Mon,Wed,Fri`, `00:00`), (`2nd and 4th Sat`, `12:00`)."""
-    weeks_of: dict[tuple[int, int], list[int]] = {}
-    for slot in schedule.slots:
-        week, in_week = divmod(slot, WEEK_HOURS)
-        day, hour = divmod(in_week, DAY_HOURS)
-        weeks_of.setdefault((hour, day), []).append(week)
-    days_of: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for (hour, day), weeks in sorted(weeks_of.items()):
-        days_of.setdefault((hour, tuple(weeks)), []).append(day)
-    times = []
-    for (hour, weeks_of_cycle), days in days_of.items():
-        names, cycle, listed = day_names(days) or "daily", schedule.weeks, weeks_of_cycle
-        if len(listed) < cycle:
-            if cycle == 2:
-                listed, cycle = (listed[0], listed[0] + 2), 4
-            ordinals = " and ".join(_ORDINALS[week] for week in listed)
-            names = f"{ordinals} {names}" + ("" if cycle == 4 else f" of {cycle} weeks")
-        times.append((names, f"{hour:02}:00"))
-    return times
-
-
 def _class_schedule(group: int, night: bool) -> Schedule:
     """Return the fixed slots of a class for pages that change by night, or by day."""
     first, second = (_NOON, _MIDNIGHT) if night else (_MIDNIGHT, _NOON)
     if group < len(_RARE_WEEK):
         weeks, week = _RARE_WEEK[group]
         return Schedule(weeks, (week * WEEK_HOURS + _DAYS[0][0] * DAY_HOURS + first,))
-    visits = int(VISITS[group])
+    visits = int(VISITS_OF_CLASSES[group])
     slots = [day * DAY_HOURS + first for day in _DAYS[min(visits, 7) - 1]]
     if visits > 7:
         slots += [day * DAY_HOURS + second for day in _DAYS[visits - 8]]
@@ -128,36 +93,33 @@ _TABLE = Schedules.of_each(
 )
 
 
-def draft(estimates: Estimate, terms: Terms, current: Schedules) -> Draft:
+def schedules_by_policy(estimates: Estimate, terms: Terms, current: Schedules) -> Schedules:
     """Return the schedules of one of these policies."""
     population = estimates.population
     n = len(population)
     if terms.policy in GROUPED:
-        schedules = grouped(population, estimates.histories, six=terms.policy == "groups6")
-    elif terms.policy == "adaptive":
+        return grouped(population, estimates.histories, six=terms.policy == "groups6")
+    if terms.policy == "adaptive":
         # Start with a daily visit; every visit then sets the next interval.
         daily = Schedules.even(np.full(n, WEEK_HOURS / ADAPTIVE_HOURS), even_phase(population.key))
-        schedules = chosen_of(current.every_hours > 0, current, daily)
+        return chosen_of(current.every_hours > 0, current, daily)
+    # Even intervals that use the budget, keeping intervals that would hardly change.
+    rates = [estimates.rates(part).mean for part in parts(n)]
+    rate, weight = np.concatenate(rates), population.weight / population.cost
+    least, most = least_visits(population), WEEK_HOURS / population.min_hours
+    had, budget = current.visits_per_week, terms.budget_per_day * WEEK_DAYS
+    is_even, spend = current.every_hours > 0, budget
+    for _ in range(TRIES):
+        visits = visits_per_week(terms.policy, rate, weight, spend, least, most)
+        kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
+        total = float(np.where(kept, had, visits).sum())
+        if total <= budget * (1 + 1e-9):
+            break
+        spend -= total - budget
     else:
-        # Even intervals that use the budget, keeping intervals that would hardly change.
-        rates = [estimates.rates(part).mean for part in parts(n)]
-        rate, weight = np.concatenate(rates), population.weight / population.cost
-        least, most = least_visits(population), WEEK_HOURS / population.min_hours
-        had, budget = current.visits_per_week, terms.budget_per_day * WEEK_DAYS
-        is_even, spend = current.every_hours > 0, budget
-        for _ in range(TRIES):
-            visits = visits_per_week(terms.policy, rate, weight, spend, least, most)
-            kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
-            total = float(np.where(kept, had, visits).sum())
-            if total <= budget * (1 + 1e-9):
-                break
-            spend -= total - budget
-        else:
-            kept = np.zeros(n, np.bool_)
-            visits = visits_per_week(terms.policy, rate, weight, budget, least, most)
-        schedules = chosen_of(kept, current, Schedules.even(visits, even_phase(population.key)))
-    unknown, rule = np.full(n, np.nan), np.full(n, RULE, np.uint8)
-    return Draft(schedules, outlook(estimates, schedules), unknown, unknown, rule, np.nan)
+        kept = np.zeros(n, np.bool_)
+        visits = visits_per_week(terms.policy, rate, weight, budget, least, most)
+    return chosen_of(kept, current, Schedules.even(visits, even_phase(population.key)))
 
 
 def grouped(population: Population, histories: Histories, *, six: bool) -> Schedules:

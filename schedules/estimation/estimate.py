@@ -36,9 +36,8 @@ from schedules.estimation.rates import (
     uniform_mixtures,
 )
 from schedules.history import Floats, Histories, Ints
-from schedules.population import Population, Walls
+from schedules.population import Columns, Population, Shards, Walls
 from schedules.schedule import WEEK_HOURS
-from schedules.shards import Columns, Shards
 from schedules.vectorized import total
 
 # Number of equally weighted values that represent the posterior of a rate.

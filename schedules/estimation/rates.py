@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.compiled import compiled
-from schedules.exponential import complements
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints
 from schedules.schedule import WEEK_HOURS
-from schedules.vectorized import inner, total
+from schedules.vectorized import complements, inner, total
 
 # Observations within a day are combined, so that a burst of edits counts as one change.
 BURST_HOURS = 24.0

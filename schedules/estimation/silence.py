@@ -29,11 +29,10 @@ import numpy as np
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.estimation.estimate import Pasts, past_of, pasts_of, profiles_of
 from schedules.estimation.rates import Mixtures, Past, Wall, exposure, fit_prior, running
-from schedules.exponential import exponentials
 from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, Walls
 from schedules.schedule import WEEK_HOURS
-from schedules.vectorized import inner, lowest, total
+from schedules.vectorized import exponentials, inner, lowest, total
 
 # Changes within a day of the first one are one burst.
 BURST_HOURS = 24.0

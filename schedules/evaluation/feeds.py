@@ -20,8 +20,9 @@ from schedules.feeds import plan
 from schedules.feeds.plan import plan_feeds
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times, offsets
 from schedules.intervals import DEFAULT_FEED_SIZE, FIRST_HISTORY_HOURS
+from schedules.population import least_per_day
 from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS, Schedules
-from schedules.terms import Terms, least_per_day
+from schedules.terms import Terms
 
 PAPER_POLICIES = ("uniform", "min-delay", "min-missing")
 FEED_POLICIES = ("optimal", *PAPER_POLICIES)

@@ -75,7 +75,7 @@ class FeedLimits:
 class FeedPlan(NamedTuple):
     """Hold schedules of n feeds, and the posts saved by the last allocated visit.
 
-    value, worth, bound: (n,) as in `outlook.Draft`
+    value, worth, bound: (n,) as in `plan.Plan`
     """
 
     schedules: Schedules

@@ -25,18 +25,9 @@ from schedules.feeds.post_rates import (
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
 from schedules.placement.leveling import leveled
 from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time
-from schedules.population import MONDAY_HOURS, Population
+from schedules.population import MONDAY_HOURS, Population, least_per_day, least_visits
 from schedules.schedule import FEED_CYCLES, MAX_WEEKS, WEEK_DAYS, WEEK_HOURS, Schedules
-from schedules.terms import (
-    BUDGET,
-    KEPT,
-    PRIOR,
-    RULE,
-    BudgetTooSmall,
-    Terms,
-    least_per_day,
-    least_visits,
-)
+from schedules.terms import BUDGET, KEPT, PRIOR, RULE, BudgetTooSmall, Terms
 
 OPTIMAL = "optimal"
 # Hours and batch sizes are estimated from the last weeks or, for feeds that post rarely, from the

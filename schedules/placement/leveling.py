@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from schedules.compiled import compiled
 from schedules.history import Flags, Floats, Ints
 from schedules.placement.load import Caps
-from schedules.population import Population
+from schedules.population import Columns, InMemory, Population, Shards
 from schedules.schedule import ROUND_WEEKS, WEEK_HOURS, Schedules, chosen_of, replace_slots
-from schedules.shards import Columns, InMemory, Shards
 
 # Room is counted in whole numbers, so that sums do not depend on their order. A weekly visit takes
 # PARTS, a rarer one proportionally fewer.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
-from schedules.population import MONDAY_HOURS, Keys, Population
+from schedules.population import MONDAY_HOURS, Columns, InMemory, Keys, Population, Shards
 from schedules.schedule import (
     ROUND_WEEKS,
     VISIT_PARTS,
@@ -23,7 +23,6 @@ from schedules.schedule import (
     in_parts,
     replace_slots,
 )
-from schedules.shards import Columns, InMemory, Shards
 from schedules.terms import Terms
 
 NEVER = 2**31

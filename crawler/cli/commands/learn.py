@@ -9,8 +9,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, HelpWithLines, JsonTypes, no_targets, print_json
-from crawler.cli.types import option, pages, weeks
+from crawler.cli.base import (
+    FreshetCommand,
+    HelpWithLines,
+    JsonTypes,
+    no_targets,
+    option,
+    print_json,
+)
+from crawler.cli.types import pages, weeks
 from crawler.errors import ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import stdout

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, JsonTypes, print_json
-from crawler.cli.types import option
+from crawler.cli.base import FreshetCommand, JsonTypes, option, print_json
 from crawler.errors import Busy, ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line, working
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from crawler.planning.sharded import Sharding
 
 BUSY = "another replan is running"
+# The engine that plans in this process.
+LOCAL = "local"
 
 
 class Command(FreshetCommand):
@@ -85,7 +86,7 @@ class Command(FreshetCommand):
             help="split one budget between pages and feeds (default: FRESHET_SHARED_BUDGET)",
         )  # fmt: skip
         parser.add_argument(
-            "--engine", metavar="NAME", default="local",
+            "--engine", metavar="NAME", default=LOCAL,
             help="where pages are planned: local (default), processes (of this machine) or "
             "dask://HOST:PORT (scheduler of a Dask cluster). The plan is the same",
         )  # fmt: skip
@@ -107,9 +108,7 @@ class Command(FreshetCommand):
         """Compute, store and print the plans."""
         # Slow to import, and --help does not need it.
         from crawler.cli.plan_output import show_replan
-        from crawler.planning.engines import LOCAL, engine_of
         from crawler.planning.options import PlanOptions, ReplanRequest
-        from crawler.planning.sharded import Sharding
 
         options = PlanOptions(
             policy=opts.policy,
@@ -129,10 +128,9 @@ class Command(FreshetCommand):
             raise ConfigError("--shards needs a number from 1, and --engine processes or dask://")
         try:
             with (
-                engine_of(opts.engine) as engine,
+                _sharding_of(opts) as sharding,
                 working(self.config.progress, "opening the database") as progress,
             ):
-                sharding = None if engine is None else Sharding(engine, opts.shards)
                 plans = asyncio.run(self._replan(order, sharding, progress))
         except Busy as busy:
             print_line(f"scrapy replan: {busy}", error=True)
@@ -153,7 +151,6 @@ class Command(FreshetCommand):
     ) -> list[ReplanReport]:
         # Slow to import. Invalid options are reported before.
         from crawler.planning.replan import replan_parts
-        from crawler.planning.sharded import replan_in_shards
         from crawler.storage import leases
         from crawler.storage.client import opened
 
@@ -161,6 +158,21 @@ class Command(FreshetCommand):
         async with opened(config) as db, AsyncExitStack() as stack:
             if not order.dry_run:
                 await stack.enter_async_context(leases.held(db, config, leases.REPLAN, BUSY))
-            if sharding is not None:
-                return await replan_in_shards(db, config, order, sharding, progress)
-            return await replan_parts(db, config, order, progress)
+            if sharding is None:
+                return await replan_parts(db, config, order, progress)
+            from crawler.planning.sharded import replan_in_shards
+
+            return await replan_in_shards(db, config, order, sharding, progress)
+
+
+@contextmanager
+def _sharding_of(opts: argparse.Namespace) -> Iterator[Sharding | None]:
+    """Yield the engine and the number of shards; None to plan in this process."""
+    if opts.engine == LOCAL:
+        yield None
+        return
+    from crawler.planning.engines import engine_of
+    from crawler.planning.sharded import Sharding
+
+    with engine_of(opts.engine) as engine:
+        yield Sharding(engine, opts.shards)

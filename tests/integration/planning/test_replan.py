@@ -16,9 +16,9 @@ from crawler.planning.replan import Replan, next_visits, replan_parts
 from crawler.storage.client import Database
 from crawler.storage.targets import EPOCH
 from crawler.utils.text import period
-from schedules.allocation import policies
 from schedules.allocation.plan import LIMITS, Plan
-from schedules.schedule import FREQUENCY_CLASSES
+from schedules.calendar import times_of
+from schedules.schedule import FREQUENCY_CLASSES, nearest_class
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.holding import holding
 from tests.integration.inside import in_json, run
@@ -259,12 +259,12 @@ def test_the_stored_plans_are_those_of_the_arrays(stored: Stored, policy: str) -
     assert len(rows) == len(watched) == replan.updated
     for i, key in enumerate(watched.ids):
         schedule, figures = pure.schedules[i], pure.figures(np.array([i]))
-        times = [" ".join(time) for time in policies.times_of(schedule)]
+        times = [" ".join(time) for time in times_of(schedule)]
         limits = replan.gathered.population
         expected = {
             "policy": policy,
             "frequency_class": FREQUENCY_CLASSES[
-                policies.nearest_group(np.array([schedule.visits_per_week]))[0]
+                nearest_class(np.array([schedule.visits_per_week]))[0]
             ],
             "windows": times or [f"every {period(schedule.every_hours)}"],
             "visits_per_week": shown(schedule.visits_per_week),

@@ -14,10 +14,8 @@ from schedules.allocation.plan import BudgetTooSmall, Plan, Terms, plan, plan_of
 from schedules.estimation.estimate import estimate_shards
 from schedules.history import Histories, Ints
 from schedules.placement.load import balance, balanced
-from schedules.population import Population
+from schedules.population import Columns, InMemory, Population, least_per_day, shard_of
 from schedules.schedule import Schedules
-from schedules.shards import Columns, InMemory, shard_of
-from schedules.terms import least_per_day
 from tests.property.schedules.test_allocate_invariants import SHARES, budget_of, markets
 from tests.unit.populations import NOW, OFFICE, changes, mixed, rates, watched
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crawler.planning.explain_reasons import Facts, Worth, reasons
+from crawler.planning.explain import Facts, Worth, reasons
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW
 

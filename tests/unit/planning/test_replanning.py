@@ -15,7 +15,7 @@ from crawler.planning.options import Effect, PlanOptions
 from crawler.planning.replan import Replan, next_visits, replanned
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
-from schedules.allocation.policies import times_of
+from schedules.calendar import times_of
 from schedules.schedule import Schedule, Schedules
 from tests.unit.watching import (
     DAY,

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.planning.explain_reasons import in_words
+from crawler.planning.replan import in_words
 from crawler.storage.columns import Choices
-from schedules.allocation.policies import times_of
+from schedules.calendar import times_of
 from schedules.schedule import Schedule, Schedules
 
 

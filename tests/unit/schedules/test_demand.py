@@ -11,8 +11,8 @@ from schedules.allocation.demand import demand, price_grid, sampled_by_site
 from schedules.allocation.plan import Plan, plan
 from schedules.estimation.estimate import estimate
 from schedules.history import Histories
-from schedules.population import Population
-from schedules.terms import Terms, least_per_day
+from schedules.population import Population, least_per_day
+from schedules.terms import Terms
 from tests.unit.populations import NOW, mixed
 
 N = 240

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from schedules.exponential import MAX_OF_SERIES, complements, decays, exponentials
+from schedules.vectorized import MAX_OF_SERIES, complements, decays, exponentials
 
 X = np.concatenate([-np.geomspace(1e-300, 690, 10_000), [0.0], np.linspace(-40, 40, 5001)])
 

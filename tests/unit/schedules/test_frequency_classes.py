@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 
 from schedules.allocation.policies import (
-    VISITS,
     by_night,
     group,
-    nearest_group,
-    times_of,
     timetable,
 )
 from schedules.allocation.policies import six_groups as six
-from schedules.calendar import visits_between
+from schedules.calendar import times_of, visits_between
 from schedules.history import Histories
-from schedules.schedule import FEED_CYCLES, FREQUENCY_CLASSES, WEEK_HOURS, Schedule
+from schedules.schedule import (
+    FEED_CYCLES,
+    FREQUENCY_CLASSES,
+    VISITS_OF_CLASSES,
+    WEEK_HOURS,
+    Schedule,
+    nearest_class,
+)
 from tests.unit.populations import NOW, population
 
 WEEKS = 3
@@ -133,12 +137,12 @@ def test_six_groups_stand_for_sixteen() -> None:
         (1, "G1"), (1.5, "G2"), (7, "G7"), (13.5, "G14"), (168, "G14"),
     ],
 )  # fmt: skip
-def test_any_number_of_visits_has_a_nearest_group(visits: float, expected: str) -> None:
-    assert names(nearest_group(np.array([visits]))) == [expected]
+def test_any_number_of_visits_has_a_nearest_class(visits: float, expected: str) -> None:
+    assert names(nearest_class(np.array([visits]))) == [expected]
 
 
 def test_each_group_is_nearest_to_its_own_visits() -> None:
-    assert nearest_group(VISITS).tolist() == list(range(16))
+    assert nearest_class(VISITS_OF_CLASSES).tolist() == list(range(16))
 
 
 def test_changes_by_night_are_those_from_18_to_9() -> None:
@@ -153,7 +157,7 @@ def test_changes_by_night_are_those_from_18_to_9() -> None:
 def test_every_group_is_visited_as_often_as_its_name_says(night: bool) -> None:
     groups = np.arange(16, dtype=np.uint8)
     schedules = timetable(groups, np.full(16, night))
-    assert schedules.visits_per_week.tolist() == VISITS.tolist()
+    assert schedules.visits_per_week.tolist() == VISITS_OF_CLASSES.tolist()
     for i in range(16):
         slots = schedules[i].slots
         assert list(slots) == sorted(set(slots))
@@ -203,6 +207,6 @@ def test_the_load_of_the_paper_s_plan_by_right_arithmetic() -> None:
     count = {"G14": 240, "G7": 144, "G3": 216, "G1": 480, "2G1": 60, "4G1": 60}
     groups = np.repeat(codes(*count), list(count.values()))
     assert len(groups) == 1200
-    load = VISITS[groups].mean() / 7
+    load = VISITS_OF_CLASSES[groups].mean() / 7
     assert load * 1200 == pytest.approx(791.6, abs=0.05)
     assert load == pytest.approx(0.660, abs=0.0005)

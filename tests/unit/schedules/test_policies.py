@@ -7,13 +7,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.allocation.outlook import outlook
+from schedules.allocation.optimal import outlook
 from schedules.allocation.plan import Terms, plan
-from schedules.allocation.policies import by_night, grouped, nearest_group
+from schedules.allocation.policies import by_night, grouped
 from schedules.estimation.estimate import estimate
 from schedules.history import Times
 from schedules.intervals import next_interval
-from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules
+from schedules.schedule import FREQUENCY_CLASSES, WEEK_HOURS, Schedule, Schedules, nearest_class
 from tests.unit.populations import NOW, OFFICE, ZONES, all_of, changes, population, rates, watched
 
 # Changes in three weeks, whether they are at night, and the group in the paper's table.
@@ -38,7 +38,7 @@ def test_the_paper_s_groups_from_pasts(zone: str) -> None:
     first = np.cumsum([0, *(len(row) for row in rows)])
     past = watched(some, Times(first, np.concatenate(rows)), 1 / 3, 3)
     made = grouped(some, past, six=False)
-    groups = [FREQUENCY_CLASSES[code] for code in nearest_group(made.visits_per_week)]
+    groups = [FREQUENCY_CLASSES[code] for code in nearest_class(made.visits_per_week)]
     assert dict(zip(PAPER, groups, strict=True)) == {url: row[2] for url, row in PAPER.items()}
     assert by_night(some, past).tolist() == [night for _, night, _ in PAPER.values()]
     assert [slot for i in range(7, 13) for slot in made[i].slots] == [5 * 24 + 12] * 6

@@ -33,11 +33,11 @@ from crawler.storage import (
     aliases,
     cells,
     feeds,
+    identity,
     leases,
     listings,
     posts,
     recovery,
-    sources,
     targets,
     visits,
     websub,
@@ -310,7 +310,7 @@ class Writer:
             visit.wanted = wanted
             await self._write_links(visit)
         await aliases.settle(self._db, self._registry, batch, self._longest)
-        await sources.identify(self._db, batch)
+        await identity.identify(self._db, batch)
         measure(batch)
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
@@ -318,7 +318,7 @@ class Writer:
         feed_visits = [v for v in batch if v.fetched.target.kind is Kind.FEED]
         if feed_visits:
             await feeds.store(self._db, feed_visits, verdicts)
-        await sources.settle_shared(self._db, self._registry, batch)
+        await identity.settle_shared(self._db, self._registry, batch)
         if self._registry is not None and verdicts:
             written = {post.key for visit in batch for post in visit.candidates}
             await clusters.confirm(self._db, self._registry, verdicts, written)
@@ -330,7 +330,7 @@ class Writer:
             too_late = {visit.id for visit in late}
             batch = [visit for visit in batch if visit.id not in too_late]
         await targets.note_aliases(self._db, batch)
-        await sources.reconcile(self._db, self._registry, batch)
+        await identity.reconcile(self._db, self._registry, batch)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
             await websub.require_proof(self._db, doubted)

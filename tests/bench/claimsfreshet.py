@@ -29,7 +29,7 @@ from crawler.dedup.model import Candidate, Claim
 from crawler.dedup.post_text import source_of
 from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
-from crawler.storage import posts, sources
+from crawler.storage import identity, posts
 from crawler.storage.client import Database, Document
 from crawler.storage.client import opened as opened_database
 from crawler.storage.dedup import boilerplate, claims, clusters
@@ -109,7 +109,7 @@ class Index:
         seconds = self.bands.seconds if self.bands else 0.0
         learning = self.learning.seconds
         self.meter.start()
-        await sources.identify(self.db, visits)
+        await identity.identify(self.db, visits)
         candidates = [visit.candidates[0] for visit in visits]
         with self.learning.timed():
             verdicts = await claims.claim(self.registry, candidates, now)

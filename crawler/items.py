@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
@@ -17,6 +14,8 @@ from crawler.utils.urls import shapes
 from schedules.intervals import DEFAULT_FEED_SIZE
 
 if TYPE_CHECKING:
+    from crawler.archive.records import Archived
+    from crawler.archive.writer import Archiving
     from crawler.dedup.model import Candidate, Verdict
     from schedules.history import FieldHistory, History
     from schedules.schedule import Schedule
@@ -237,65 +236,6 @@ class Planned:
     adaptive: bool = False
     least_hours: float = 0.0
     most_hours: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """A response in the archive of its site.
-
-    file:           name of the WARC file
-    offset, length: of the compressed record in the file, in bytes
-    url:            URL of the response, after redirects
-    digest:         digest of the body as it came
-    is_revisit:     the record refers to an earlier one with the same body
-    """
-
-    file: str
-    offset: int
-    length: int
-    at: datetime
-    url: str
-    digest: str
-    is_revisit: bool = False
-
-
-class Archiving:
-    """A response on its way into the archive, which has its place before its visit is stored.
-
-    A subprocess that reads a page returns a copy of the Fetched, in which this is the same object.
-    """
-
-    __slots__ = ("__weakref__", "_number", "_place")
-    _numbers: ClassVar[Iterator[int]] = count()
-    _of_process: ClassVar[WeakValueDictionary[int, Archiving]] = WeakValueDictionary()
-
-    def __init__(self) -> None:
-        self._place: Archived | None = None
-        self._number = next(self._numbers)
-        self._of_process[self._number] = self
-
-    @property
-    def place(self) -> Archived:
-        """Return where the response is; raises RuntimeError as long as it has no place."""
-        if self._place is None:
-            raise RuntimeError("the response is not in the archive yet")
-        return self._place
-
-    def set_place(self, place: Archived) -> None:
-        """Note where the response is."""
-        self._place = place
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _archiving, (self._number,)
-
-
-def _archiving(number: int) -> Archiving:
-    """Return the object of this process; in a process that lacks it, one to send back."""
-    if (known := Archiving._of_process.get(number)) is not None:
-        return known
-    stand_in = Archiving.__new__(Archiving)
-    stand_in._number, stand_in._place = number, None
-    return stand_in
 
 
 class Breakage(StrEnum):

@@ -8,8 +8,10 @@ scrapy crawl cells -a file=cells.toml
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +23,7 @@ from scrapy.settings import BaseSettings
 from scrapy.spiderloader import SpiderLoader
 
 from crawler.config import PROJECT, Config
-from crawler.errors import ConfigError, WrapperError
+from crawler.errors import ConfigError, FreshetError, WrapperError
 from crawler.extract.list_wrappers import CellsWrapper, any_wrapper
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition, read_toml
@@ -68,6 +70,16 @@ class Loader(SpiderLoader):
             return None
         definitions = stored_definitions(Config.of(self._settings), [name])
         return spider_of(definitions[name], self._spiders) if name in definitions else None
+
+
+def lacks_file(spider: type[Spider]) -> bool:
+    """Return whether a spider's site definition file is missing; a broken file is not missing."""
+    try:
+        if issubclass(spider, WrapperSpider):
+            spider.read_wrapper(spider.read_arguments({}))
+    except FreshetError as error:
+        return str(error).endswith(os.strerror(errno.ENOENT))
+    return False
 
 
 def stored_definitions(config: Config, names: Iterable[str] | None = None) -> dict[str, Definition]:

@@ -54,7 +54,7 @@ from crawler.extract.response import (
 from crawler.extract.site_definition import Wrapper
 from crawler.extract.stored_definition import Definition
 from crawler.fetch.downloader import Ended, NotAsked
-from crawler.fetch.exchanges import archived_of
+from crawler.fetch.exchanges import ARCHIVED
 from crawler.frontier.quiet import digest_of_inputs
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
@@ -403,7 +403,7 @@ class WrapperSpider(Spider):
             final_url=final if final != target.url else None,
             compared=self.wrapper.compared,
             markup=self.wrapper.markup,
-            archived=archived_of(response),
+            archived=response.meta.get(ARCHIVED),
         )
 
     def _read(self, response: Response, fetched: Fetched) -> None:

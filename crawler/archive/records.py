@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
 from uuid import uuid4
 
-from crawler.items import Archived
-
 # A fifth of the time of level 6 for a page of 5 kB, for 8 % more bytes.
 LEVEL = 1
 GZIP_BITS = 31
@@ -49,6 +47,26 @@ WWW = re.compile(r"www\d*\.")
 FIELDS = frozenset(("url", "mime", "status", "digest", "length", "offset", "filename"))
 # Repeated escapes, such as %2525, are resolved this often at most.
 MAX_ESCAPES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A response in the archive of its site.
+
+    file:           name of the WARC file
+    offset, length: of the compressed record in the file, in bytes
+    url:            URL of the response, after redirects
+    digest:         digest of the body as it came
+    is_revisit:     the record refers to an earlier one with the same body
+    """
+
+    file: str
+    offset: int
+    length: int
+    at: datetime
+    url: str
+    digest: str
+    is_revisit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

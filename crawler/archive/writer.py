@@ -11,23 +11,24 @@ time.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakValueDictionary
 
 from crawler import __version__
 from crawler.archive.files import WarcFile, create, delete_oldest, folder_of, take_growing
-from crawler.archive.records import Entry, Exchange, entry_of, file_info, line_of
+from crawler.archive.records import Archived, Entry, Exchange, entry_of, file_info, line_of
 from crawler.config import Config
 from crawler.errors import ArchiveError
-from crawler.items import Archived, Archiving
 from crawler.utils.text import count
 
 Result = TypeVar("Result")
@@ -41,6 +42,45 @@ SHARE_OF_LIMIT = 0.25
 # The event loop compresses the waiting responses, which takes up to some 20 ms, and larger ones in
 # the thread.
 MAX_WAITING_BYTES, LARGE_BYTES = MEGABYTE, 65_536
+
+
+class Archiving:
+    """A response on its way into the archive, which has its place before its visit is stored.
+
+    A subprocess that reads a page returns a copy of the Fetched, in which this is the same object.
+    """
+
+    __slots__ = ("__weakref__", "_number", "_place")
+    _numbers: ClassVar[Iterator[int]] = itertools.count()
+    _of_process: ClassVar[WeakValueDictionary[int, Archiving]] = WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self._place: Archived | None = None
+        self._number = next(self._numbers)
+        self._of_process[self._number] = self
+
+    @property
+    def place(self) -> Archived:
+        """Return where the response is; raises RuntimeError as long as it has no place."""
+        if self._place is None:
+            raise RuntimeError("the response is not in the archive yet")
+        return self._place
+
+    def set_place(self, place: Archived) -> None:
+        """Note where the response is."""
+        self._place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _archiving, (self._number,)
+
+
+def _archiving(number: int) -> Archiving:
+    """Return the object of this process; in a process that lacks it, one to send back."""
+    if (known := Archiving._of_process.get(number)) is not None:
+        return known
+    stand_in = Archiving.__new__(Archiving)
+    stand_in._number, stand_in._place = number, None
+    return stand_in
 
 
 class ArchiveWriter:

@@ -1,4 +1,4 @@
-"""Hand the exchanges of a crawl to the archive of its site, and remember where they are."""
+"""Hand the exchanges of a crawl to the archive of its site."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from twisted.web.http import RESPONSES
 from crawler.archive.records import Exchange
 from crawler.errors import ArchiveError
 from crawler.fetch.downloader import Ended
-from crawler.items import Archiving, Target
+from crawler.items import Target
 
 if TYPE_CHECKING:
     from crawler.frontier.session import Session
 
-# Key in request.meta: the last response to the request, on its way into the archive.
+# Key in request.meta of the last response, an Archiving; absent if the site has no archive.
 ARCHIVED = "archived"
 # Only these headers of requests are stored: any other may carry a secret.
 STORED = (
@@ -58,9 +58,3 @@ async def archive(session: Session, request: Request, response: Response, head: 
     except ArchiveError as error:
         session.fail(error)
         raise Ended("the archive cannot be written") from None
-
-
-def archived_of(response: Response) -> Archiving | None:
-    """Return a response on its way into the archive; None if the site has none."""
-    archived = response.meta.get(ARCHIVED)
-    return archived if isinstance(archived, Archiving) else None

@@ -20,9 +20,9 @@ from crawler.extract.list_wrappers import definitions
 from crawler.extract.site_definition import Wrapper
 from crawler.items import Kind, LinkCount, LinkCounts, Outcome, Visit
 from crawler.storage import (
-    aliases,
     cells,
     due,
+    identity,
     listings,
     plans,
     posts,
@@ -83,7 +83,7 @@ async def prepare(
     await plans.finish(db, started, [spider])
     run = run or await runs.begin(db, spider, started)
     await targets.ensure_starts(db, spider, wrapper.start_matches, started, started)
-    for old, new in await aliases.rename_moved(db, spider, config.gone_confirmations):
+    for old, new in await identity.rename_moved(db, spider, config.gone_confirmations):
         logger.info("%s moved permanently to %s", old, new)
     await cells.define(db, spider, definitions(wrapper), started)
     await sampling_phases.follow(db, spider, started)

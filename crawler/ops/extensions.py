@@ -26,7 +26,7 @@ from crawler.errors import FreshetError, StorageError
 from crawler.fetch.downloader import Downloader
 from crawler.frontier.session import Session
 from crawler.items import Outcome
-from crawler.storage.health import low_disk
+from crawler.storage.client import low_disk
 from crawler.utils.process import collect_again
 from crawler.utils.terminal import SafeConsole, logs_above
 

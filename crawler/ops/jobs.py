@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +13,11 @@ from scrapy.settings import BaseSettings
 from scrapy.spiderloader import get_spider_loader
 
 from crawler.config import Config
-from crawler.errors import ConfigError, FreshetError
+from crawler.errors import ConfigError
 from crawler.extract.stored_definition import Definition
 from crawler.storage import sites, targets
 from crawler.storage.client import Database, opened
-from spiders.site import CellsSpider, spider_of
+from spiders.site import CellsSpider, lacks_file, spider_of
 from spiders.wrapper import WrapperSpider
 
 # Name of the spider that runs site definition files.
@@ -134,16 +133,6 @@ def initial_jobs(spiders: Spiders) -> list[Job]:
 def classes(spiders: Spiders) -> list[str]:
     """Return the names of the spider classes that can run without arguments."""
     return [name for name in spiders if name != ANY_SITE and not lacks_file(spiders[name])]
-
-
-def lacks_file(spider: type[Spider]) -> bool:
-    """Return whether a spider's site definition file is missing; a broken file is not missing."""
-    try:
-        if issubclass(spider, WrapperSpider):
-            Job(spider.name, spider).name()
-    except FreshetError as error:
-        return str(error).endswith(os.strerror(errno.ENOENT))
-    return False
 
 
 def needs_database(names: Iterable[str], spiders: Spiders) -> bool:

@@ -151,7 +151,7 @@ async def history_of(
     last:   only the last visits, this many; 0: all
     """
     names = names_of(url, config)
-    items = await identity.of_urls(db, [url, *names], spider)
+    items = await identity.posts_of_urls(db, [url, *names], spider)
     feed_posts = [item for item in items if "feed" in item]
     # A post's link may differ from the page's URL, such as http instead of https.
     named = [*names, *(item["url"] for item in items if "feed" not in item)]

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import re
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -46,7 +47,7 @@ from pymongo.uri_parser import parse_uri
 
 from crawler.config import Config
 from crawler.errors import ClockError, ConfigError, StorageError, Unreachable
-from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.embedded import EmbeddedServer, low_disk_message
 from crawler.utils.process import end_tasks
 from crawler.utils.terminal import without_secrets
 from crawler.utils.text import span
@@ -217,6 +218,36 @@ def skew_text(ahead_seconds: float) -> str:
 async def is_current(db: Database) -> bool:
     """Return whether a database has this version, and no copy or restore is unfinished."""
     return await db.meta.find_one(META) == META | {"version": VERSION}
+
+
+async def disk_of(db: Database) -> tuple[int, int] | tuple[None, None]:
+    """Return the free and the total bytes of the server's disk; None if it does not report them."""
+    try:
+        stats = await db.command("dbStats")
+    except OperationFailure:
+        return None, None
+    # The server reports no disk for an empty database.
+    if not stats.get("fsTotalSize"):
+        return None, None
+    return int(stats["fsTotalSize"] - stats["fsUsedSize"]), int(stats["fsTotalSize"])
+
+
+async def low_disk(db: Database, config: Config) -> str | None:
+    """Return the error message for a disk with too little space; None if it has enough.
+
+    Returns None if the server does not report its disk. Raises StorageError without an answer.
+    """
+    if config.mongo_uri is None:
+        folder = EmbeddedServer.of(config).folder
+        free: int | None = (await asyncio.to_thread(shutil.disk_usage, folder)).free
+        where = f"data folder {folder}"
+    else:
+        try:
+            free, _ = await disk_of(db)
+        except PyMongoError as error:
+            raise StorageError(f"MongoDB: {in_short(error)}") from None
+        where = f"disk of MongoDB at {without_password(config.mongo_uri)}"
+    return None if free is None else low_disk_message(where, free, config.min_free_mb)
 
 
 @dataclass(frozen=True, slots=True)

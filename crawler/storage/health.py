@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import platform
-import shutil
 import statistics
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -25,13 +24,12 @@ from crawler.storage.client import (
     Database,
     Document,
     check_reachable,
+    disk_of,
     in_short,
     open_client,
     read_clock,
     server_uri,
-    without_password,
 )
-from crawler.storage.embedded import EmbeddedServer, low_disk_message
 from crawler.storage.schema import INDEXES, NAMESPACE_NOT_FOUND, RESTORING, refuse_partial_copy
 
 PINGS = 5
@@ -107,7 +105,7 @@ async def server(db: Database) -> Server:
     built = await admin.command("buildInfo")
     clock = await read_clock(db.client, PINGS)
     hello = clock.hello
-    free, total = await _disk(db)
+    free, total = await disk_of(db)
     return Server(
         version=tuple(built["versionArray"][:3]),
         replica_set=hello.get("setName"),
@@ -118,35 +116,6 @@ async def server(db: Database) -> Server:
         free_bytes=free,
         total_bytes=total,
     )
-
-
-async def _disk(db: Database) -> tuple[int, int] | tuple[None, None]:
-    try:
-        stats = await db.command("dbStats")
-    except OperationFailure:
-        return None, None
-    # The server reports no disk for an empty database.
-    if not stats.get("fsTotalSize"):
-        return None, None
-    return int(stats["fsTotalSize"] - stats["fsUsedSize"]), int(stats["fsTotalSize"])
-
-
-async def low_disk(db: Database, config: Config) -> str | None:
-    """Return the error message for a disk with too little space; None if it has enough.
-
-    Returns None if the server does not report its disk. Raises StorageError without an answer.
-    """
-    if config.mongo_uri is None:
-        folder = EmbeddedServer.of(config).folder
-        free: int | None = (await asyncio.to_thread(shutil.disk_usage, folder)).free
-        where = f"data folder {folder}"
-    else:
-        try:
-            free, _ = await _disk(db)
-        except PyMongoError as error:
-            raise StorageError(f"MongoDB: {in_short(error)}") from None
-        where = f"disk of MongoDB at {without_password(config.mongo_uri)}"
-    return None if free is None else low_disk_message(where, free, config.min_free_mb)
 
 
 async def write(db: Database, now: datetime, timeout_seconds: float) -> float:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from pymongo import ASCENDING, UpdateMany, UpdateOne
 
+from crawler.archive.records import Archived
 from crawler.items import (
     CELL,
     OF_CAPS,
     SEEN,
-    Archived,
     Breakage,
     Broken,
     Kind,

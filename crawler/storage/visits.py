@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo
 from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import OperationFailure
 
+from crawler.archive.records import Archived
 from crawler.errors import ConfigError
-from crawler.items import SEEN, Archived, Event, Outcome, Visit
+from crawler.items import SEEN, Event, Outcome, Visit
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.utils.urls import like

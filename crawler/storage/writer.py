@@ -30,7 +30,6 @@ from crawler.dedup.model import ALONE, Verdicts
 from crawler.errors import Unreachable
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import (
-    aliases,
     cells,
     feeds,
     identity,
@@ -309,8 +308,8 @@ class Writer:
         for visit in batch:
             visit.wanted = wanted
             await self._write_links(visit)
-        await aliases.settle(self._db, self._registry, batch, self._longest)
-        await identity.identify(self._db, batch)
+        await identity.settle_aliases(self._db, self._registry, batch, self._longest)
+        await identity.set_items(self._db, batch)
         measure(batch)
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]

@@ -109,7 +109,7 @@ class Index:
         seconds = self.bands.seconds if self.bands else 0.0
         learning = self.learning.seconds
         self.meter.start()
-        await identity.identify(self.db, visits)
+        await identity.set_items(self.db, visits)
         candidates = [visit.candidates[0] for visit in visits]
         with self.learning.timed():
             verdicts = await claims.claim(self.registry, candidates, now)

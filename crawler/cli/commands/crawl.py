@@ -111,8 +111,7 @@ class Command(crawl.Command):
 
     def _spider(self, name: str) -> type[Spider]:
         """Return the spider class of a name, which may be that of a stored site definition."""
-        from crawler.ops.jobs import lacks_file
-        from spiders.site import Loader, stored_definitions
+        from spiders.site import Loader, lacks_file, stored_definitions
 
         assert self.settings is not None
         if self._loaded is not None and self._loaded.name == name:

@@ -27,11 +27,10 @@ from crawler.archive.files import (
     read_response,
     repair,
 )
-from crawler.archive.records import Exchange
-from crawler.archive.writer import MAX_WAITING_BYTES, ArchiveWriter
+from crawler.archive.records import Archived, Exchange
+from crawler.archive.writer import MAX_WAITING_BYTES, ArchiveWriter, Archiving
 from crawler.config import Config
 from crawler.errors import ArchiveError
-from crawler.items import Archived, Archiving
 from tests.integration.archived_shop import Shop, definition, folder, of_visit, warcs
 from tests.integration.harness import Db, Freshet, visits
 from tests.integration.inside import in_json, run

@@ -41,7 +41,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.ops.extensions.AutoThrottle": 0,
         "crawler.fetch.lean.Scraping": 5,
         "crawler.ops.extensions.Garbage": 10,
-        "crawler.ops.summary.Summary": 20,
+        "crawler.frontier.summary.Summary": 20,
         "crawler.ops.extensions.Progress": 30,
         "crawler.ops.extensions.Grace": 40,
         "crawler.ops.extensions.Metrics": 50,

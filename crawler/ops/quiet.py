@@ -19,7 +19,7 @@ from scrapy.utils.log import configure_logging, log_scrapy_info
 from crawler.config import Config
 from crawler.errors import WrapperError
 from crawler.extract.stored_definition import read_toml
-from crawler.ops.summary import figures, quiet_sentence, show
+from crawler.frontier.summary import figures, quiet_sentence, show
 from crawler.utils.terminal import guard_logs
 from crawler.utils.text import is_spider_name
 

@@ -27,6 +27,7 @@ from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError, StorageError
 from crawler.extract.notification_rules import read_keys
 from crawler.frontier.session import Session
+from crawler.frontier.summary import figures
 from crawler.items import Outcome
 from crawler.ops.jobs import (
     Job,
@@ -51,7 +52,6 @@ from crawler.ops.schedule import (
     periodic_jobs,
     run_periodic_jobs,
 )
-from crawler.ops.summary import figures
 from crawler.storage import due, leases, outbox, sites
 from crawler.storage.client import MongoRetry, Store
 from crawler.utils.process import end_tasks
@@ -73,7 +73,7 @@ CLOCKS_SECONDS = 2.0
 MAX_MESSAGE_CHARACTERS = 300
 # Extensions disabled in the service: it logs its own summaries, and objects that Garbage freezes in
 # one run would never be freed in later ones.
-DISABLED = {"crawler.ops.summary.Summary": None, "crawler.ops.extensions.Garbage": None}
+DISABLED = {"crawler.frontier.summary.Summary": None, "crawler.ops.extensions.Garbage": None}
 LIMIT = "CLOSESPIDER_TIMEOUT"
 # Counts of this process's part of a run, by their names in the session.
 OWN = {"fetched": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
@@ -227,7 +227,7 @@ async def _work(
 class Run:
     """A crawl in progress.
 
-    task: returns the counts of `crawler.ops.summary.figures`, and `of_all`, the visits of all
+    task: returns the counts of `crawler.frontier.summary.figures`, and `of_all`, the visits of all
           processes that shared the run. Raises Busy, FreshetError, or whatever the spider's
           constructor raises.
     """

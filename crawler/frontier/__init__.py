@@ -7,7 +7,8 @@ lease them from a queue in Redis: `worker` keeps the leases, `redis_queue` and `
 queue and the Scrapy scheduler that uses it, `politeness` limits the request rate per host, and
 `serializer` validates requests from Redis. Both backends use `run_limits`, which orders the targets
 and ends a run at its limit, outside visiting hours, or when a cap of the plan is reached.
-`lifecycle` prepares a run, sums it up, and creates the warnings that are logged at its end.
+`lifecycle` prepares a run, counts it, and creates the warnings that are logged at its end;
+`summary` sums it up in one line. `quiet` ends a run with nothing to do before Scrapy starts.
 
 A frontier never fetches, parses or stores a page, and does not decide when to revisit it: the plan
 does.

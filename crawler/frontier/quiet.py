@@ -1,28 +1,41 @@
-"""Runs with nothing to do: recognize and record them without Scrapy's engine and the spider.
+"""`scrapy crawl` with nothing to do: the run ends before Scrapy loads a spider.
 
 Loading a site definition and the libraries that read pages takes most of the time of such a run. A
 run whose inputs are those of the run before needs neither: all it would do is in the database.
+
+Only runs that nobody could tell from a complete one end here: with Freshet's own components, and
+without exports, metrics or workers.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
+from pprint import pformat
 
 import scrapy
+from scrapy.settings import BaseSettings, Settings, get_settings_priority
+from scrapy.utils.log import configure_logging, log_scrapy_info
 
 from crawler.config import PROJECT, VARIABLE, Config
+from crawler.errors import WrapperError
+from crawler.extract.stored_definition import read_toml
+from crawler.frontier.summary import figures, quiet_sentence, show
 from crawler.storage import leases, runs
-from crawler.storage.client import Database, MongoRetry, is_current
+from crawler.storage.client import Database, MongoRetry, is_current, opened
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.targets import RemainingTargets
+from crawler.utils.terminal import guard_logs
+from crawler.utils.text import is_spider_name
 from crawler.utils.time import Clock
 
 DIGEST_BYTES = 16
@@ -35,6 +48,24 @@ MAX_DEFINITION_BYTES = 16 * 1024**2
 LOADED_AT = time.time()
 # File systems store the time of a change with this resolution, or a better one.
 FILE_TIME_SECONDS = 0.05
+# Spiders whose argument is the file of a site definition, and the argument.
+FILES = {"site": "wrapper", "feeds": "wrapper", "cells": "file"}
+# Settings that have no effect, or their effect, in a run without requests.
+IGNORED = (
+    "FRESHET_", "LOG_", "AUTOTHROTTLE_", "CONCURRENT_", "COOKIES_", "DOWNLOAD_", "HTTPERROR_",
+    "REDIRECT_", "RETRY_", "ROBOTSTXT_", "USER_AGENT",
+)  # fmt: skip
+OF_PROJECT = {
+    "BOT_NAME", "SPIDER_MODULES", "NEWSPIDER_MODULE", "COMMANDS_MODULE", "FEED_EXPORT_ENCODING",
+    "FEED_EXPORTERS", "SETTINGS_MODULE", "EDITOR",
+}  # fmt: skip
+# Other settings end a run quietly only with these values.
+FIXED = {
+    "ADDONS": {"crawler.addon.FreshetAddon": 100},
+    "SPIDER_LOADER_CLASS": "spiders.site.Loader",
+    "REMOTE_CONTROL_ENABLED": False,
+    "TELNETCONSOLE_ENABLED": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +76,95 @@ class QuietRun:
     started: datetime
     finished: datetime
     outlook: RemainingTargets
+
+
+def end_quietly(settings: Settings, name: str, arguments: Mapping[str, str]) -> bool:
+    """Run a spider if nothing is due; return False, with nothing changed, if something may be.
+
+    name, arguments: of `scrapy crawl`
+
+    Raises StorageError, ConfigError, and Busy if the site is already being crawled.
+    """
+    config = Config.of(settings)
+    if config.redis_url is not None or config.metrics_dir is not None or not is_plain(settings):
+        return False
+    if (site := _site_of(name, arguments)) is None:
+        return False
+    spider, file = site
+    modules = settings.getlist("SPIDER_MODULES")
+
+    async def end() -> QuietRun | None:
+        async with opened(config, prepares=False) as db:
+            return await record_quiet_run(db, config, spider, modules, file)
+
+    if (run := asyncio.run(end())) is None:
+        return False
+    _report(run, settings)
+    return True
+
+
+def is_plain(settings: Settings) -> bool:
+    """Return whether settings add nothing to Freshet that would act in a run without requests."""
+    lowest = get_settings_priority("project")
+    return all(
+        name.startswith(IGNORED) or name in OF_PROJECT or FIXED.get(name) == _plain(value)
+        for name, value in settings.items()
+        if (settings.getpriority(name) or 0) >= lowest
+    )
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, BaseSettings) else value
+
+
+def _site_of(name: str, arguments: Mapping[str, str]) -> tuple[str, str | None] | None:
+    """Return the site that a spider and its arguments name, and its file; None if unclear."""
+    if not arguments:
+        return (name, None) if is_spider_name(name) else None
+    argument = FILES.get(name, "wrapper")
+    if set(arguments) != {argument}:
+        return None
+    path = Path(arguments[argument])
+    try:
+        defined = read_toml(path).get("name", name)
+    except WrapperError:
+        return None
+    is_valid = isinstance(defined, str) and is_spider_name(defined)
+    return (defined, str(path.resolve())) if is_valid else None
+
+
+async def record_quiet_run(
+    db: Database, config: Config, spider: str, modules: Sequence[str], file: str | None
+) -> QuietRun | None:
+    """Record a run of a spider with nothing to do; None if it may have something to do.
+
+    file: site definition that the user names; None: as in the last run
+
+    Raises Busy if the site is already being crawled.
+    """
+    if not await is_current(db):
+        return None
+    busy = f"{spider} is already being crawled"
+    await leases.refuse_second(db, f"{CRAWL}{spider}", busy, shares=False)
+    last = await runs.last_inputs(db, spider)
+    if last is None or last.digest is None or (file is not None and file != last.file):
+        return None
+    if last.digest != digest_of_inputs(config, modules, last.keys, last.file):
+        return None
+    started = Clock(config.clock_offset_hours).now()
+    if not await runs.is_quiet(db, spider, started, config.gone_confirmations):
+        return None
+    outlook = await runs.outlook(db, spider, started)
+    if not outlook.waiting:
+        return None
+    lease = Lease(db, f"{CRAWL}{spider}", config.lease_seconds, MongoRetry(0))
+    await lease.take(busy)
+    try:
+        finished = Clock(config.clock_offset_hours).now()
+        await runs.record_quiet(db, spider, started, finished, outlook)
+    finally:
+        await lease.release()
+    return QuietRun(spider, started, finished, outlook)
 
 
 def digest_of_inputs(
@@ -113,35 +233,17 @@ def _stamps_in(place: Path) -> Iterator[tuple[str, int, int]]:
                 yield entry.path, status.st_mtime_ns, status.st_size
 
 
-async def end_quietly(
-    db: Database, config: Config, spider: str, modules: Sequence[str], file: str | None
-) -> QuietRun | None:
-    """Record a run of a spider with nothing to do; None if it may have something to do.
-
-    file: site definition that the user names; None: as in the last run
-
-    Raises Busy if the site is already being crawled.
-    """
-    if not await is_current(db):
-        return None
-    busy = f"{spider} is already being crawled"
-    await leases.refuse_second(db, f"{CRAWL}{spider}", busy, shares=False)
-    last = await runs.last_inputs(db, spider)
-    if last is None or last.digest is None or (file is not None and file != last.file):
-        return None
-    if last.digest != digest_of_inputs(config, modules, last.keys, last.file):
-        return None
-    started = Clock(config.clock_offset_hours).now()
-    if not await runs.is_quiet(db, spider, started, config.gone_confirmations):
-        return None
-    outlook = await runs.outlook(db, spider, started)
-    if not outlook.waiting:
-        return None
-    lease = Lease(db, f"{CRAWL}{spider}", config.lease_seconds, MongoRetry(0))
-    await lease.take(busy)
-    try:
-        finished = Clock(config.clock_offset_hours).now()
-        await runs.record_quiet(db, spider, started, finished, outlook)
-    finally:
-        await lease.release()
-    return QuietRun(spider, started, finished, outlook)
+def _report(run: QuietRun, settings: Settings) -> None:
+    """Log a run as Scrapy and its extensions do."""
+    guard_logs()
+    configure_logging(settings)
+    log_scrapy_info(settings)
+    show(quiet_sentence(run.spider, run.outlook, run.finished), settings)
+    counts = figures({}, run.outlook.targets)
+    stats = {f"freshet/{name}": value for name, value in counts.items()} | {
+        "start_time": run.started,
+        "finish_time": run.finished,
+        "elapsed_time_seconds": (run.finished - run.started).total_seconds(),
+        "finish_reason": "finished",
+    }
+    logging.getLogger("scrapy.statscollectors").info("Dumping Scrapy stats:\n%s", pformat(stats))

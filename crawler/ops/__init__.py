@@ -1,11 +1,11 @@
 """Running Freshet: the service, its metrics, and the checks of `scrapy doctor`.
 
-`service` is the loop of `scrapy refresh run`, with its options in `options`. `schedule` decides
-when the service runs a crawl, a replan or a prune, and fills in the systemd units; `jobs` finds the
-spiders to run. `extensions` and `summary` are Scrapy extensions that every crawl loads. `metrics`
-exports the Prometheus metrics of a process. `doctor` runs the checks of `doctor_servers` and
-`doctor_sites`; `findings` formats the results. `reread` extracts archived responses again.
-`kernels` compiles the numba kernels during installation.
+`service` is the loop of `scrapy refresh run`. `schedule` decides when the service runs a crawl, a
+replan or a prune, and fills in the systemd units; `jobs` finds the spiders to run. `extensions` has
+Scrapy extensions that every crawl loads. `metrics` exports the Prometheus metrics of a process.
+`doctor` runs the checks of `doctor_servers` and `doctor_sites`; `findings` formats the results.
+`reread` extracts archived responses again. `kernels` compiles the numba kernels during
+installation.
 
 This package neither decides when a target is due (`schedules`) nor stores visits
 (`crawler.frontier`).

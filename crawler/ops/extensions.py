@@ -1,7 +1,7 @@
 """Scrapy extensions of every crawl.
 
 Metrics, the live progress display, ending runs on a full disk or after the shutdown timeout,
-garbage collection, AutoThrottle. The summary printed at the end of a crawl is in `summary`.
+garbage collection, AutoThrottle. The summary of a crawl is in `crawler.frontier.summary`.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Command(crawl.Command):
         assert self.settings is not None
         if sys.stderr.isatty() and self.settings["LOG_LEVEL"] == DEFAULT_LOG_LEVEL:
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
-        from crawler.ops.quiet import end_quietly
+        from crawler.frontier.quiet import end_quietly
 
         try:
             if end_quietly(self.settings, args[0], opts.spargs):

@@ -28,7 +28,7 @@ from crawler.notify.deliverer import (
 )
 from crawler.notify.expansion import Confirmation, RuleSet, confirm, expand, messages_of
 from crawler.notify.messages import EventView, message_of
-from crawler.storage import outbox, targets
+from crawler.storage import change_events, outbox, targets
 from crawler.storage.client import Database, MongoRetry
 from crawler.storage.outbox import Bundle, ChannelState, Grouping
 
@@ -254,7 +254,7 @@ async def status(db: Database, file: Path) -> NotifyStatus:
     names = sorted({*rules.channels, *rules.broken, *await outbox.channel_names(db)})
     return {
         "rules": len(rules.by_key),
-        "oldest_event": await outbox.oldest_mark(db),
+        "oldest_event": await change_events.oldest_mark(db),
         "channels": [await outbox.state_of(db, name) for name in names],
         "problems": rules.problems(await targets.spiders(db)),
     }
@@ -297,7 +297,7 @@ async def preview(
     last: number of events; rule: only messages of this rule
     """
     shown: list[PreviewedMessage] = []
-    events = await outbox.recent(db, last)
+    events = await change_events.newest_of_all(db, last)
     async for message in messages_of(db, events, rules, now):
         if rule not in (None, message["rule"]):
             continue

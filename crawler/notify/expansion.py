@@ -22,8 +22,8 @@ from crawler.extract.notification_rules import Content, Rule, Rules, read_keys, 
 from crawler.items import SEEN, Event, Outcome
 from crawler.notify.channels import Channel, first_due, valid_channels
 from crawler.storage import change_events, notification_rules, outbox, sites, target_queries, visits
+from crawler.storage.change_events import MarkedEvent
 from crawler.storage.client import Database, Document
-from crawler.storage.outbox import Marked
 
 # Of the contents that a message shows.
 MAX_FIELDS, MAX_CHARACTERS = 20, 500
@@ -128,16 +128,16 @@ class Expansion:
 
 async def expand(db: Database, rules: RuleSet, now: datetime) -> Expansion:
     """Apply the rules to the oldest marked events, at most a batch; no events: nothing is left."""
-    events = await outbox.marked(db)
+    events = await change_events.marked(db)
     messages = [message async for message in messages_of(db, events, rules, now)]
     inserted = await outbox.insert(db, messages, now)
     # The marks go last: until then, a crash repeats everything above.
-    await outbox.unmark(db, events)
+    await change_events.unmark(db, events)
     return Expansion(len(events), inserted)
 
 
 async def messages_of(
-    db: Database, events: Sequence[Marked], rules: RuleSet, now: datetime
+    db: Database, events: Sequence[MarkedEvent], rules: RuleSet, now: datetime
 ) -> AsyncIterator[Document]:
     """Yield the messages about events in the order of these, as `outbox.insert` stores them.
 
@@ -185,12 +185,12 @@ class _Case:
     rules: key, rule, and which of its events it is
     """
 
-    event: Marked
+    event: MarkedEvent
     categories: Sequence[str]
     rules: list[tuple[str, Rule, Event]]
 
 
-async def _cases(db: Database, events: Sequence[Marked], rules: RuleSet) -> list[_Case]:
+async def _cases(db: Database, events: Sequence[MarkedEvent], rules: RuleSet) -> list[_Case]:
     keys = [f"{event.row['spider']} {event.row['target']}" for event in events]
     categories = await change_events.categories(db, keys)
     cases = []

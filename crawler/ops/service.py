@@ -52,7 +52,7 @@ from crawler.ops.schedule import (
     periodic_jobs,
     run_periodic_jobs,
 )
-from crawler.storage import due, leases, outbox, sites
+from crawler.storage import change_events, due, leases, outbox, sites
 from crawler.storage.client import MongoRetry, Store
 from crawler.utils.process import end_tasks
 from crawler.utils.text import count
@@ -386,6 +386,8 @@ class Service:
             # The command reports what is wrong.
             channels = {}
         names = list(channels) if isinstance(channels, dict) else []
+        if await self._patience.read(lambda: change_events.oldest_mark(db)) is not None:
+            return True
         if await self._patience.read(lambda: outbox.is_any_due(db, names, now)):
             return True
         if self._now() < self._next_confirm_at:

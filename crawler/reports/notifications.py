@@ -16,7 +16,7 @@ from crawler.extract.notification_rules import Rule, read_keys
 from crawler.notify.channels import Channel, valid_channels
 from crawler.notify.dispatch import PreviewedMessage, preview
 from crawler.notify.expansion import RuleSet
-from crawler.storage import notification_rules, outbox, targets
+from crawler.storage import change_events, notification_rules, outbox, targets
 from crawler.storage.client import Database
 from crawler.storage.outbox import ChannelState
 from crawler.utils.text import amount
@@ -126,7 +126,7 @@ async def notifications(db: Database, file: Path) -> NotificationsReport:
     return {
         "channels": [await channel_report(db, defined, name) for name in sorted(names)],
         "rules": reports,
-        "oldest_event": await outbox.oldest_mark(db),
+        "oldest_event": await change_events.oldest_mark(db),
         "problems": problems[:MAX_PROBLEMS],
     }
 

@@ -1,5 +1,8 @@
 """Queries for the inbox of changes and for notifications: events of the change log, their pages.
 
+Visits and alarms that rules of notifications are about are stored with a mark (`notify`), which is
+removed once their messages are stored.
+
 Each query reads a bounded number of documents by an index, however long the log is.
 """
 
@@ -25,6 +28,10 @@ BY_SITE = [("event", 1), ("spider", 1), ("at", 1), ("_id", 1)]
 # Sites whose events the server merges: each is a part of the query.
 MAX_MERGED = 200
 OLDEST_FIRST = (("at", 1), ("_id", 1))
+# Collections with marked events: documents with `at`, `spider` and `target`.
+SOURCES = ("visits", "alarms")
+# Marked events that are read together.
+MAX_MARKED = 200
 # Unread changes of one page that are joined; the net difference begins before the oldest of them.
 MAX_JOINED = 50
 # Uncompressed bytes. Larger contents are not compared in the inbox.
@@ -265,3 +272,62 @@ async def categories(db: Database, keys: Sequence[str]) -> Mapping[str, list[str
     query: Document = {"_id": {"$in": list(keys)}, "categories.0": {"$exists": True}}
     rows = db.targets.find(query, {"categories": {"$slice": 10}})
     return {row["_id"]: row["categories"] async for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedEvent:
+    """An event to which the rules have not been applied.
+
+    source: its collection
+    row:    its document
+    """
+
+    source: str
+    row: Document
+
+    @property
+    def key(self) -> str:
+        """Key of the event among all sources, of which message ids are made."""
+        return f"{self.source} {self.row['_id']}"
+
+
+async def marked(db: Database, limit: int = MAX_MARKED) -> list[MarkedEvent]:
+    """Return the oldest events to which the rules have not been applied, in order of time.
+
+    All of a source up to the last one returned are among them.
+    """
+    events: list[MarkedEvent] = []
+    for source in SOURCES:
+        cursor = db[source].find({"notify": True}).sort(list(OLDEST_FIRST)).limit(limit)
+        events += [MarkedEvent(source, row) async for row in cursor]
+    events.sort(key=lambda event: (event.row["at"], event.key))
+    return events[:limit]
+
+
+async def newest_of_all(db: Database, limit: int) -> list[MarkedEvent]:
+    """Return the newest events of all sites, with alarms, whether marked or not, newest first."""
+    visits = db.visits.find({"event": True}).sort(NEWEST_FIRST).limit(limit)
+    alarms = db.alarms.find().sort(NEWEST_FIRST).limit(limit)
+    events = [MarkedEvent("visits", row) async for row in visits]
+    events += [MarkedEvent("alarms", row) async for row in alarms]
+    events.sort(key=lambda event: (event.row["at"], event.key), reverse=True)
+    return events[:limit]
+
+
+async def oldest_mark(db: Database) -> datetime | None:
+    """Return the time of the oldest event to which the rules have not been applied; else None."""
+    events = await marked(db, 1)
+    return events[0].row["at"] if events else None
+
+
+async def count_marked(db: Database, most: int) -> int:
+    """Return the number of events to which the rules have not been applied, at most `most`."""
+    counts = [await db[source].count_documents({"notify": True}, limit=most) for source in SOURCES]
+    return min(sum(counts), most)
+
+
+async def unmark(db: Database, events: Sequence[MarkedEvent]) -> None:
+    """Remove the marks of events whose messages are stored."""
+    for source in SOURCES:
+        if ids := [event.row["_id"] for event in events if event.source == source]:
+            await db[source].update_many({"_id": {"$in": ids}}, {"$unset": {"notify": ""}})

@@ -1,8 +1,8 @@
 """`outbox`: messages of notifications, from the event that caused them until they are delivered.
 
-Visits and alarms are stored with a mark (`notify`). `insert` stores the messages of marked events,
-each with an `_id` that follows from event, rule and channel, and `unmark` removes the marks
-afterwards: a crash in between repeats both, and any number of processes may do it concurrently.
+`insert` stores the messages of marked events (`change_events`), each with an `_id` that follows
+from event, rule and channel. The marks are removed afterwards: a crash in between repeats both, and
+any number of processes may do it concurrently.
 
 The states of a message:
 
@@ -35,8 +35,6 @@ from typing_extensions import TypedDict
 from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, read_page
 
-# Collections with marked events: documents with `at`, `spider` and `target`.
-SOURCES = ("visits", "alarms")
 # Prefix of the names of the leases on channels.
 LEASE = "notify "
 KEPT = timedelta(days=7)
@@ -121,23 +119,6 @@ class Bundle:
         return first or now
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """An event to which the rules have not been applied.
-
-    source: its collection
-    row:    its document
-    """
-
-    source: str
-    row: Document
-
-    @property
-    def key(self) -> str:
-        """Key of the event among all sources, of which message ids are made."""
-        return f"{self.source} {self.row['_id']}"
-
-
 class ChannelState(TypedDict):
     """The messages of a channel.
 
@@ -198,46 +179,9 @@ class OutboxMessage(TypedDict):
 
 
 def message_id(event: str, rule: str, channel: str) -> str:
-    """Return the `_id` of the message about an event. event: `Marked.key`."""
+    """Return the `_id` of the message about an event. event: `MarkedEvent.key`."""
     digest = hashlib.sha256("\n".join((event, rule, channel)).encode())
     return f"msg_{digest.hexdigest()[:32]}"
-
-
-async def marked(db: Database, limit: int = BATCH) -> list[Marked]:
-    """Return the oldest events to which the rules have not been applied, in order of time.
-
-    All of a source up to the last one returned are among them.
-    """
-    events: list[Marked] = []
-    for source in SOURCES:
-        cursor = db[source].find({"notify": True}).sort(ORDER).limit(limit)
-        events += [Marked(source, row) async for row in cursor]
-    events.sort(key=lambda event: (event.row["at"], event.key))
-    return events[:limit]
-
-
-async def recent(db: Database, limit: int) -> list[Marked]:
-    """Return the newest events, whether marked or not, newest first."""
-    visits = db.visits.find({"event": True}).sort(NEWEST_FIRST).limit(limit)
-    alarms = db.alarms.find().sort(NEWEST_FIRST).limit(limit)
-    events = [Marked("visits", row) async for row in visits]
-    events += [Marked("alarms", row) async for row in alarms]
-    events.sort(key=lambda event: (event.row["at"], event.key), reverse=True)
-    return events[:limit]
-
-
-async def oldest_mark(db: Database) -> datetime | None:
-    """Return the time of the oldest event to which the rules have not been applied; else None."""
-    events = await marked(db, 1)
-    return events[0].row["at"] if events else None
-
-
-async def count_marked(db: Database) -> int:
-    """Return the number of events to which the rules have not been applied, at most MAX_COUNTED."""
-    counts = [
-        await db[source].count_documents({"notify": True}, limit=MAX_COUNTED) for source in SOURCES
-    ]
-    return min(sum(counts), MAX_COUNTED)
 
 
 async def insert(db: Database, messages: Sequence[Document], now: datetime) -> int:
@@ -284,13 +228,6 @@ async def record_dropped(db: Database, ids: Sequence[str], reason: str, now: dat
     query: Document = {"_id": {"$in": list(ids)}, "state": str(State.UNCONFIRMED)}
     state: Document = {"state": str(State.DROPPED), "dropped_at": now, "reason": reason}
     await db.outbox.update_many(query, {"$set": state, "$unset": {"data": ""}})
-
-
-async def unmark(db: Database, events: Sequence[Marked]) -> None:
-    """Remove the marks of events whose messages are stored."""
-    for source in SOURCES:
-        if ids := [event.row["_id"] for event in events if event.source == source]:
-            await db[source].update_many({"_id": {"$in": ids}}, {"$unset": {"notify": ""}})
 
 
 async def due(
@@ -468,12 +405,9 @@ async def postpone(db: Database, channel: str, now: datetime, until: datetime) -
 
 
 async def is_any_due(db: Database, channels: Collection[str], now: datetime) -> bool:
-    """Return whether an event has no messages yet, or a message of some channels is due."""
+    """Return whether a message of some channels is due."""
     waiting: Document = {"channel": {"$in": list(channels)}, "state": str(State.WAITING)}
-    return (
-        await oldest_mark(db) is not None
-        or await db.outbox.find_one(waiting | {"due": {"$lte": now}}, {"_id": 1}) is not None
-    )
+    return await db.outbox.find_one(waiting | {"due": {"$lte": now}}, {"_id": 1}) is not None
 
 
 async def is_any_unconfirmed(db: Database) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import pymongo
 from pymongo import ASCENDING
 
-from crawler.storage import outbox, plans, runs, targets
+from crawler.storage import change_events, outbox, plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import ChannelState
 from crawler.storage.paging import aggregated_targets, resting
@@ -170,11 +170,11 @@ def targets_by_spider(states: Counter[State]) -> Counter[str]:
 
 
 async def _notifications(db: Database, now: datetime) -> Notifications:
-    oldest = await outbox.oldest_mark(db)
+    oldest = await change_events.oldest_mark(db)
     names = (await outbox.channel_names(db))[:MAX_CHANNELS]
     channels = [await outbox.state_of(db, name) for name in names]
     return Notifications(
-        events=await outbox.count_marked(db),
+        events=await change_events.count_marked(db, outbox.MAX_COUNTED),
         oldest_seconds=0.0 if oldest is None else (now - oldest).total_seconds(),
         channels=channels,
         waits_seconds={

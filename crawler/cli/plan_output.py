@@ -38,6 +38,7 @@ SIZES = {
     "diff_size": "Sizes of changes in characters inserted and deleted",
 }
 BARS = " ▁▂▃▄▅▆▇█"
+MARK = "●"
 SHADES = " ░▒▓█"
 HOURS = "0     6     12    18     "
 
@@ -259,14 +260,14 @@ def bars(values: Iterable[float]) -> str:
     return _levels(values, BARS)
 
 
-def week_chart(values: Sequence[float], marked: Iterable[int] = (), mark: str = "●") -> list[str]:
+def week_chart(values: Sequence[float], marked: Iterable[int] = ()) -> list[str]:
     """Return a heat map of the 168 hours of a week, one line per day; high values are dark.
 
-    marked: hours of the week that show the mark instead
+    marked: hours of the week that show MARK instead
     """
     shades = list(_levels(values, SHADES))
     for hour in marked:
-        shades[hour] = mark
+        shades[hour] = MARK
     rows = [
         f"{name} {''.join(shades[day * DAY_HOURS : (day + 1) * DAY_HOURS])}"
         for day, name in enumerate(DAYS)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
@@ -43,7 +42,7 @@ from crawler.extract.keys import (
     Windows,
 )
 from crawler.extract.notification_rules import Rules, checked_rules
-from crawler.extract.stored_definition import Definition, read_toml
+from crawler.extract.stored_definition import Definition
 from crawler.items import OF_CAPS, Kind, Target
 from crawler.utils.regex import Pattern, PatternMatch, compiled
 from crawler.utils.text import SPIDER_NAME, storable_name
@@ -538,11 +537,6 @@ class Wrapper(BaseModel):
             rows = [(regex := compiled(x), digest_of(x), _group(regex)) for x in selecting]
             by_kind[kind] = (rows, [compiled(x) for x in excluding])
         return by_kind
-
-
-def load_toml(path: Path) -> Wrapper:
-    """Load a site definition from a TOML file. Raises WrapperError with file, key and cause."""
-    return Wrapper.of(read_toml(path), str(path))
 
 
 @lru_cache

@@ -276,17 +276,6 @@ class Channel(BaseModel):
         return Templates(self.template, self.subject, self.html)
 
 
-def channels_in(keys: Mapping[str, Any], source: str) -> dict[str, Channel]:
-    """Return the channels in the keys of `notify.toml`, by name.
-
-    source: name of the file. Raises ConfigError with file, channel and key.
-    """
-    channels, problems = valid_channels(keys, source)
-    for problem in problems.values():
-        raise ConfigError(problem)
-    return channels
-
-
 def valid_channels(
     keys: Mapping[str, Any], source: str
 ) -> tuple[dict[str, Channel], dict[str, str]]:

@@ -427,11 +427,6 @@ async def labels_of(db: Database, cluster: Cluster) -> dict[str, Label]:
     return await labels.with_post(db, cluster["original"]["id"], copies)
 
 
-async def compared_by(db: Database, config: Config) -> str:
-    """Return the name of the scheme by which the stored posts are compared."""
-    return (await queries.stored_scheme(db, config)).name
-
-
 def side_by_side(diff: Sequence[DiffRow]) -> list[PairRow]:
     """Return the rows of a comparison with the shared parts of both sides."""
     return [

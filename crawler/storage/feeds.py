@@ -178,7 +178,8 @@ async def page_of(
 ) -> tuple[list[tuple[Document, Document]], Key | None]:
     """Return a page of feeds as `listed` yields them, and the key of the next page."""
     # Without the spiders, the server would read the targets of all sites before them.
-    of_spiders = [{"_id": span} for span in await _key_ranges(db)]
+    names = await db.targets.distinct("spider", {"kind": FEED})
+    of_spiders = [{"_id": {"$gte": f"{name} ", "$lt": f"{name}!"}} for name in names]
     if not of_spiders:
         return [], None
     query = {"$and": [query, {"$or": of_spiders}]}
@@ -190,12 +191,6 @@ async def page_of(
         if len(rows) > limit:
             return rows[:limit], (rows[limit - 1][0]["_id"],)
     return rows, None
-
-
-async def _key_ranges(db: Database) -> list[Document]:
-    """Return the ranges of `_id` with the targets of spiders that have feeds."""
-    spiders = await db.targets.distinct("spider", {"kind": FEED})
-    return [{"$gte": f"{spider} ", "$lt": f"{spider}!"} for spider in spiders]
 
 
 async def edit(

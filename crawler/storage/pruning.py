@@ -212,7 +212,7 @@ async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) 
     ]
     removed = 0
     groups = await db.versions.aggregate(pipeline, allowDiskUse=True, batchSize=BATCH)
-    async for batch in in_batches_by_size(groups, _number_of_versions, BATCH, MAX_IDS):
+    async for batch in in_batches_by_size(groups, lambda group: int(group["n"]), BATCH, MAX_IDS):
         names = [group["_id"] for group in batch]
         current = await current_versions(db, {f"{spider} {name}" for name in names})
         old: list[str] = []
@@ -225,10 +225,6 @@ async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) 
             await db.versions.delete_many({"_id": {"$in": old}})
             await recount_all(db, spider, names)
     return removed
-
-
-def _number_of_versions(group: Document) -> int:
-    return int(group["n"])
 
 
 async def roll_up_visits(db: Database, spider: str, before: datetime, *, really: bool) -> int:

@@ -131,7 +131,9 @@ async def store(db: Database, spider: str, batch: Sequence[Writes], now: datetim
     # Ordered, so that the last part is stored after all others.
     for few in _by_size(parts):
         await db.rereads.insert_many(few, ordered=True)
-    await _apply(db, spider, parts)
+    await _write(db, parts)
+    keys = list(dict.fromkeys(part["target"] for part in parts))
+    await _finish(db, spider, keys, [part["_id"] for part in parts])
     return too_large
 
 
@@ -156,12 +158,6 @@ async def recover(db: Database, spider: str) -> int:
         await _finish(db, spider, [key], ids)
         done += 1
     return done
-
-
-async def _apply(db: Database, spider: str, parts: Sequence[Document]) -> None:
-    await _write(db, parts)
-    keys = list(dict.fromkeys(part["target"] for part in parts))
-    await _finish(db, spider, keys, [part["_id"] for part in parts])
 
 
 async def _write(db: Database, parts: Sequence[Document]) -> None:

@@ -26,6 +26,8 @@ from schedules.schedule import WEEK_HOURS, Schedule
 
 POLICY = "learn"
 BATCH = 1000
+# Shorter runs say little about the time that a visit takes.
+MIN_VISITS = 20
 ANYWHERE = ZoneInfo("UTC")
 DAY = timedelta(days=1)
 READ = (
@@ -201,12 +203,9 @@ async def polls(db: Database, phase: Phase, now: datetime) -> AsyncIterator[Docu
             yield page | {"rotation": rotation} | counts.get(row["url"], {"polls": 0, "changes": 0})
 
 
-async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float | None:
-    """Return the seconds per visit of the fastest run with `least` visits; None without one.
-
-    None where no run was that long.
-    """
-    long = {"spider": spider, "finished": {"$type": "date"}, "counts.visits": {"$gte": least}}
+async def seconds_per_visit(db: Database, spider: str) -> float | None:
+    """Return the seconds per visit of the fastest run with MIN_VISITS; None without one."""
+    long = {"spider": spider, "finished": {"$type": "date"}, "counts.visits": {"$gte": MIN_VISITS}}
     pace = {"$divide": [{"$subtract": ["$finished", "$started"]}, "$counts.visits"]}
     fastest = {"_id": None, "milliseconds": {"$min": pace}}
     pipeline: list[Document] = [{"$match": long}, {"$group": fastest}]

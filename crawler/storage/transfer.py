@@ -12,7 +12,7 @@ that database. After an interrupted copy, the next one starts from scratch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -204,7 +204,8 @@ async def _load(
 ) -> None:
     """Store a collection under its temporary name, and check that it can be read back."""
     shape = collection.shape
-    into = await db.create_collection(RESTORED + shape.name, **_options(shape.options))
+    options: Document = {key: value for key, value in shape.options.items() if key in OPTIONS}
+    into = await db.create_collection(RESTORED + shape.name, **options)
     raw, loaded = into.with_options(codec_options=RAW), 0
     for batch in batches:
         # Documents may be older than the validator.
@@ -224,10 +225,6 @@ async def _load(
             f"{shape.name}: MongoDB returned other documents than were stored. Check its disk with "
             "scrapy doctor; the database is unchanged"
         )
-
-
-def _options(options: Mapping[str, object]) -> Document:
-    return {key: value for key, value in options.items() if key in OPTIONS}
 
 
 async def _switch(db: Database, origin: str) -> None:

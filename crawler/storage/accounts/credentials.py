@@ -63,12 +63,9 @@ async def end_session(db: Database, session: str) -> None:
     await db.sessions.delete_one({"_id": digest(session)})
 
 
-async def end_sessions(db: Database, user: str, but: str | None = None) -> None:
-    """End all sessions of a user, except the one with the id `but`."""
-    query: dict[str, object] = {"user": user}
-    if but is not None:
-        query["_id"] = {"$ne": digest(but)}
-    await db.sessions.delete_many(query)
+async def end_sessions(db: Database, user: str) -> None:
+    """End all sessions of a user."""
+    await db.sessions.delete_many({"user": user})
 
 
 @dataclass(frozen=True, slots=True)

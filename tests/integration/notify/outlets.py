@@ -11,11 +11,11 @@ from typing import Any
 from bson import ObjectId
 
 from crawler.extract.notification_rules import rules_in
-from crawler.notify.channels import channels_in
 from crawler.notify.deliverer import Failure
 from crawler.notify.expansion import RuleSet, expand
 from crawler.storage.client import Database, Document
 from crawler.storage.outbox import Bundle, Grouping
+from tests.unit.channels import channels_in
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 PAGE = "https://shop.example/item-"

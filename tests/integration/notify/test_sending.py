@@ -23,11 +23,12 @@ from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from crawler.fetch import guard
-from crawler.notify.channels import Channel, channels_in
+from crawler.notify.channels import Channel
 from crawler.notify.delivery import MAX_THREADS, DeliveryFailed, send
 from crawler.notify.messages import EventView, Message, Templates, message_of
 from tests.integration.certificates import authority, certificate
 from tests.integration.notify.webhooks import Answer, Hooks, Receiver, serving, status
+from tests.unit.channels import channels_in
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()

@@ -11,7 +11,8 @@ import pytest
 
 from crawler.errors import WrapperError
 from crawler.extract.fields import number, price, text
-from crawler.extract.site_definition import Wrapper, load_toml
+from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import read_toml
 from crawler.items import Kind
 from spiders.wrapper import Arguments, WrapperSpider
 from tests.unit.pages import SITE, wrapper
@@ -322,7 +323,7 @@ stock = {jmespath = "stock", type = "number"}
 def test_a_class_and_a_file_of_the_same_site_are_equal(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(SHOP_TOML, encoding="utf-8")
-    from_class, from_file = Shop.read_wrapper(Arguments()), load_toml(file)
+    from_class, from_file = Shop.read_wrapper(Arguments()), Wrapper.of(read_toml(file), str(file))
     assert from_class == from_file
     assert from_class.selector_digest(Kind.ITEM) == from_file.selector_digest(Kind.ITEM)
 
@@ -350,16 +351,16 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path, content: bytes, cause
     file = tmp_path / "shop.toml"
     file.write_bytes(content)
     with pytest.raises(WrapperError) as caught:
-        load_toml(file)
+        Wrapper.of(read_toml(file), str(file))
     assert str(caught.value).startswith(f"{file}: {cause}")
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_and_a_folder_are_errors_too(tmp_path: Path) -> None:
     with pytest.raises(WrapperError, match="No such file"):
-        load_toml(tmp_path / "none.toml")
+        read_toml(tmp_path / "none.toml")
     with pytest.raises(WrapperError, match="directory"):
-        load_toml(tmp_path)
+        read_toml(tmp_path)
 
 
 def test_the_selector_digest_of_list_pages_changes_with_the_patterns() -> None:

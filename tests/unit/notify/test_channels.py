@@ -13,13 +13,13 @@ import pytest
 from crawler.errors import ConfigError
 from crawler.notify.channels import (
     Channel,
-    channels_in,
     digest_due,
     next_attempt,
     open_from,
     valid_channels,
     without_secrets,
 )
+from tests.unit.channels import channels_in
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()

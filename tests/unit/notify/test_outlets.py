@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from crawler.items import Event
-from crawler.notify.channels import Channel, channels_in, first_due
+from crawler.notify.channels import Channel, first_due
 from crawler.notify.deliverer import ChannelOutlet, message_in, view_of
 from crawler.notify.expansion import expectation, is_confirmed
 from crawler.storage.client import Document
 from crawler.storage.outbox import Bundle, Grouping
 from crawler.utils.urls import target_id
+from tests.unit.channels import channels_in
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -12,8 +12,8 @@ from scrapy.settings import Settings
 
 from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError, StorageError
-from crawler.extract.site_definition import Wrapper, load_toml
-from crawler.extract.stored_definition import Definition
+from crawler.extract.site_definition import Wrapper
+from crawler.extract.stored_definition import Definition, read_toml
 from crawler.ops.jobs import (
     ANY_SITE,
     Spiders,
@@ -177,7 +177,7 @@ def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
 
         @classmethod
         def read_wrapper(cls, arguments: Arguments) -> Wrapper:
-            return load_toml(cls.place)
+            return Wrapper.of(read_toml(cls.place), str(cls.place))
 
     class Example(Filed):
         name = "example"

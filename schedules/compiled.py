@@ -31,7 +31,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
 
-from schedules.progress import announce
+from schedules import announce
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -23,6 +23,7 @@ from crawler.dedup.signature import by_characters
 from crawler.storage.bson_columns import Batch
 from crawler.storage.columns import Arrays, Column
 from crawler.storage.plans import TargetPlans
+from schedules import on_compiling
 from schedules.allocation.demand import demand, price_grid
 from schedules.allocation.plan import plan
 from schedules.estimation.silence import silences
@@ -30,7 +31,6 @@ from schedules.evaluation.world import even_population
 from schedules.feeds.plan import plan_feeds
 from schedules.history import Histories
 from schedules.population import Population
-from schedules.progress import on_compiling
 from schedules.schedule import MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 

@@ -24,7 +24,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from schedules.progress import on_compiling
+from schedules import on_compiling
 
 # Width for files and pipes, larger than any table.
 UNBOUNDED_WIDTH = 10_000

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.soak
 COMMANDS = """
 import sys
 from scrapy.cmdline import execute
-from schedules.progress import on_compiling
+from schedules import on_compiling
 
 count = []
 with on_compiling(lambda: count.append(1)):
@@ -52,7 +52,7 @@ def scaled(value):
 CALL = """
 import sys
 sys.prefix, count = sys.argv[1], []
-from schedules.progress import on_compiling
+from schedules import on_compiling
 from tiny.kernel import scaled
 
 with on_compiling(lambda: count.append(1)):
@@ -178,7 +178,7 @@ def test_the_live_line_counts_the_kernels_that_are_compiled() -> None:
 import time
 from crawler.config import Config
 from crawler.utils.terminal import working
-from schedules.progress import announce
+from schedules import announce
 
 with working(Config.load().progress, "opening the database") as say:
     say("planning 60 feeds")

@@ -1,4 +1,4 @@
-"""The archive of a site: its responses as they came, in WARC files with an index.
+"""The archive of a site: its responses as received, in WARC files with an index.
 
 `records` builds WARC records and the lines of CDXJ indexes, `files` manages the files of a site,
 reads and checks them, and repairs them after a crash, `writer` appends for a crawl, and `wacz`

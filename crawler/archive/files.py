@@ -231,7 +231,7 @@ def repair(file: WarcFile, descriptor: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A response as it came.
+    """A response as received.
 
     headers: names and values in their order
     body:    before content decoding

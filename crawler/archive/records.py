@@ -32,7 +32,7 @@ HTTP_REQUEST = "application/http; msgtype=request"
 HTTP_RESPONSE = "application/http; msgtype=response"
 # Content type of a revisit record in an index.
 REVISIT_TYPE = "warc/revisit"
-# Of the response as it came: its body is stored without the framing of chunks.
+# The body is stored without chunked framing, so this header of the response is renamed.
 MOVED_HEADER = b"transfer-encoding"
 PREFIX = b"X-Crawler-"
 END = b"\r\n\r\n"
@@ -56,7 +56,7 @@ class Archived:
     file:           name of the WARC file
     offset, length: of the compressed record in the file, in bytes
     url:            URL of the response, after redirects
-    digest:         digest of the body as it came
+    digest:         digest of the body as received
     is_revisit:     the record refers to an earlier one with the same body
     """
 

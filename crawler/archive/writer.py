@@ -156,7 +156,7 @@ class ArchiveWriter:
                 await self._run(self._write)
 
     async def close(self) -> None:
-        """Write and sync everything, and unlock the file; the next run goes on with it.
+        """Write and sync everything, and unlock the file; the next run continues it.
 
         Raises ArchiveError, unless records could not be written before.
         """
@@ -297,7 +297,7 @@ class GrowingFile:
         try:
             self._sync()
             if is_full:
-                # Before it is unlocked, as another process would go on with it.
+                # Before the file is unlocked, because another process would continue it then.
                 self.file.close()
         finally:
             os.close(self._index)

@@ -31,7 +31,7 @@ DEFAULT_LAST, MAX_LAST = 20, 1000
 DEFAULT_LIMIT = 50
 # Pause between two rounds of --follow.
 FOLLOW_SECONDS = 5.0
-# One of so many rounds reads the messages that wait for the next visit of their page.
+# Number of rounds between two readings of the messages that wait for the next visit of their page.
 CONFIRM_ROUNDS = 12
 # Time for retries while MongoDB is unavailable.
 PATIENCE_SECONDS = 30.0

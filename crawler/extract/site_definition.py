@@ -180,7 +180,7 @@ class Wrapper(BaseModel):
     )
     throttle: bool | None = Key(None, description="adjust delays to response times; unset: `true`")
     robots: bool | None = Key(None, description="obey robots.txt; unset: `true`")
-    archive: bool = Key(False, description="keep each response as it came, in WARC files")
+    archive: bool = Key(False, description="keep each response as received, in WARC files")
     verify_tls: bool | None = Key(None, description="verify TLS certificates; unset: `true`")
     host_requests: int | None = Key(
         None,

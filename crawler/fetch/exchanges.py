@@ -29,7 +29,7 @@ STORED = (
 async def archive(session: Session, request: Request, response: Response, head: bytes) -> None:
     """Add a response for a target to the archive, if the site has one.
 
-    head: status line and headers as they came; empty if they are not known
+    head: status line and headers as received; empty if unknown
 
     Raises Ended if the archive cannot be written: the run ends, and the target stays due.
     """

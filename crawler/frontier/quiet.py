@@ -3,8 +3,8 @@
 Loading a site definition and the libraries that read pages takes most of the time of such a run. A
 run whose inputs are those of the run before needs neither: all it would do is in the database.
 
-Only runs that nobody could tell from a complete one end here: with Freshet's own components, and
-without exports, metrics or workers.
+A run ends here only if a complete one would have the same results: with Freshet's own components,
+and without exports, metrics or workers.
 """
 
 from __future__ import annotations

@@ -155,23 +155,23 @@ class HostLimits:
 
     cap:      maximum number of requests per host; 0: no cap
     strikes:  number of consecutive blocked responses after which a host is paused
-    asked:    number of requests by host
+    requests: number of requests by host
     holds:    end of the pause by host
     given_up: hosts that get no more requests in this run
     """
 
     cap: int = 0
     strikes: int = 3
-    asked: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
     holds: dict[str, datetime] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
     _blocked: Counter[str] = field(default_factory=Counter)
 
     def spend(self, host: str) -> bool:
         """Count a request to a host; return False if the host's cap is reached."""
-        if self.cap and self.asked[host] >= self.cap:
+        if self.cap and self.requests[host] >= self.cap:
             return False
-        self.asked[host] += 1
+        self.requests[host] += 1
         return True
 
     def wait_seconds(self, host: str, now: datetime) -> float:
@@ -193,7 +193,7 @@ class HostLimits:
 
         Their cap is reached, they are paused for longer than `patience`, or the run gave them up.
         """
-        capped = [host for host, n in self.asked.items() if self.cap and n >= self.cap]
+        capped = [host for host, n in self.requests.items() if self.cap and n >= self.cap]
         held = [host for host, until in self.holds.items() if until > now + patience]
         return sorted({*capped, *held, *self.given_up})
 
@@ -257,7 +257,7 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
     # Array (h,): number of requests that each host may still get.
     of_host = None
     if limits.cap:
-        spent = np.array([limits.asked[host] for host in candidates.hosts], np.int64)
+        spent = np.array([limits.requests[host] for host in candidates.hosts], np.int64)
         of_host = np.maximum(limits.cap - spent, 0)
     served = await session.patience.read(partial(_served, session, candidates))
     capacity = Capacity(requests=room, of_host=of_host)

@@ -209,7 +209,7 @@ class Session:
         self.release(target)
 
     def leave(self, target: Target) -> None:
-        """Note that a target is no longer this process's, which stops or has lost its lease."""
+        """Give up a target, because this process stops or has lost its lease."""
         self.in_flight.discard(target.key)
         self.findings += 1
         self._wake()

@@ -211,7 +211,7 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
         # The number of other workers' requests is unknown, so infer the cap from the other reasons.
         is_capped = not why and session.reason == "finished"
     else:
-        is_capped = any(requests >= cap for requests in session.limits.asked.values())
+        is_capped = any(sent >= cap for sent in session.limits.requests.values())
     if cap and is_capped:
         why.append(
             f"a host gets at most {count(cap, 'request')} in a run "

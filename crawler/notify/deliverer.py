@@ -79,8 +79,8 @@ class Outlet(Protocol):
 class Delivered:
     """What a process did with the messages of a channel.
 
-    delivered, failed, dead: numbers of messages; those that are dead have failed, too
-    reason:       why the last one of those is dead
+    delivered, failed, dead: numbers of messages; the failed ones include the dead ones
+    reason:       cause of the last dead letter
     is_busy:      whether another process delivers the channel
     is_paused:    whether the channel is unavailable, so that it is tried again later
     closed_until: time until which due messages were postponed, because of quiet hours or the limit
@@ -100,7 +100,7 @@ class Delivered:
 class Deliverer:
     """Delivers the due messages of several channels concurrently.
 
-    A channel may take long. `begin` and `ended` let a caller go on with the others meanwhile.
+    A channel may be slow: `begin` and `ended` let a caller continue with the other channels.
 
     patience: retries while MongoDB is unavailable
     """

@@ -121,7 +121,7 @@ class PreviewedMessage(TypedDict):
 class Rounds:
     """Rounds of notifications, one after the other.
 
-    A channel whose deliveries take longer than a round goes on with them, and delays no other one.
+    Deliveries that take longer than a round continue, and do not delay other channels.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ class _Sums(NamedTuple):
     @classmethod
     def of(cls, population: Population, scale: Floats, schedules: Schedules, stale: Floats,
            age_days: Floats) -> Self:  # fmt: skip
-        """Return the sums of targets that each stand for `scale` ones."""
+        """Return the sums over targets, each of which represents `scale` targets."""
         site, n = population.site, population.sites
         per_week = np.bincount(site, schedules.visits_per_week * scale, n)
         return cls(

@@ -151,7 +151,7 @@ class _Sums(NamedTuple):
         return cls(schedules.visits_per_week / WEEK_DAYS, posts, missed, wait)
 
     def standing(self, group: Ints, scale: float = 1.0) -> FeedStanding:
-        """Return the results of a group of feeds together, each of which stands for `scale`."""
+        """Return the results of a group of feeds, each of which represents `scale` feeds."""
         posts, missed = float(self.posts[group].sum()), float(self.missed[group].sum())
         collected = posts - missed
         return {

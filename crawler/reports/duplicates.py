@@ -114,7 +114,7 @@ class Comparison(TypedDict):
     exact: dict[str, float]
     """Exact Jaccard similarity by size of the shingles."""
     datasketch: dict[str, float]
-    """Estimates by the library datasketch, by size of the shingles; empty if not asked for."""
+    """Estimates by the library datasketch, by size of the shingles; empty unless requested."""
     scheme: str
     """How the posts are compared."""
     threshold: float

@@ -300,7 +300,7 @@ async def read(store: Store) -> list[Metric]:
     """Return all metrics of the database and of queues; raises StorageError."""
     began, now = time.monotonic(), Clock(store.config.clock_offset_hours).now()
     figures = await MongoRetry(0, store.revive).read(lambda: stats.read(store.db, now))
-    # In a thread, because estimates for many spiders take time, and the web app serves meanwhile.
+    # In a thread: estimates for many spiders take time, and the web app has to answer requests.
     metrics = await asyncio.to_thread(lambda: list(families(figures)))
     # If Redis is unavailable, the metrics of the database are still exported.
     with contextlib.suppress(StorageError, ConfigError):

@@ -176,7 +176,7 @@ VALIDATORS: dict[str, Document] = {
                     "length": shown("number", "compressed bytes of the record"),
                     "at": shown("time", "time of the response"),
                     "url": shown("string", "URL of the response"),
-                    "digest": shown("string", "digest of the body as it came"),
+                    "digest": shown("string", "digest of the body as received"),
                 },
             ),
             "again": shown(

@@ -28,7 +28,7 @@ MAX_ROUNDS = 10
 # Labels of one post that claims read; more are not made by people.
 MAX_LABELS = 1000
 
-# Candidates with the bands that they still try to claim, or whose owners are asked for.
+# Candidates with the bands that they still have to claim, or whose owners are queried.
 Wanted = dict[Candidate, frozenset[int]]
 # A copy, the owner that it duplicates, and the copy's bands that had no owner.
 Copy = tuple[Candidate, Owner, frozenset[int]]
@@ -225,7 +225,7 @@ async def _insert_originals(
 
     Returns the posts to try again, with the bands that are still free.
     """
-    # An attempt to insert posts whose bands are known to be taken would be in vain.
+    # Inserting posts whose bands are known to be taken would fail.
     hot = {post: taken for post, bands in wanted.items() if (taken := registry.hot.among(bands))}
     owners, own = await _holders(registry, hot)
     # The bands that posts of this batch are about to get.
@@ -264,13 +264,13 @@ async def _insert_originals(
 
 
 async def _holders(
-    registry: Registry, asked: Wanted
+    registry: Registry, wanted: Wanted
 ) -> tuple[dict[int, Owner], dict[int, Document]]:
     """Return the owners of bands, and those of the posts that are stored already."""
-    if not asked:
+    if not wanted:
         return {}, {}
-    bands = frozenset[int]().union(*asked.values())
-    owners, own = await signatures.holders(registry, bands, [post.id for post in asked])
+    bands = frozenset[int]().union(*wanted.values())
+    owners, own = await signatures.holders(registry, bands, [post.id for post in wanted])
     registry.hot.add(owners)
     registry.hot.discard(bands.difference(owners))
     return owners, own
@@ -401,7 +401,7 @@ async def _clusters_in_redis(
     cluster_ids = await shared.claim(claims, registry.scheme.threshold)
     if ruling.clusters.isdisjoint(map(ObjectId, cluster_ids)):
         return cluster_ids
-    # The script does not know the labels: found clusters of their own instead.
+    # The script ignores labels: found clusters of their own instead.
     await shared.release(claims)
     await shared.put(claims)
     return [claim.cluster for claim in claims]

@@ -167,10 +167,10 @@ async def holders(
     registry: Registry, bands: Iterable[int], ids: Sequence[int] = ()
 ) -> tuple[dict[int, Owner], dict[int, Document]]:
     """Return the owners of the given bands, and the stored documents with the given `_id`s."""
-    asked = list(bands)
-    query: Document = {"bands": {"$in": asked}}
+    listed = list(bands)
+    query: Document = {"bands": {"$in": listed}}
     # Reading all bands of an owner would take most of the time.
-    fields: Document = OWNER_FIELDS | {"bands": {"$setIntersection": ["$bands", asked]}}
+    fields: Document = OWNER_FIELDS | {"bands": {"$setIntersection": ["$bands", listed]}}
     if ids:
         query = {"$or": [{"_id": {"$in": list(ids)}}, query]}
     owners: dict[int, Owner] = {}

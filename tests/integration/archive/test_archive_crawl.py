@@ -1,4 +1,4 @@
-"""A crawl with `archive = true` keeps each response as it came."""
+"""A crawl with `archive = true` keeps each response as received."""
 
 from __future__ import annotations
 

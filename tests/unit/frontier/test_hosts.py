@@ -22,7 +22,7 @@ def test_a_refused_request_is_not_counted() -> None:
     limits = HostLimits(cap=1)
     limits.spend("a")
     limits.spend("a")
-    assert limits.asked["a"] == 1
+    assert limits.requests["a"] == 1
 
 
 def test_without_a_cap_nothing_is_refused() -> None:

@@ -159,6 +159,48 @@ def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours:
     return result
 
 
+def in_words(schedules: Schedules) -> Arrays:
+    """Return the visiting times of each of n schedules, formatted as by `calendar.times_of`."""
+    n = len(schedules)
+    # Nearly all schedules have slots in a single week, so format them together.
+    owner = np.repeat(np.arange(n), np.diff(schedules.first))
+    here = schedules.weeks[owner] == 1
+    day, hour = np.divmod(schedules.slots[here].astype(np.int64), DAY_HOURS)
+    order = np.lexsort((hour, owner[here]))
+    owner, day, hour = owner[here][order], day[order], hour[order]
+    begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
+    days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
+    # The others have few distinct values, or are few.
+    row = np.flatnonzero((schedules.weeks > 1) | (schedules.every_hours > 0)).tolist()
+    others = [_words(schedules[i]) for i in row]
+    table = [*_daily_texts(), *dict.fromkeys(text for texts in others for text in texts)]
+    places = {text: place for place, text in enumerate(table[DAILY_TEXTS:], DAILY_TEXTS)}
+    own = [(i, places[text]) for i, texts in zip(row, others, strict=True) for text in texts]
+    rows, texts = np.concatenate(
+        [
+            np.array([owner[begins], hour[begins] * DAY_SETS + days]).T,
+            np.array(own, np.int64).reshape(-1, 2),
+        ]
+    ).T
+    order = np.argsort(rows, kind="stable")
+    return Arrays(offsets(np.bincount(rows, minlength=n)), Choices(table, texts[order]))
+
+
+@cache
+def _daily_texts() -> list[str]:
+    """Return (3072,) texts for each hour of the day on each set of weekdays."""
+    days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
+    names = [calendar.day_names(listed) or "daily" for listed in days]
+    return [f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names]
+
+
+@lru_cache(maxsize=4096)
+def _words(schedule: Schedule) -> list[str]:
+    if schedule.every_hours:
+        return [f"every {period(schedule.every_hours)}"]
+    return [" ".join(time) for time in calendar.times_of(schedule)]
+
+
 def hours_of(moment: datetime) -> float:
     """Return hours since 1970 (UTC)."""
     return (moment - EPOCH) / timedelta(hours=1)
@@ -267,48 +309,6 @@ def learned(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
     followed = map(effect.older.get, gathered.watched.plans)
     goes_on = [old is not None and old.get("until", now) > now for old in followed]
     return np.array([*goes_on, False])[gathered.watched.plan]
-
-
-def in_words(schedules: Schedules) -> Arrays:
-    """Return the visiting times of each of n schedules, formatted as by `calendar.times_of`."""
-    n = len(schedules)
-    # Nearly all schedules have slots in a single week, so format them together.
-    owner = np.repeat(np.arange(n), np.diff(schedules.first))
-    here = schedules.weeks[owner] == 1
-    day, hour = np.divmod(schedules.slots[here].astype(np.int64), DAY_HOURS)
-    order = np.lexsort((hour, owner[here]))
-    owner, day, hour = owner[here][order], day[order], hour[order]
-    begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
-    days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
-    # The others have few distinct values, or are few.
-    row = np.flatnonzero((schedules.weeks > 1) | (schedules.every_hours > 0)).tolist()
-    others = [_words(schedules[i]) for i in row]
-    table = [*_daily_texts(), *dict.fromkeys(text for texts in others for text in texts)]
-    places = {text: place for place, text in enumerate(table[DAILY_TEXTS:], DAILY_TEXTS)}
-    own = [(i, places[text]) for i, texts in zip(row, others, strict=True) for text in texts]
-    rows, texts = np.concatenate(
-        [
-            np.array([owner[begins], hour[begins] * DAY_SETS + days]).T,
-            np.array(own, np.int64).reshape(-1, 2),
-        ]
-    ).T
-    order = np.argsort(rows, kind="stable")
-    return Arrays(offsets(np.bincount(rows, minlength=n)), Choices(table, texts[order]))
-
-
-@cache
-def _daily_texts() -> list[str]:
-    """Return (3072,) texts for each hour of the day on each set of weekdays."""
-    days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
-    names = [calendar.day_names(listed) or "daily" for listed in days]
-    return [f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names]
-
-
-@lru_cache(maxsize=4096)
-def _words(schedule: Schedule) -> list[str]:
-    if schedule.every_hours:
-        return [f"every {period(schedule.every_hours)}"]
-    return [" ".join(time) for time in calendar.times_of(schedule)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,6 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.dedup.model import Candidate, Claim
 from crawler.storage.client import UNJOURNALED, Database, Document
-
-if TYPE_CHECKING:
-    from crawler.dedup.boilerplate import Table
-    from crawler.dedup.sketch import Scheme
 from crawler.storage.field_schemas import (
     count,
     number,
@@ -27,6 +23,10 @@ from crawler.storage.field_schemas import (
     typed,
     validator,
 )
+
+if TYPE_CHECKING:
+    from crawler.dedup.boilerplate import Table
+    from crawler.dedup.sketch import Scheme
 
 DATE_DAYS = 2.0
 MAX_HOT_BANDS = 100_000

@@ -7,6 +7,7 @@ plans. `replanned` and `replanned_feeds` make a plan that is not yet in effect.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -446,7 +447,11 @@ def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Pric
 
     def price(per_day: float) -> float:
         spending = replace(terms, budget_per_day=max(per_day * share, least))
-        return draft(sample, spending, now_hours, none)[1]
+        try:
+            return draft(sample, spending, now_hours, none)[1]
+        except BudgetTooSmall:
+            # On a site with closed days, the longest intervals may need more visits.
+            return math.inf
 
     return price
 
@@ -460,7 +465,10 @@ def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
 
     def price(per_day: float) -> float:
         terms = Terms(budget_per_day=max(per_day * share, least))
-        made = plan_feeds(population, histories, window, terms, now_hours, none)
+        try:
+            made = plan_feeds(population, histories, window, terms, now_hours, none)
+        except BudgetTooSmall:
+            return math.inf
         return made.price * post_hours
 
     return price

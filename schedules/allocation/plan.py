@@ -263,7 +263,13 @@ def budget_of_sample(
     if (surplus := reached(high)) < 0:
         best = freshness + surplus if freshness is not None else (max_age_days or 0.0) - surplus
         raise GoalTooHigh(best)
-    if reached(low) >= 0:
+    try:
+        surplus = reached(low)
+    except BudgetTooSmall as error:
+        # On a site with closed days, the longest intervals may need more visits.
+        low = error.least_per_day
+        surplus = reached(low)
+    if surplus >= 0:
         return low / share
     for _ in range(HALVINGS):
         middle = float(np.sqrt(low * high))

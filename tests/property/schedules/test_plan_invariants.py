@@ -12,7 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schedules.allocation.plan import BudgetTooSmall, Plan, Terms, least_per_day, plan
+from schedules.allocation.plan import (
+    BudgetTooSmall,
+    Plan,
+    Terms,
+    budget_for,
+    least_per_day,
+    plan,
+)
 from schedules.cost import Objective
 from schedules.evaluation.world import never
 from schedules.history import Histories, Times
@@ -199,6 +206,16 @@ def test_a_budget_too_small_is_refused_with_the_least_there_is(seed: int, policy
     opened = replace(some, open_hours=np.ones_like(some.open_hours))
     made = plan(opened, past, Terms(policy, refused.value.least_per_day), NOW)
     assert made.requests_per_day <= least * (1 + 1e-6)
+
+
+@given(SEEDS)
+@few
+def test_the_budget_of_a_goal_can_be_planned(seed: int) -> None:
+    some, past = case(seed)
+    per_day = budget_for(some, past, NOW, freshness=0.01)
+    made = plan(some, past, Terms(budget_per_day=per_day), NOW)
+    assert 1 - made.stale.mean() >= 0.01
+    assert made.requests_per_day <= per_day * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 
 from crawler.cli.commands.replan import Command
+from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning.options import ASKED, INTERVALS, Effect, PlanOptions, terms_of
+from crawler.planning.replan import shares_of
+from crawler.storage.targets import EPOCH
 from crawler.utils.text import amount, count, listed, rounded_up
+from schedules.population import least_per_day
+from tests.unit.populations import NOW, OFFICE, changes, mixed, rates
+from tests.unit.populations import watched as histories
 from tests.unit.watching import (
     NOTHING,
     NOW_HOURS,
@@ -156,6 +163,20 @@ def test_a_cap_below_the_budget_is_one_line(options: PlanOptions, message: str) 
     with pytest.raises(ConfigError) as caught:
         budget_of(pages(4), options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_a_budget_is_shared_although_closed_days_need_more_visits(seed: int) -> None:
+    # Some pages cannot keep their longest interval without more visits than it needs on other days.
+    some = mixed(40, seed)
+    past = histories(some, changes(some, rates(40, seed), OFFICE, seed=seed))
+    of_pages = replace(gathered(pages(40)), population=some, histories=past)
+    of_feeds = gathered([page(f"feed/{i}", kind="feed", feed_size=10) for i in range(3)])
+    least = least_per_day(some), least_per_day(of_feeds.population)
+    options, config = PlanOptions(budget=1.01 * sum(least)), Config.load(mongo_uri=None)
+    shares = shares_of(of_pages, of_feeds, options, config, EPOCH + timedelta(hours=NOW))
+    assert sum(shares) == pytest.approx(1.01 * sum(least))
+    assert all(share >= needed for share, needed in zip(shares, least, strict=True))
 
 
 def test_numbers_are_short_and_the_least_is_rounded_up() -> None:

@@ -66,7 +66,8 @@ venv-dev: $(DEV) ## Install what it takes to work on it
 .PHONY: venv-replay
 venv-replay: $(REPLAY) ## Install the replay tool that one test uses
 
-lock: $(DEV) ## Write both lock files anew; ARGS=--upgrade takes the newest versions
+lock: $(DEV) ## Write the lock files again, on Python 3.11.2; ARGS=--upgrade takes the newest versions
+	@$(PY) -c 'import sys; sys.version_info[:3] <= (3, 11, 2) or sys.exit("make lock: needs Python 3.11.2, as its packages fit later versions too. Run: make clean, then make lock PYTHON=/usr/bin/python3 (Debian 12).")'
 	$(PIP_COMPILE) $(ARGS) --output-file requirements.lock requirements.txt
 	$(PIP_COMPILE) $(ARGS) --output-file requirements-dev.lock requirements-dev.txt
 	$(PIP_COMPILE) $(ARGS) --output-file tests/replay-requirements.lock tests/replay-requirements.txt

@@ -117,6 +117,18 @@ def test_the_image_is_run_by_nobody_in_particular_and_compiles_nothing() -> None
         assert f"\n{package}==" in lock, "removed packages must have been installed"
 
 
+@pytest.mark.parametrize("name", ["requirements", "requirements-dev"])
+def test_a_lock_has_every_package_of_its_requirements(name: str) -> None:
+    requirements = (ROOT / f"{name}.txt").read_text(encoding="utf-8")
+    required = re.findall(r"^([A-Za-z][\w.-]*)==([\w.]+)", requirements, re.MULTILINE)
+    lock = (ROOT / f"{name}.lock").read_text(encoding="utf-8")
+    pins = set(re.findall(r"^([\w.-]+==\S+)", lock, re.MULTILINE))
+    wanted = {
+        f"{re.sub('[-_.]+', '-', package).lower()}=={version}" for package, version in required
+    }
+    assert not wanted - pins, "was `make lock` run on a Python later than 3.11.2?"
+
+
 def test_the_settings_of_the_image_exist() -> None:
     (env,) = (rest for name, rest in final_stage() if name == "ENV")
     ours = [word.split("=")[0] for word in env.split() if word.startswith(PREFIX)]

@@ -17,6 +17,10 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from crawler.planning.explanation import Explanation, ObservedHistory
 
+DAY_HOURS = 24
+# Number of planned visits after the next one that the text lists; JSON has all of two days.
+MAX_LATER = 4
+
 
 class Command(FreshetCommand):
     """Explain the schedule of one URL."""
@@ -122,7 +126,7 @@ def _lines(explanation: Explanation) -> dict[str, str]:
             else f"rate {NOT_KNOWN}"
         )
     if plan := explanation["plan"]:
-        times, per_week = "; ".join(plan["windows"]), plan["visits_per_week"]
+        times, per_week = _in_one_line(plan["windows"]), plan["visits_per_week"]
         frequency = times if plan["every_hours"] or not per_week else f"{often(per_week)} ({times})"
         planned_at = explanation["planned_at"]
         at = f", planned {planned_at:%Y-%m-%d %H:%M} UTC" if planned_at else ""
@@ -136,8 +140,21 @@ def _lines(explanation: Explanation) -> dict[str, str]:
         lines["visits"] = f"{visits['made']:,} made, {missed:,} planned visits missed"
     lines["next visit"] = _local_and_utc(next_visit, zone)
     if later := [moment for moment in explanation["ahead"] if moment > next_visit]:
-        lines["later visits"] = "\n".join(_local_and_utc(moment, zone) for moment in later)
+        more = f"\nand {count(len(later) - MAX_LATER, 'more visit')}" if later[MAX_LATER:] else ""
+        listed = "\n".join(_local_and_utc(moment, zone) for moment in later[:MAX_LATER])
+        lines["later visits"] = f"{listed}{more}"
     return lines
+
+
+def _in_one_line(windows: list[str]) -> str:
+    """Join visiting times such as `daily 18:00`, and name the days of several times once."""
+    hours: dict[str, list[str]] = {}
+    for window in windows:
+        days, _, hour = window.rpartition(" ")
+        hours.setdefault(days, []).append(hour)
+    if len(hours.get("daily", [])) == DAY_HOURS:
+        return "every hour"
+    return "; ".join(" ".join([days, ", ".join(times)]).strip() for days, times in hours.items())
 
 
 def _observed(history: ObservedHistory, zone: ZoneInfo, event: str) -> str:

@@ -177,3 +177,18 @@ def test_next_visits_are_shown_for_two_days(stored: Stored, freshet: Freshet) ->
     assert "next visit    Mon 2026-03-02 01:00 UTC" in shown
     assert "later visits  Tue 2026-03-03 06:00 UTC" in shown
     assert timedelta(0) < first - NOW
+
+
+def test_many_visits_a_day_are_shown_in_few_lines(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, [page(f"{SHOP}/1")])
+    plan = {"id": "p", "policy": "optimal", "weeks": 1, "slots": list(range(168)),
+            "frequency_class": "G14", "visits_per_week": 168.0, "limited_by": "budget",
+            "windows": [f"daily {hour:02}:00" for hour in range(24)]}  # fmt: skip
+    db.targets.update_one({}, {"$set": {"plan": plan, "next_visit": NOW + HOUR}})
+    shown = scrapy(freshet, "explain", f"{SHOP}/1").out
+    assert "G14: 24 visits a day (every hour), policy optimal" in shown
+    assert "and 43 more visits" in shown
+    plan["windows"] = ["daily 06:00", "daily 18:00", "Sat 12:00"]
+    db.targets.update_one({}, {"$set": {"plan": plan}})
+    assert "(daily 06:00, 18:00; Sat 12:00)" in scrapy(freshet, "explain", f"{SHOP}/1").out

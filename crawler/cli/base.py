@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import os
 import sys
 from abc import abstractmethod
@@ -24,7 +25,7 @@ from w3lib.url import is_url
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.utils.process import collect_again
-from crawler.utils.terminal import as_json, complain, guard_logs, print_line
+from crawler.utils.terminal import as_json, complain, escape_unencodable, guard_logs, print_line
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -98,9 +99,13 @@ class FreshetCommand(ScrapyCommand):
         """Check the usage, then execute; an expected error is one line and exit code 1."""
         refuse_left_over(args, self.arguments)
         guard_logs()
+        escape_unencodable()
         collect_again()
         try:
             self.execute(args, opts)
+            # None if the command was started without a standard output.
+            if out := sys.stdout:
+                out.flush()
         except FreshetError as error:
             complain(self.name, error)
             self.exitcode = 1
@@ -109,8 +114,15 @@ class FreshetCommand(ScrapyCommand):
             complain(self.name, f"{error.object!a} is not valid UTF-8")
             self.exitcode = 1
         except BrokenPipeError:
-            # The reader (head, less) closed the pipe. Without this, the flush at exit fails too.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The reader (head, less) closed the pipe.
+            _discard_output()
+        except OSError as error:
+            # Errors of files are reported with their names, so this one is of standard output.
+            if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _discard_output()
+            complain(self.name, f"standard output: {error.strerror}")
+            self.exitcode = 1
 
     @abstractmethod
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -123,6 +135,11 @@ class FreshetCommand(ScrapyCommand):
         A type is a TypedDict or a list of TypedDicts. Each field is described by the docstring
         below it. `schema_of` returns the schemas of these types.
         """
+
+
+def _discard_output() -> None:
+    """Discard what is still to be written to standard output, or the flush at exit fails, too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass(frozen=True, slots=True)

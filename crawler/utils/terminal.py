@@ -164,6 +164,13 @@ def guard_logs() -> None:
     logging.setLogRecordFactory(SafeRecord)
 
 
+def escape_unencodable() -> None:
+    r"""Print characters that the locale's encoding lacks as escapes such as `\u2013`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def complain(command: str, error: object) -> None:
     """Print an error to stderr as `scrapy COMMAND: ERROR`."""
     print_line(f"scrapy {command}: {error}", error=True)

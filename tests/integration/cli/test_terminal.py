@@ -10,6 +10,8 @@ import subprocess
 import termios
 from contextlib import suppress
 from fcntl import ioctl
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -132,3 +134,33 @@ def on_a_terminal(freshet: Freshet, *words: str, code: int = 0) -> str:
     screen = b"".join(read).decode()
     assert process.returncode == code, screen
     return screen
+
+
+def test_characters_that_the_locale_lacks_are_escaped(feeds: Freshet) -> None:
+    ours = feeds.env | {"COLUMNS": str(WIDTH), "PYTHONIOENCODING": "latin-1"}
+    result = listed_by_process(ours, subprocess.PIPE)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert r"\u2026" in result.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk_is_one_line(feeds: Freshet, options: list[str]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        result = listed_by_process(feeds.env, full, *options)
+    assert result.returncode == 1
+    assert result.stderr == "scrapy feeds: standard output: No space left on device\n"
+
+
+def listed_by_process(
+    env: dict[str, str], out: IO[str] | int, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `scrapy feeds list` in a new process, whose standard output is set up from scratch."""
+    return subprocess.run(
+        [running.PYTHON, "-m", "scrapy", "feeds", "list", *options],
+        cwd=ROOT,
+        env=_clean() | env,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        encoding="latin-1",
+        check=False,
+    )

@@ -21,7 +21,7 @@ from scrapy.http import HtmlResponse, Response
 from scrapy.settings import Settings
 from typing_extensions import TypedDict
 
-from crawler.cli.base import confirm, print_json, with_database
+from crawler.cli.base import confirm, in_words, print_json, with_database
 from crawler.cli.types import category
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
@@ -334,14 +334,14 @@ def run_remove(config: Config, opts: argparse.Namespace) -> None:
     """Remove feeds and their data, after asking for confirmation."""
     urls, counts = asyncio.run(_remove(config, opts, really=False))
     if not opts.dry_run:
-        confirm(_in_words(counts), opts, of=listed(urls))
+        confirm(in_words(counts), opts, of=listed(urls))
         urls, counts = asyncio.run(_remove(config, opts, really=True))
     if opts.json:
         report: RemovalReport = {"dry_run": opts.dry_run, "urls": urls, "removed": counts}
         print_json(report)
     else:
         verb = "would remove" if opts.dry_run else "removed"
-        print_line(f"{verb} {listed(urls)}: {_in_words(counts)}")
+        print_line(f"{verb} {listed(urls)}: {in_words(counts)}")
 
 
 async def _remove(
@@ -351,10 +351,6 @@ async def _remove(
         now = Clock(config.clock_offset_hours).now()
         report = await remove_feeds(db, config, opts.spider, opts.urls, now, really=really)
         return report["urls"], report["removed"]
-
-
-def _in_words(counts: dict[str, int]) -> str:
-    return ", ".join(count(n, name.removesuffix("s")) for name, n in counts.items() if n)
 
 
 def run_push(config: Config, opts: argparse.Namespace) -> None:

@@ -8,21 +8,24 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
 from crawler.config import Config
-from crawler.errors import ConfigError
+from crawler.errors import Busy, ConfigError
 from crawler.extract.fields import read_number, read_price
 from crawler.items import CELL, Kind
-from crawler.storage import plans, posts, target_settings, targets
+from crawler.storage import leases, plans, posts, target_settings, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.plans import VisitPlan
 from crawler.storage.target_queries import TargetState, names_of, nearest, state_of, unknown
 from crawler.storage.targets import PERIOD
 from crawler.utils.time import Clock
 from crawler.utils.urls import is_http, target_id, target_key
+
+if TYPE_CHECKING:
+    from crawler.storage.dedup.registry import Registry
 
 MIN_HOURS = 1.0
 MAX_URL_CHARACTERS = 8000
@@ -219,7 +222,7 @@ async def content_of_pair(
 async def forget(db: Database, config: Config, url_or_name: str, *, really: bool) -> dict[str, int]:
     """Return the number of documents to delete by collection, and delete them if `really`.
 
-    Raises ConfigError if there are none.
+    Raises ConfigError if there are none, or if the spider is being crawled.
     """
     # Slow: these load numpy.
     from crawler.storage import retention
@@ -236,13 +239,30 @@ async def forget(db: Database, config: Config, url_or_name: str, *, really: bool
                 if any(counts.values()):
                     break
         else:
-            counts = await retention.forget_spider(db, registry, url_or_name, now, really=really)
+            counts = await _forget_spider(db, config, registry, url_or_name, now, really=really)
         if any(counts.values()):
             return counts
         if is_http(url_or_name):
             raise await unknown(db, url_or_name, ("targets", "posts"))
         spiders = ", ".join(await targets.spiders(db)) or "none"
         raise ConfigError(f"no data stored for {url_or_name!r}. Sites with targets: {spiders}")
+
+
+async def _forget_spider(
+    db: Database, config: Config, registry: Registry, spider: str, now: datetime, *, really: bool
+) -> dict[str, int]:
+    """Count or delete the data of a spider; raises ConfigError if it is being crawled."""
+    from crawler.storage import retention
+
+    if not really:
+        return await retention.forget_spider(db, registry, spider, now, really=False)
+    # A run in progress would store what it fetches after its site is gone.
+    try:
+        busy = f"{spider} is being crawled"
+        async with leases.held(db, config, f"{leases.CRAWL}{spider}", busy):
+            return await retention.forget_spider(db, registry, spider, now, really=True)
+    except Busy as error:
+        raise ConfigError(f"{error}. Stop the run, or wait until it ends") from None
 
 
 async def series_of(db: Database, spider: str, url: str) -> list[Series]:

@@ -7,7 +7,7 @@ import asyncio
 
 from typing_extensions import TypedDict
 
-from crawler.cli.base import FreshetCommand, JsonTypes, confirm, print_json
+from crawler.cli.base import FreshetCommand, JsonTypes, confirm, in_words, print_json
 from crawler.config import Config
 from crawler.utils.terminal import print_line
 
@@ -44,14 +44,14 @@ class Command(FreshetCommand):
         """Count the data, ask for confirmation, and delete them."""
         counts = asyncio.run(_forget(self.config, args[0], really=False))
         if not opts.dry_run:
-            confirm(_in_words(counts), opts, of=args[0])
+            confirm(in_words(counts), opts, of=args[0])
             asyncio.run(_forget(self.config, args[0], really=True))
         if opts.json:
             report: ForgetReport = {"dry_run": opts.dry_run, "deleted": counts}
             print_json(report)
         else:
             verb = "would delete" if opts.dry_run else "deleted"
-            print_line(f"{verb} {_in_words(counts)}")
+            print_line(f"{verb} {in_words(counts)}")
 
     def json_types(self) -> JsonTypes:
         """Return the type of the counts."""
@@ -64,7 +64,3 @@ async def _forget(config: Config, url_or_name: str, *, really: bool) -> dict[str
 
     async with opened(config) as db:
         return await forget(db, config, url_or_name, really=really)
-
-
-def _in_words(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n} {name}" for name, n in counts.items())

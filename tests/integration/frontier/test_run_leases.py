@@ -96,6 +96,23 @@ def test_a_run_of_another_machine_is_taken_over_once_its_lease_has_ended(
         check_once(database)
 
 
+def test_a_site_that_is_being_crawled_is_not_deleted(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    freshet.crawl(shop(freshet, pages, 60))
+    counted = {name: database[name].count_documents({}) for name in ("targets", "visits", "runs")}
+    with holding(freshet.env["MONGO_URI"], "crawl shop", elsewhere=True, seconds=60):
+        refused = freshet("forget", "shop", "--yes")
+        assert refused.code == 1
+        assert refused.complaint.startswith("scrapy forget: shop is being crawled on far ")
+        assert refused.complaint.endswith(". Stop the run, or wait until it ends")
+    assert counted == {name: database[name].count_documents({}) for name in counted}
+    deleted = freshet("forget", "shop", "--yes")
+    assert deleted.code == 0
+    assert deleted.out.startswith(f"deleted {counted['targets']} targets, ")
+    assert " 0 " not in deleted.out
+
+
 def test_a_run_that_lost_its_lease_writes_nothing_more_and_fails_in_one_line(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:

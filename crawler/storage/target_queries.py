@@ -5,6 +5,7 @@ Lists and look-ups use indexes: the `_id` of a target is its spider's name, a sp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -31,6 +32,8 @@ MAX_NEIGHBORS = 200
 MAX_NEAR = 3
 # Less similar URLs are not suggested.
 MIN_SIMILARITY = 0.8
+# A URL without its scheme, such as `shop.example/item/1`.
+HOST_FIRST = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/|$)")
 FIELDS = (
     "spider", "url", "kind", "categories", "outcome", "first_seen", "visited_at", "next_visit",
     "changed_at", "consecutive_errors", "gone", "alias_of", "dead_lettered_at",
@@ -262,7 +265,9 @@ async def unknown(db: Database, url: str, collections: Sequence[str]) -> ConfigE
 async def nearest(db: Database, url: str, collections: Sequence[str]) -> list[str]:
     """Return the known URLs most similar to this one, at most MAX_NEAR; by index lookups."""
     if not is_http(url):
-        return []
+        if not HOST_FIRST.match(url):
+            return []
+        url = f"https://{url}"
     parts = urlsplit(canonical(url))
     host = parts.netloc.removeprefix("www.")
     origins = [f"{scheme}://{www}{host}" for scheme in ("https", "http") for www in ("", "www.")]

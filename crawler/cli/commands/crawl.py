@@ -120,6 +120,9 @@ class Command(crawl.Command):
         try:
             spider = loader.load(name)
         except KeyError:
+            if name.endswith(".toml"):
+                hint = f"To crawl a file: scrapy crawl site -a wrapper={name}"
+                raise ConfigError(f"spider not found: {name!r}. {hint}") from None
             stored = stored_definitions(Config.of(self.settings))
             names = ", ".join(sorted({*loader.list(), *stored}))
             raise ConfigError(f"spider not found: {name!r}. Available: {names}") from None

@@ -26,6 +26,7 @@ FILES = {
 # Command line, words that the error must contain.
 INPUT = {
     "unknown spider": ("crawl nosuch", ["nosuch", "books, cells, feeds, quotes, site"]),
+    "file as spider": ("crawl shop.toml", ["scrapy crawl site -a wrapper=shop.toml"]),
     "unknown argument": ("crawl books -a colour=red", ["colour", "unknown"]),
     "bad limit": ("crawl books -a limit=many", ["limit"]),
     "limit of nothing": ("crawl books -a limit=0", ["limit"]),
@@ -58,6 +59,7 @@ INPUT = {
 # Commands that open the database, and so create its collections, before they fail.
 OPENING = {
     "nothing to forget", "unwatched page", "no targets", "unknown spider", "wrapper unknown",
+    "file as spider",
 }  # fmt: skip
 USAGE = {
     "left-over argument": ("crawl books quotes", "quotes"),

@@ -166,6 +166,15 @@ def test_an_unknown_url_gets_the_nearest_known_one(
         )  # fmt: skip
 
 
+def test_a_url_without_its_scheme_gets_the_nearest_known_one(
+    freshet: Freshet, prepared: Db
+) -> None:
+    put(prepared, f"{SHOP}/news")
+    for command in ("explain", "history"):
+        complaint = run(freshet, command, "shop.example/news").complaint
+        assert complaint.endswith(f"URL not found: shop.example/news. Did you mean {SHOP}/news?")
+
+
 def test_marks_of_campaigns_and_fragments_are_no_part_of_a_url(
     freshet: Freshet, prepared: Db
 ) -> None:

@@ -84,7 +84,7 @@ INSPECTS = "INSPECTS_PAGES"
 # Modules with spider classes that override methods but only visit what is due.
 OF_PROJECT = ("spiders.site", "spiders.feeds")
 # Errors whose message does not need the name of the class.
-PLAIN = (QueryFailed, Misbehaves, OffLimits)
+PLAIN = (QueryFailed, IgnoreRequest)
 
 
 class Arguments(BaseModel):

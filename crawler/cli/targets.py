@@ -29,6 +29,7 @@ STATES_LISTED = {
     "muted": "that are muted",
 }
 STATES = ("targets", "due", "unlisted", "gone", "dead_links", "aliases", "errors")
+SINGULAR = {"targets": "target", "dead_links": "dead link", "aliases": "alias", "errors": "error"}
 DEFAULT_LIMIT = 50
 
 
@@ -84,7 +85,11 @@ def _print_counts(config: Config, opts: argparse.Namespace) -> None:
         return
     console = stdout()
     numbers: dict[str, Any] = {**counts}
-    states = [f"{numbers[name]:,} {name.replace('_', ' ')}" for name in STATES if numbers[name]]
+    states = [
+        f"{n:,} {SINGULAR.get(name, name) if n == 1 else name.replace('_', ' ')}"
+        for name in STATES
+        if (n := numbers[name])
+    ]
     states += [f"{megabytes(counts['kept_bytes'])} of versions"] if states else []
     console.print(", ".join(states) or "no targets")
     tables = []

@@ -152,7 +152,7 @@ def _outcomes(counts: dict[str, float]) -> str:
         f"{fetched:.0f} fetched: {counts['new']:.0f} new, "
         f"{counts['changed']:.0f} changed, {counts['unchanged']:.0f} unchanged, "
         f"{counts['not_modified']:.0f} not modified (304), {counts['gone']:.0f} gone, "
-        f"{counts['error']:.0f} errors, {counts['blocked']:.0f} blocked; "
+        f"{count(int(counts['error']), 'error')}, {counts['blocked']:.0f} blocked; "
         f"{counts['discovered']:.0f} discovered, {counts['unlisted']:.0f} unlisted"
     )
     if (accuracy := counts.get("accuracy")) is None:
@@ -185,7 +185,8 @@ def _not_due(outlook: RemainingTargets, now: datetime) -> list[str]:
         )
     if outlook.failed and outlook.failed_until is not None:
         first = moment(outlook.failed_until, now)
-        parts.append(f"{outlook.failed:,} of these failed before and are retried from {first}")
+        are = "is" if outlook.failed == 1 else "are"
+        parts.append(f"{outlook.failed:,} of these failed before and {are} retried from {first}")
     return parts
 
 

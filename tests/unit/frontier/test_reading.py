@@ -171,6 +171,7 @@ def test_a_failed_download_is_an_outcome(error: Exception, outcome: Outcome, rea
     assert fetched.reason is not None
     assert reason in fetched.reason
     assert "\n" not in fetched.reason
+    assert "IgnoreRequest" not in fetched.reason
 
 
 def test_a_request_that_was_not_sent_is_no_visit() -> None:

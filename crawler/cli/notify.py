@@ -62,16 +62,16 @@ def run_deliver(config: Config, opts: argparse.Namespace) -> None:
     With `--follow`, each round with work is one line on stderr, and the sums are printed at the
     end.
     """
-    report = asyncio.run(_follow(config) if opts.follow else _deliver(config))
+    report, problems = asyncio.run(_follow(config) if opts.follow else _deliver(config))
     if opts.json:
         print_json(report)
         return
     print_line(_summary(report))
-    if not report["channels"]:
+    if not report["channels"] and not problems:
         print_line(f"no channels. Write [channels.NAME] into {config.notify_file}")
 
 
-async def _deliver(config: Config) -> DeliveryReport:
+async def _deliver(config: Config) -> tuple[DeliveryReport, list[str]]:
     with working(config.progress, "delivering notifications"):
         store = await Store.open(config)
         try:
@@ -82,11 +82,11 @@ async def _deliver(config: Config) -> DeliveryReport:
             await store.close()
     for problem in problems:
         complain(NAME, problem)
-    return report
+    return report, problems
 
 
-async def _follow(config: Config) -> DeliveryReport:
-    """Run rounds until a signal; return their sums."""
+async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
+    """Run rounds until a signal; return their sums, and the problems of the last round."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -94,10 +94,10 @@ async def _follow(config: Config) -> DeliveryReport:
     store = await Store.open(config)
     patience = MongoRetry(PATIENCE_SECONDS, store.revive)
     rounds = dispatch.Rounds(store.db, config, patience, Clock(config.clock_offset_hours).now)
-    logged = ""
+    logged, problems = "", list[str]()
     try:
         for turn in itertools.count():
-            problems: list[str] = []
+            problems = []
             began = loop.time()
             try:
                 report, problems = await rounds.run(
@@ -123,7 +123,7 @@ async def _follow(config: Config) -> DeliveryReport:
     finally:
         await rounds.cancel()
         await store.close()
-    return sums
+    return sums, problems
 
 
 NOTHING = "nothing to deliver now. scrapy notify status shows messages that wait"
@@ -165,18 +165,19 @@ def run_status(config: Config, opts: argparse.Namespace) -> None:
     if not state["channels"]:
         print_line(f"no channels. Write [channels.NAME] into {config.notify_file}")
         return
-    table = Table("channel", box=SIMPLE_HEAD)
+    table = Table("channel", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("waiting", "unconfirmed", "delivered", "dropped", "dead"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("oldest (UTC)", no_wrap=True)
-    table.add_column("last failure")
     for row in state["channels"]:
         numbers = (
             row["waiting"], row["unconfirmed"], row["delivered"], row["dropped"], row["dead"],
         )  # fmt: skip
-        reason = shortened(row["reason"])
-        table.add_row(row["channel"], *(f"{n:,}" for n in numbers), _minute(row["oldest"]), reason)
+        table.add_row(row["channel"], *(f"{n:,}" for n in numbers), _minute(row["oldest"]))
     stdout().print(table)
+    for row in state["channels"]:
+        if row["reason"]:
+            print_line(f"last failure of {row['channel']}: {row['reason']}")
     print_line(f"{count(state['rules'], 'rule')}, {count(len(state['channels']), 'channel')}")
     if state["oldest_event"] is not None:
         since = _minute(state["oldest_event"])

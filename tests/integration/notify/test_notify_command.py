@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,19 @@ def test_a_dead_letter_is_listed_and_sent_again(freshet: Freshet, hooks: Hooks) 
     assert "no such dead letters" in again.err
 
 
+@pytest.mark.usefixtures("changed")
+def test_the_status_of_a_channel_fits_a_narrow_terminal(
+    freshet: Freshet, hooks: Hooks, file: Path
+) -> None:
+    lasting = file.read_text(encoding="utf-8").replace("retry_hours = 0", "retry_hours = 9")
+    file.write_text(lasting, encoding="utf-8")
+    hooks.answers = [status(500)]
+    notify(freshet, "deliver")
+    lines = run(freshet, "notify", "status", COLUMNS=80).out.splitlines()
+    assert any(re.fullmatch(r" team +1 +0 +0 +0 +0 +\S+ \S+ *", line) for line in lines), lines
+    assert "last failure of team: HTTP 500" in lines
+
+
 def test_a_test_message_reports_what_the_channel_answers(
     freshet: Freshet, database: Db, hooks: Hooks, file: Path
 ) -> None:
@@ -117,6 +131,10 @@ def test_problems_of_rules_are_reported(freshet: Freshet, file: Path) -> None:
     assert "rule 'b': channel not found: 'phone'. Available: team" in shown.err
     assert "rule 'b': site without targets: 'nowhere'" in shown.err
     assert "none of the last 20 events matches" in shown.out
+    file.write_text(written.replace("webhook =", "webhok ="), encoding="utf-8")
+    misspelled = run(freshet, "notify", "deliver", hours=201)
+    assert "channel 'team': webhok: unknown key" in misspelled.err
+    assert "no channels" not in misspelled.out
     file.write_text("[chanels.team]\n", encoding="utf-8")
     invalid = run(freshet, "notify", "deliver")
     assert (invalid.code, invalid.out) == (1, "")

@@ -14,7 +14,11 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import (
+    CannotResolveHostError,
+    DownloadConnectionRefusedError,
+    IgnoreRequest,
+)
 from scrapy.http import Response, TextResponse
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
@@ -84,7 +88,7 @@ INSPECTS = "INSPECTS_PAGES"
 # Modules with spider classes that override methods but only visit what is due.
 OF_PROJECT = ("spiders.site", "spiders.feeds")
 # Errors whose message does not need the name of the class.
-PLAIN = (QueryFailed, IgnoreRequest)
+PLAIN = (QueryFailed, IgnoreRequest, CannotResolveHostError, DownloadConnectionRefusedError)
 
 
 class Arguments(BaseModel):

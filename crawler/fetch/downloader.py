@@ -17,7 +17,12 @@ from scrapy import Request, Spider, signals
 from scrapy.core import downloader
 from scrapy.core.downloader import Slot
 from scrapy.crawler import Crawler
-from scrapy.exceptions import IgnoreRequest, NotConfigured
+from scrapy.exceptions import (
+    CannotResolveHostError,
+    DownloadConnectionRefusedError,
+    IgnoreRequest,
+    NotConfigured,
+)
 from scrapy.http import Response
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 BUSY = frozenset({429, 503})
 REFUSED = frozenset({403, 429})
+# Errors of connections, rather than of single pages.
+UNREACHABLE = (CannotResolveHostError, DownloadConnectionRefusedError)
 MAX_WAITS = 3
 ENDED = "the run has ended"
 PAUSE_HOURS = 1.0
@@ -182,7 +189,11 @@ class Downloader(downloader.Downloader):
 
 
 class PolitenessMiddleware:
-    """Delays requests to a host as its Retry-After asks; skips them if the delay is too long."""
+    """Delays requests to a host as its Retry-After asks; skips them if the delay is too long.
+
+    If connections to a host fail repeatedly, the run gives it up: pages that it tried have failed,
+    and all others stay due.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -202,6 +213,11 @@ class PolitenessMiddleware:
             if self.session.is_hurried:
                 raise Ended(ENDED)
             await asyncio.sleep(min(seconds, 1.0))
+        if limits.is_unreachable(host):
+            if not request.meta.get("retry_times"):
+                raise NotAsked(f"{host} cannot be reached")
+            request.meta["dont_retry"] = True
+            raise DownloadConnectionRefusedError("the host cannot be reached")
         if not await self.session.frontier.may_fetch(host):
             raise NotAsked(f"{host}: request limit reached ({limits.cap} per run)")
 
@@ -216,6 +232,20 @@ class PolitenessMiddleware:
         if response.status not in BUSY:
             return response
         return await self._retried(request, response, host)
+
+    def process_exception(self, request: Request, exception: Exception) -> None:
+        """Give up a host to which connections fail repeatedly."""
+        host, limits = host_of(request.url), self.session.limits
+        if not isinstance(exception, UNREACHABLE):
+            return
+        if limits.note_failure(host):
+            logger.warning(
+                "Host %s is unreachable, so this run visits no more of its pages: %s",
+                host, " ".join(str(exception).split()),
+            )  # fmt: skip
+            self.session.frontier.give_up(host)
+        if limits.is_unreachable(host):
+            request.meta["dont_retry"] = True
 
     async def _retried(self, request: Request, response: Response, host: str) -> Response | Request:
         now = self.session.clock.now()

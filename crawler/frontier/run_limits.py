@@ -158,14 +158,17 @@ class HostLimits:
     requests: number of requests by host
     holds:    end of the pause by host
     given_up: hosts that get no more requests in this run
+    tries:    number of consecutive failed connections after which a host is unreachable
     """
 
     cap: int = 0
     strikes: int = 3
+    tries: int = 10
     requests: Counter[str] = field(default_factory=Counter)
     holds: dict[str, datetime] = field(default_factory=dict)
     given_up: set[str] = field(default_factory=set)
     _blocked: Counter[str] = field(default_factory=Counter)
+    _failed: Counter[str] = field(default_factory=Counter)
 
     def spend(self, host: str) -> bool:
         """Count a request to a host; return False if the host's cap is reached."""
@@ -185,8 +188,18 @@ class HostLimits:
 
     def note(self, host: str, *, blocked: bool) -> bool:
         """Count a response; return True if it is the `strikes`-th blocked one in a row."""
+        self._failed[host] = 0
         self._blocked[host] = self._blocked[host] + 1 if blocked else 0
         return self._blocked[host] == self.strikes
+
+    def note_failure(self, host: str) -> bool:
+        """Count a failed connection; return True if it is the `tries`-th in a row."""
+        self._failed[host] += 1
+        return self._failed[host] == self.tries
+
+    def is_unreachable(self, host: str) -> bool:
+        """Return whether the last `tries` connections to a host failed."""
+        return self._failed[host] >= self.tries
 
     def closed(self, now: datetime, patience: timedelta) -> list[str]:
         """Return hosts that get no more requests in this run.

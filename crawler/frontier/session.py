@@ -185,7 +185,8 @@ class Session:
         if visit is not None and visit.outcome in FAILED:
             # Some errors are logged once per host instead (HOST_ERRORS).
             reason = visit.reason or ""
-            if not visit.fetched.shared_fetch and not reason.endswith(HOST_ERRORS):
+            is_of_host = reason.endswith(HOST_ERRORS) or self.limits.is_unreachable(target.host)
+            if not visit.fetched.shared_fetch and not is_of_host:
                 logger.warning("%s: %s: %s", target.url, visit.outcome, reason)
         for name, value in counts.items():
             self.counts[name] += value  # type: ignore[assignment]

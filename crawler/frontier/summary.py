@@ -185,8 +185,7 @@ def _not_due(outlook: RemainingTargets, now: datetime) -> list[str]:
         )
     if outlook.failed and outlook.failed_until is not None:
         first = moment(outlook.failed_until, now)
-        are = "is" if outlook.failed == 1 else "are"
-        parts.append(f"{outlook.failed:,} of these failed before and {are} retried from {first}")
+        parts.append(f"{outlook.failed:,} of these failed before and are retried from {first}")
     return parts
 
 

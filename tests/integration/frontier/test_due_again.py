@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration.databases import base, read_cells
 from tests.integration.harness import Db, Freshet, Row, outcomes, target
+from tests.integration.pushing import free_port
 
 pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 ITEMS = 12
@@ -129,6 +130,28 @@ def test_what_failed_is_due_at_the_next_run_twice_and_then_waits(
     Moody.statuses.clear()
     freshet.crawl(wrapper, *NO_RETRY, hours=1.1)
     assert asked() == {f"/item/{i}": 1 for i in range(3)}
+
+
+def test_a_server_that_is_down_is_given_up_for_the_run(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    port = free_port()
+    urls = [f"http://127.0.0.1:{port}/item/{i}" for i in range(60)]
+    wrapper = freshet.wrapper("shop", start_urls=urls, item_pages="/item/", concurrency=4)
+    down = freshet.crawl(wrapper, "-s", "RETRY_TIMES=1")
+    (warning,) = [line for line in down.err.splitlines() if " WARNING: Host " in line]
+    assert "Host 127.0.0.1 is unreachable, so this run visits no more of its pages: " in warning
+    assert not re.search(r"WARNING: http\S+/item/\d+: error", down.err)
+    failed = database.targets.count_documents({"outcome": "error"})
+    assert 0 < failed < 40
+    assert f"; {60 - failed} still due because their hosts were unavailable" in closing(down.err)
+    reason = database.targets.find_one({"outcome": "error"})["last_visit"]["reason"]
+    assert "refused" in reason or "cannot be reached" in reason
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Moody) as server:
+        threading.Thread(target=server.serve_forever).start()
+        assert closing(freshet.crawl(wrapper).err).startswith("60 fetched: 60 new")
+        server.shutdown()
 
 
 @pytest.mark.parametrize("status", [403, 429])

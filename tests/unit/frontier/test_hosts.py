@@ -82,3 +82,12 @@ def test_a_host_that_was_given_up_gets_no_more_requests() -> None:
     limits = HostLimits()
     limits.given_up.add("a")
     assert limits.closed(NOON, MINUTE) == ["a"]
+
+
+def test_a_host_is_unreachable_after_failures_in_a_row() -> None:
+    limits = HostLimits(tries=3)
+    assert [limits.note_failure("a") for _ in range(2)] == [False, False]
+    limits.note("a", blocked=False)
+    assert [limits.note_failure("a") for _ in range(4)] == [False, False, True, False]
+    assert limits.is_unreachable("a")
+    assert not limits.is_unreachable("b")

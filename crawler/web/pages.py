@@ -50,7 +50,7 @@ RETRY_SECONDS = "5"
 # Reasons that HTTPException has if nothing better is given.
 USUAL = {status.phrase for status in HTTPStatus}
 ADVICE = {
-    404: "Check the address, or go on from one of the areas above",
+    404: "Check the address",
     405: "This address does not support the method of the request",
     413: "The data that was sent is too large",
 }

@@ -281,7 +281,9 @@ def test_the_page_of_a_site_shows_hostile_texts_as_text(local: Browser, database
 @pytest.mark.mongo
 def test_an_unknown_site_is_not_found(local: Browser) -> None:
     for path in ("/sites/nope", "/sites/nope/visits", "/api/v1/sites/nope"):
-        assert local.get(path).status_code == 404
+        answer = local.get(path)
+        assert answer.status_code == 404
+        assert "areas above" not in answer.text, "the page of an error has no areas"
     for action in ("run", "pause", "resume", "tags"):
         assert post(local, f"/sites/nope/{action}").status_code == 404
 

@@ -63,7 +63,7 @@ def main() -> int:
     help_of_web = "serve the results in the web app afterwards, until Ctrl-C"
     parser.add_argument("--web", action="store_true", help=help_of_web)
     options = parser.parse_args()
-    console.print(
+    _print_text(
         f"[bold]Freshet[/] crawls a shop and a blog on this machine for {WEEKS} simulated weeks. "
         "This takes about a minute."
     )
@@ -211,8 +211,8 @@ class Demo:
         table.add_row("2, 3", "with a plan", *_figures(self._measured(1, WEEKS - 1)), style="bold")
         table.add_row("2, 3", "daily crawling", *_figures(self._measured(1, WEEKS - 1, daily=True)))
         console.print(table)
-        console.print(
-            "For the pages that existed when these weeks began. Freshness is the share of time in\n"
+        _print_text(
+            "For the pages that existed when these weeks began. Freshness is the share of time in "
             "which a copy equals its page. The last row is computed, not measured.\n"
         )
 
@@ -251,14 +251,11 @@ class Demo:
             return
         _show_command("history", row["target"], "--diff")
         console.print(_run("history", row["target"], "--diff"), markup=False)
-        query = {"spider": SHOP, "outcome": "changed"}
-        count = self.db.visits.count_documents(query)
         console.print("[bold]Next steps:[/]")
         for line in (
             f"export FRESHET_DATABASE={DATABASE}",
             f".venv/bin/scrapy explain {row['target']}",
-            'mongosh "$(.venv/bin/scrapy db uri)"',
-            f"  db.visits.find({json.dumps(query)}).sort({{at: -1}})  // {count} changes",
+            f".venv/bin/scrapy changes {SHOP} --limit 10",
             "make demo WEB=1           # repeats the demo, then serves the web app",
             ".venv/bin/scrapy db stop  # stops the database",
         ):
@@ -325,7 +322,8 @@ def _run(*arguments: str) -> str:
 def _environment() -> dict[str, str]:
     hidden = ("MONGO_URI", "FRESHET_MONGO_URI")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    return environment | {"FRESHET_DATABASE": DATABASE, "COLUMNS": "100"}
+    columns = console.width if console.is_terminal else 100
+    return environment | {"FRESHET_DATABASE": DATABASE, "COLUMNS": str(columns)}
 
 
 def _is_free(port: int) -> bool:
@@ -339,7 +337,12 @@ def _is_free(port: int) -> bool:
 
 
 def _headline(title: str, why: str) -> None:
-    console.print(f"\n[bold]{title}[/] {why}")
+    _print_text(f"\n[bold]{title}[/] {why}")
+
+
+def _print_text(text: str) -> None:
+    """Wrap a text by words on a terminal. Commands stay whole lines, which can be copied."""
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def _show_command(*words: str) -> None:

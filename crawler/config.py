@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from crawler.errors import ConfigError, first_problem
+from crawler.errors import ConfigError, first_problem, suggestion
 from crawler.utils.time import per_day, per_hour
 
 if TYPE_CHECKING:
@@ -486,11 +486,10 @@ class Config(BaseSettings):
             for name in {_variable(field), PREFIX + field.upper()}
             if (value := settings.get(name)) is not None
         }
-        unknown = {name for name in settings if name.startswith(PREFIX)} - {
-            PREFIX + field.upper() for field in cls.model_fields
-        }
-        if unknown:
-            raise ConfigError(f"{min(unknown)}: not a Freshet setting")
+        known = {PREFIX + field.upper() for field in cls.model_fields}
+        if unknown := {name for name in settings if name.startswith(PREFIX)} - known:
+            name = min(unknown)
+            raise ConfigError(f"{name}: not a Freshet setting{suggestion(name, sorted(known))}")
         key = repr(sorted(given.items())), _environment()
         if key not in _LATEST:
             _LATEST.clear()

@@ -18,8 +18,13 @@ FreshetError            base class; the message is one line: the problem, its pl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import ValidationError
 from scrapy.exceptions import IgnoreRequest
+
+# Less similar names are not suggested.
+MIN_SIMILARITY = 0.75
 
 
 class FreshetError(Exception):
@@ -81,16 +86,28 @@ class ServerError(StorageError):
     """Raised if the embedded MongoDB server was not found, or did not start or stop."""
 
 
-def first_problem(error: ValidationError) -> tuple[str, str]:
-    """Return the dotted key and the one-line cause of pydantic's first error."""
+def first_problem(error: ValidationError, keys: Iterable[str] = ()) -> tuple[str, str]:
+    """Return the dotted key and the one-line cause of pydantic's first error.
+
+    keys: valid keys, of which the most similar one is suggested for an unknown key
+    """
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"] if part not in ("text", "rule"))
     cause = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if detail["type"] == "extra_forbidden":
-        cause = "unknown key"
+        cause = f"unknown key{suggestion(key, keys)}"
     elif detail["type"] == "missing":
         cause = "is missing"
     return key, " ".join(cause.split())
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the most similar one, or nothing."""
+    # Only errors need it, and every command imports this module.
+    import difflib
+
+    near = difflib.get_close_matches(name, names, 1, MIN_SIMILARITY)
+    return f". Did you mean {near[0]}?" if near else ""
 
 
 # Scrapy's message. The class is not enough: Scrapy raises IgnoreRequest for redirect loops, too.

@@ -190,7 +190,7 @@ class WrapperSpider(Spider):
         try:
             return cls.arguments_model.model_validate(ours)
         except ValidationError as error:
-            key, cause = first_problem(error)
+            key, cause = first_problem(error, cls.arguments_model.model_fields)
             raise ConfigError(f"-a {key}: {cause}" if key else f"-a {cause}") from None
 
     @classmethod

@@ -284,7 +284,7 @@ class Wrapper(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            key, cause = first_problem(error)
+            key, cause = first_problem(error, cls.model_fields)
             raise WrapperError(f"{source}: {key + ': ' if key else ''}{cause}") from None
 
     @property

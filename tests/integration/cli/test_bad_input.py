@@ -28,6 +28,11 @@ INPUT = {
     "unknown spider": ("crawl nosuch", ["nosuch", "books, cells, feeds, quotes, site"]),
     "file as spider": ("crawl shop.toml", ["scrapy crawl site -a wrapper=shop.toml"]),
     "unknown argument": ("crawl books -a colour=red", ["colour", "unknown"]),
+    "misspelled argument": ("crawl books -a limitt=1", ["unknown key. Did you mean limit?"]),
+    "misspelled setting": (
+        "crawl books -s FRESHET_BUDGTE=1",
+        ["not a Freshet setting. Did you mean FRESHET_BUDGET?"],
+    ),
     "bad limit": ("crawl books -a limit=many", ["limit"]),
     "limit of nothing": ("crawl books -a limit=0", ["limit"]),
     "no wrapper": ("crawl site", ["name", "wrapper=FILE.toml"]),
@@ -39,7 +44,10 @@ INPUT = {
         "crawl site -a wrapper={}/ahead.toml",
         ["ahead.toml", "item_pages", "look-ahead is not supported", "use not_list_pages or"],
     ),
-    "unknown key": ("crawl site -a wrapper={}/key.toml", ["key.toml", "feilds", "unknown key"]),
+    "unknown key": (
+        "crawl site -a wrapper={}/key.toml",
+        ["key.toml", "feilds: unknown key. Did you mean fields?"],
+    ),
     "bad zone": ("crawl site -a wrapper={}/zone.toml", ["zone.toml", "timezone", "Londinium"]),
     "bad selector": ("crawl site -a wrapper={}/selector.toml", ["selector.toml", "title", "h1["]),
     "secret in file": ("crawl site -a wrapper={}/secret.toml", ["cookies", "environment"]),

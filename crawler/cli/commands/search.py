@@ -172,7 +172,8 @@ def show_posts(console: Console, rows: Iterable[FoundPost], terms: Sequence[Term
                 for source in row["sources"]
             )
             console.print(printable(f"sources: {sources}"), style="dim", soft_wrap=True)
-        if row["snippet"]:
+        # The text of an item may be only the currency of its price.
+        if any(map(str.isalnum, row["snippet"])):
             passage = Passage(row["snippet"], tuple(row["marks"]))
             for line in _styled(passage).wrap(console, _width(console)):
                 line.rstrip()

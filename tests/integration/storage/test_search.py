@@ -475,3 +475,10 @@ def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint:
 def test_help_has_an_example(freshet: Freshet) -> None:
     text = run(freshet, "search", "--help").out
     assert 'Example: scrapy search "virtual world" game --since 30d' in text
+
+
+def test_a_text_without_words_is_not_shown_as_a_passage(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, "jug", title="Amber jug", fields={"price": {"amount": 5, "currency": "£"}})
+    shown = run(freshet, "search", "jug").out
+    assert "Amber jug" in shown
+    assert "£" not in shown

@@ -124,6 +124,8 @@ def compiled(pattern: str, instead: str = "") -> Pattern:
     except re2.error as error:
         message = error.args[0]
         cause = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
+        # RE2 repeats the pattern or a part of it at the end of some messages.
+        cause = cause.removesuffix(f": {pattern}")
         raise ValueError(f"{bad}: {cause}") from None
     except UnicodeEncodeError:
         raise ValueError(f"{bad}: not valid Unicode") from None

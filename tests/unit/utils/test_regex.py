@@ -90,6 +90,12 @@ def test_no_text_makes_a_search_long(pattern: str) -> None:
         compiled(pattern).search(text.encode())
 
 
+def test_an_error_shows_the_pattern_once() -> None:
+    with pytest.raises(ValueError, match="missing") as caught:
+        compiled("/item/(a")
+    assert str(caught.value) == "bad regular expression '/item/(a': missing )"
+
+
 def test_the_largest_pattern_that_is_allowed_is_linear_too() -> None:
     for text in WORST:
         compiled("a?" * 900 + "a" * 900 + "x").search(text)

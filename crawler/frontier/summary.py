@@ -61,9 +61,9 @@ class Summary:
             line = sentence(self.session, counts)
         else:
             # In a shared run, the last worker to end prints the summary of all workers.
-            others = self.session.others
+            others, own = self.session.others, self.session.counts["visits"]
             line = (
-                f"{self.session.spider}: {self.session.counts['visits']} fetched by this worker, "
+                f"{self.session.spider}: {own:.0f} fetched by this worker, "
                 f"{self.session.visits_of_all} by all; {others} other "
                 f"{'worker is' if others == 1 else 'workers are'} still running"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -189,6 +190,7 @@ def test_sigterm_ends_one_worker_and_the_others_go_on(
     os.kill(left.pid, signal.SIGTERM)
     logs = ended([left, stayed])
     assert "1 other worker is still running" in logs[0]
+    assert re.search(r": \d+ fetched by this worker, \d+ by all; ", logs[0])
     assert set(asked(pages).values()) == {1}
     (run,) = database.runs.find()
     assert (run["reason"], run["counts"]["visits"], run["workers"]) == ("finished", 67, 2)
@@ -244,6 +246,7 @@ def test_a_limit_and_a_cap_of_requests_hold_for_all_workers_together(
 POISON = """
 import json
 import os
+import re
 from spiders.wrapper import WrapperSpider
 
 

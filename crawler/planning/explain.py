@@ -201,10 +201,11 @@ def explained(
         estimates, dates_reliable = result
         limits = float(estimates.population.min_hours[0]), float(estimates.population.max_hours[0])
         dates_believed = dates_reliable or feed is not None
-        if feed is None:
+        if feed is not None:
+            expected = _expected(estimates, Schedule(), target.get("plan") or {})
+        else:
             worth = worth_of(estimates, schedule, whole)
-        expected = _expected(estimates, schedule if feed is None else Schedule())
-        if feed is None:
+            expected = _expected(estimates, schedule, {})
             expected["value"] = {
                 "last": worth.last, "more": worth.more, "shadow_price": worth.shadow_price,
             }  # fmt: skip
@@ -297,17 +298,22 @@ def _estimated(gathered: Gathered, target: Document) -> tuple[Estimate, bool] | 
     return estimate(population, histories).of(row), dates_reliable
 
 
-def _expected(estimates: Estimate, schedule: Schedule) -> Expectation:
-    """Return the estimated rate and profile, and the expected freshness and age."""
+def _expected(estimates: Estimate, schedule: Schedule, plan: Document) -> Expectation:
+    """Return the estimated rate and profile, and the expected freshness and age.
+
+    plan: stored plan of a feed, whose rate counts posts; empty for other targets
+    """
     rates, profile = estimates.rates(FIRST), estimates.profiles(FIRST)[0]
-    mean = float(rates.mean[0])
+    mean, low, high = float(rates.mean[0]), float(rates.low[0]), float(rates.high[0])
+    if plan.get("rate_per_week") is not None and plan.get("rate_low") is not None:
+        mean, low, high = plan["rate_per_week"], plan["rate_low"], plan["rate_high"]
     expected: Expectation = {
         # Quantiles are grid points, and the grid may be coarser than the estimate.
         "rate": {
             "per_week": round(mean, 4),
-            "low": round(min(mean, float(rates.low[0])), 4),
-            "high": round(max(mean, float(rates.high[0])), 4),
-            "known": is_known(float(rates.low[0]), float(rates.high[0])),
+            "low": round(min(mean, low), 4),
+            "high": round(max(mean, high), 4),
+            "known": is_known(low, high),
         },
         "changes_by_hour": matrix(profile * mean, digits=5),
         "freshness": None,

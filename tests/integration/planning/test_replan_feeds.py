@@ -129,6 +129,13 @@ def test_a_feed_is_explained_in_its_own_words(stored: Stored, freshet: Freshet) 
     assert "At 2 visits, all posts of the previous visit were gone: about 12 posts were" in text
     assert "The feed asks not to be fetched on Sun." in text
     assert explanation["feed"]["missed_posts"] == 12.3
+    planned, rate = plans(db)["busy"], explanation["expected"]["rate"]
+    for name, of_plan in (
+        ("per_week", "rate_per_week"),
+        ("low", "rate_low"),
+        ("high", "rate_high"),
+    ):
+        assert rate[name] == pytest.approx(planned[of_plan], abs=1e-3)
     shown = run(freshet, "explain", "https://feeds.test/busy", hours=clock())
     assert "400 posts, about 12 missed" in shown.out
     table = run(freshet, "plan", "feeds", hours=clock())

@@ -29,7 +29,7 @@ PREFIX = "FRESHET_"
 PLAIN_HOST = re.compile(r"[\w.:%-]+")
 WEB_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
-# The maximum interval unless max_interval_hours is set; a plan has no longer cycles.
+# The maximum interval unless max_interval_hours is set; no plan has a longer cycle.
 MAX_HOURS, MAX_FEED_HOURS = 24.0 * 28, 24.0 * 7 * 24
 
 Hours = Annotated[float, Field(gt=0, le=24 * 365)]
@@ -502,7 +502,7 @@ _LATEST: dict[tuple[str, object], Config] = {}
 
 
 def _environment() -> object:
-    """Return the variables and the stamp of `.env`, which key the cached configuration."""
+    """Return the cache key of a configuration: its variables, and the time and size of `.env`."""
     variables = tuple(
         (name, text)
         for name, text in sorted(os.environ.items())
@@ -530,7 +530,7 @@ def expanded(value: str) -> str:
 
 
 def expanded_url(value: str) -> str:
-    """Expand variables in a URL: a value is the whole URL, or is percent-encoded in it."""
+    """Expand variables in a URL; percent-encode the values unless one is the whole URL."""
     if whole := VARIABLE.fullmatch(value):
         return _value(whole[1])
     return VARIABLE.sub(lambda match: quote(_value(match[1]), safe=""), value)

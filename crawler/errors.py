@@ -10,7 +10,7 @@ FreshetError            base class; the message is one line: the problem, its pl
     ├── ClockError      the clocks of this machine and the server differ too much
     ├── LeaseLost       another process has taken over this process's work
     ├── BandsLost       Redis lost its band reservations, or they are being rebuilt
-    ├── RunLost        Redis lost the crawl run that workers share
+    ├── RunLost         Redis lost the crawl run that workers share
     ├── NewerDatabase   the database was written by a later version of Freshet
     ├── ArchiveError    the archive of a site cannot be written or read
     └── ServerError     the embedded server was not found, or did not start or stop

@@ -104,16 +104,16 @@ class KnownPost:
 class Monitor:
     """State of a feed after its latest visit.
 
-    window:    number of posts that the document holds (S in the paper)
-    full:      posts have dropped out of the document, so `window` is its full size
-    ids:       digests of the last document's post ids, 8 bytes each, in document order
-    posts:     number of posts collected so far
-    missed:    estimated number of posts that left the document before they were seen
-    gaps:    number of visits that found none of the previous visit's posts
-    last_gap_at: time of the last of these visits
-    newest:    date of the newest post
-    bounds:    polling limits that the feed requests
-    push:      state of its WebSub subscription; empty: none
+    feed_size:    number of posts that the document holds (S in the paper)
+    full:         posts have dropped out of the document, so `feed_size` is its full size
+    ids:          digests of the last document's post ids, 8 bytes each, in document order
+    posts:        number of posts collected so far
+    missed_posts: estimated number of posts that left the document before they were seen
+    gaps:         number of visits that found none of the previous visit's posts
+    last_gap_at:  time of the last of these visits
+    newest:       date of the newest post
+    bounds:       polling limits that the feed requests
+    push:         state of its WebSub subscription; empty: none
     """
 
     feed_size: int = 0
@@ -132,10 +132,10 @@ class Monitor:
 class Collected:
     """Posts collected by one visit of a feed.
 
-    new, edited: posts, each with the `_id` under which it is stored
-    missed:      estimated number of posts missed since the previous visit
-    doubted:     number of stored posts for which a hub delivered different content
-    monitor:     state of the feed after this visit
+    new, edited:  posts, each with the `_id` under which it is stored
+    missed_posts: estimated number of posts missed since the previous visit
+    doubted:      number of stored posts for which a hub delivered different content
+    monitor:      state of the feed after this visit
     """
 
     new: tuple[tuple[str, Post], ...] = ()
@@ -418,7 +418,7 @@ class Fetched:
     empty_fields:   fields of the site definition that the page lacks; None if no fields were
                     extracted
     asks_password:  no field was found, but an input for a password
-    archived:       the response, on its way into the archive; None if the site has none
+    archived:       the response, which is being archived; None if it is not archived
     """
 
     target: Target
@@ -464,7 +464,7 @@ class Skipped:
 
 
 class Event(StrEnum):
-    """What a rule of notifications can be about."""
+    """Event that a notification rule can match."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -478,7 +478,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The events that some rule of a site is about; a crawl marks their visits.
+    """Events that the notification rules of a site match; a crawl marks the visits that have one.
 
     failures: numbers of consecutive errors at which a page is `failing`
     """
@@ -491,27 +491,27 @@ class Wanted:
 class Visit:
     """Result of comparing a fetch: the change log's row and the target's next state.
 
-    update_size:   difference in bytes to the previous fetch (as in the paper; 0 if text was
+    update_size:   size difference from the previous fetch in bytes (as in the paper; 0 if text was
                    replaced by text of the same length)
     diff_size:     number of characters inserted and deleted in the content
     gone:          404 or 410 was confirmed often enough
     reread:        an edited site definition extracts different content from the same page
     alias_of:      another target to which this URL redirects, and which stores the content
     history:       history including this visit; None if the visit is not an observation
-    lies:          number of visits with a new Last-Modified but unchanged content
+    false_dates:   number of visits with a new Last-Modified but unchanged content
     every_hours:   next interval of an adaptive plan; None for other plans
-    missed:        number of planned visits skipped between the due time and this late visit
+    missed_visits: number of planned visits skipped between the due time and this late visit
     execution_ms:  mean time of a cell's refreshes including this one; None for other targets
     collected:     posts of a feed's document; None for pages, and for feeds without a document
     candidates:    posts to compare with stored posts
     emptied:       keys of posts that have no text
     verdicts:      near-duplicate verdicts on the candidates, by key, once the visit is stored
-    items:         items that the posts are sources of, by key, once that is decided
+    items:         items that the posts are sources of, by key, once known
     links:         ids of the posts within their feed, by key
     version_bytes: size of the stored versions
     broken:        how the page broke, at this visit or before; None if it works
     field_history: which fields changed, including this visit; None if it found no change of fields
-    wanted:        events of the site that rules of notifications are about; None: there are none
+    wanted:        events that the notification rules of the site match; None: there are none
     """
 
     fetched: Fetched
@@ -543,7 +543,7 @@ class Visit:
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:
-        """Leave the content to target `of`, to which the URL redirects or which shows the same."""
+        """Leave the content to target `of`, which the URL redirects to, or whose content it has."""
         self.alias_of = of
         self.outcome = Outcome.UNCHANGED
         self.reason = f"{why} {of}"

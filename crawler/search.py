@@ -27,10 +27,10 @@ _RUN = re.compile(f"[{UNSPACED}]+")
 _WORD = re.compile(f"[{UNSPACED}]+|[^ {UNSPACED}]+")
 # Treated as spaces, because their compatibility forms (SM, TM) would be joined to the word before.
 TRADE_MARKS = "\u2120\u2122"
-# Combining classes up to this one (nukta, virama, the sign that makes ga of ka) create a different
-# letter; those above are accents.
+# Combining classes up to this one (nukta, virama, the sign that turns ka into ga) create a
+# different letter; those above are accents.
 MAX_LETTER_CLASS = 9
-# Maximum number of cached characters; all texts of a site have some thousands.
+# Maximum number of cached characters; the texts of a site have a few thousand different ones.
 MAX_CACHED = 65_536
 # Number of characters to translate at a time, because one may become 18 letters.
 PIECE_CHARACTERS = 65_536
@@ -39,7 +39,8 @@ PIECE_CHARACTERS = 65_536
 class _Letters(dict[int, str]):
     """Table for `str.translate` that normalizes characters, filled on demand.
 
-    It folds case, resolves compatibility forms, and replaces all but letters and digits by spaces.
+    It folds case, resolves compatibility forms, and replaces everything but letters and
+    digits with spaces.
     """
 
     def __missing__(self, code: int) -> str:
@@ -319,15 +320,15 @@ def _with_places(text: str) -> tuple[str, list[Span]]:
 
 
 def _cut(text: str, at: int, columns: int) -> str:
-    """Return as much of a text around position `at` as fits; do not cut short words."""
+    """Return as much of a text around position `at` as fits; cut only very long words."""
     room = columns - 2 * len(f"{MORE} ")
     start = stop = _back(text, at, round(room * BEFORE))
     while stop < len(text) and room > 0:
         room -= _width(text[stop])
         stop += 1
     if stop < len(text):
-        blank = text.rfind(" ", stop - MAX_WORD_CHARACTERS, stop)
-        stop = blank if blank > at else stop
+        space_at = text.rfind(" ", stop - MAX_WORD_CHARACTERS, stop)
+        stop = space_at if space_at > at else stop
     before = _more(text[start - 1]) if start else ""
     after = _more(text[stop])[::-1] if stop < len(text) else ""
     return f"{before}{text[start:stop].rstrip()}{after}"
@@ -346,8 +347,8 @@ def _back(text: str, at: int, room: int) -> int:
         room -= _width(text[start])
     if not start:
         return 0
-    blank = text.find(" ", start, start + MAX_WORD_CHARACTERS)
-    return blank + 1 if start <= blank < at else start
+    space_at = text.find(" ", start, start + MAX_WORD_CHARACTERS)
+    return space_at + 1 if start <= space_at < at else start
 
 
 def _width(character: str) -> int:
@@ -356,7 +357,7 @@ def _width(character: str) -> int:
 
 # The bigrams of a million characters of Chinese text take 3.3 MB; MongoDB's limit is 16 MB.
 MAX_INDEXED_CHARACTERS = 1_000_000
-# Certain delimiters of MongoDB's index. It has more; words next to others are checked separately.
+# Known delimiters of MongoDB's index. It has more; words next to those are checked separately.
 DELIMITERS = (
     r"\t-\r -/:-@\[-^`{-~\x85\xa0-\xa7\xa9\xab\xac\xae\xb0\xb1\xb6\xbb\xbf\xd7\xf7"
     r"\u2000-\u200a\u2010-\u2029\u202f-\u203e\u2041-\u2053\u2055-\u205f\u3000-\u3003"

@@ -8,8 +8,8 @@ from crawler.errors import ConfigError
 from crawler.utils.process import spare_loading
 
 spare_loading()
-# numpy's library of linear algebra starts threads when it is loaded, which are busy waiting at
-# first: 50 ms of each command. Freshet multiplies no large matrices.
+# numpy's linear algebra library starts threads when it is loaded. They busy-wait at first, which
+# slows down each command by 50 ms. Freshet multiplies no large matrices.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 try:
     Config.load()

@@ -20,7 +20,7 @@ NOTHING: tuple[Any, ...] = (None, [], "")
 MIN_LINKS = 10
 # A field is usual if at least this share of the newest items of the site has it.
 USUAL_SHARE = 0.9
-# Pages of one run that change to the same content: the first ones may do so for other reasons.
+# Minimum number of items that change to the same content in a run before they count as broken.
 MIN_SAME = 5
 # Maximum number of contents to count, and of fields to remember.
 MAX_CONTENTS, MAX_FIELDS = 10_000, 500
@@ -104,7 +104,7 @@ class BreakageDetector:
 
 
 def login_text(fetched: Fetched) -> str | None:
-    """Return why a fetched page is a login, consent or captcha page; None if nothing shows it."""
+    """Return why a fetched page is a login, consent or captcha page; None if it is not one."""
     target, final = fetched.target, fetched.final_url
     if final is not None and final != target.final_url:
         word = LOGIN_PATH.search(urlsplit(final).path.lower())
@@ -116,10 +116,10 @@ def login_text(fetched: Fetched) -> str | None:
 
 
 def changed_digest(fetched: Fetched) -> str | None:
-    """Return a digest that items share only by a breakage; None without a main text or a change.
+    """Return a digest that items share only if they broke; None without a main text or a change.
 
-    Few fields, such as the stock, may well change to the same values on many pages. Pages whose
-    fields are gone are found without a comparison.
+    Without a main text, a few fields such as the stock may well change to the same values on many
+    pages. Pages whose fields are gone are detected without a comparison.
     """
     target = fetched.target
     if target.kind is not Kind.ITEM or fetched.content_hash in (None, target.content_hash):

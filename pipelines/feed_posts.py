@@ -33,7 +33,7 @@ from schedules.schedule import WEEK_HOURS
 
 logger = logging.getLogger(__name__)
 DIGEST_BYTES = 8
-# Longer intervals requested by a feed are errors of the publisher.
+# A feed that requests longer intervals is assumed to be misconfigured.
 MAX_BOUND_HOURS = 7 * 24.0
 
 
@@ -114,8 +114,8 @@ def collect(
 
     stored_posts: its stored posts by id; None if the document has not changed
 
-    Only new posts are taken from a hub's delivery. Its signature has no time, so a replayed
-    document would restore old contents; the feed itself is fetched to find the current ones.
+    Only new posts are taken from a hub's delivery. Its signature covers no timestamp, so a replayed
+    delivery would restore old contents; the feed itself is fetched to find the current ones.
     """
     if stored_posts is None:
         return Collected(monitor=_after(fetched, monitor, 0, 0.0))
@@ -124,7 +124,7 @@ def collect(
     for post in fetched.posts:
         stored = stored_posts.get(post.id)
         is_other = stored is not None and stored.content_hash != post.content_hash
-        # The post was stored by a visit that crashed before it was stored itself.
+        # A visit stored the post, but crashed before the visit itself was stored.
         is_unacknowledged = stored is not None and (
             before is None or _minutes(stored.first_seen) > before.until
         )
@@ -154,9 +154,10 @@ def outcome_of(fetched: Fetched, collected: Collected) -> Outcome:
 def missed_posts(fetched: Fetched, monitor: Monitor, new: int) -> float:
     """Estimate the number of posts that left the document between two fetches.
 
-    Posts were missed if the document has no stored post. The gap is the time between the last fetch
-    and the oldest post of the document; the estimate is the gap's length times the mean post rate
-    outside it. Without dates the gap is all the time since the last fetch, less the new posts.
+    Posts were missed if the document shares no post with the last one. The gap is the time between
+    the last fetch and the oldest post of the document; the estimate is the gap's length times the
+    mean post rate outside it. Without dates, the estimate is the mean post rate times the time
+    since the last fetch, minus the number of new posts.
     """
     before = fetched.target.history
     if before is None or not is_gap(fetched, monitor):
@@ -177,7 +178,7 @@ def missed_posts(fetched: Fetched, monitor: Monitor, new: int) -> float:
 
 
 def is_gap(fetched: Fetched, monitor: Monitor) -> bool:
-    """Return whether this document shares no post with the last; False for empty documents."""
+    """Return whether this document shares no post with the last one; False if it is empty."""
     if not monitor.ids or not fetched.posts or fetched.push is not None:
         return False
     return not set(_split(monitor.ids)) & set(map(digest, (p.id for p in fetched.posts)))
@@ -231,9 +232,11 @@ def past(fetched: Fetched, collected: Collected) -> History:
 
 
 def first_past(posts: Iterable[Post], at: int) -> History:
-    """Return the history by the dates of a first document: all posts after the oldest.
+    """Return a new feed's history: a record for each post of its first document but the oldest.
 
-    at: time of the fetch in minutes since 1970. Empty if a post has no date.
+    at: time of the fetch in minutes since 1970
+
+    The history is empty if there are fewer than two posts, or if one has no date.
     """
     posts = list(posts)
     dates = sorted(_minutes(post.published) for post in posts if post.published)

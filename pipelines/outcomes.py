@@ -199,7 +199,7 @@ def note_breakage(visit: Visit, rules: Rules) -> None:
         if visit.outcome in SEEN or fetched.content is not None:
             visit.reason = "; ".join(dict.fromkeys(filter(None, (visit.reason, broken.text))))
         visit.broken = continued(broken, before)
-    # The content before a login page is stored, so a change since then is one of the page.
+    # A login page is never stored, so a change of the stored content is one of the page itself.
     was = before.how if before is not None and before.how is not Breakage.LOGIN else None
     if visit.changed and was is not (broken.how if broken is not None else None):
         visit.history = past(fetched, Outcome.UNCHANGED)
@@ -215,11 +215,11 @@ def continued(broken: Broken, before: Broken | None) -> Broken:
 
 
 def field_history(visit: Visit, old: Document) -> FieldHistory | None:
-    """Return which fields of an item changed, including this visit; None if that is not known.
-
-    A page with a single field has no more to tell than its own history.
+    """Return which fields of an item changed, including this visit; None if unknown.
 
     old: content at the last visit
+
+    None also for a page with a single field, whose changes are those of the page.
     """
     fetched, history = visit.fetched, visit.history
     target, at = fetched.target, (fetched.at - EPOCH) // MINUTE
@@ -295,11 +295,11 @@ def past(fetched: Fetched, outcome: Outcome) -> History:
 
 def said(fetched: Fetched) -> int:
     """Return the stated time of the change in minutes since 1970; 0 without a new one."""
-    written = fetched.validators.last_modified
-    if not written or written == fetched.target.validators.last_modified:
+    header = fetched.validators.last_modified
+    if not header or header == fetched.target.validators.last_modified:
         return 0
     try:
-        moment = parsedate_to_datetime(written)
+        moment = parsedate_to_datetime(header)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return max(0, (moment - EPOCH) // MINUTE) if moment <= fetched.at else 0
     except (ValueError, OverflowError):
@@ -309,8 +309,8 @@ def said(fetched: Fetched) -> int:
 def lies(fetched: Fetched, outcome: Outcome) -> int:
     """Return the number of visits with a new Last-Modified and unchanged content."""
     before, now = fetched.target.validators.last_modified, fetched.validators.last_modified
-    lied = outcome is Outcome.UNCHANGED and None not in (before, now) and before != now
-    return fetched.target.false_dates + lied
+    is_false = outcome is Outcome.UNCHANGED and None not in (before, now) and before != now
+    return fetched.target.false_dates + is_false
 
 
 def next_visit(
@@ -363,8 +363,8 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
     """Return new, changed or unchanged by the content hash, and the reason.
 
     Content hashes before and after an edit of the site definition are not comparable, so the hashes
-    of the raw pages are compared. With other caps, a page with too many links has the same content,
-    but more of its links may be kept.
+    of the raw pages are compared. If the caps were edited, a page with too many links has the same
+    content, but more of its links may be kept.
     """
     target = fetched.target
     if target.content_hash is None:
@@ -383,7 +383,7 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
 
 
 def update_size(fetched: Fetched, outcome: Outcome) -> int:
-    """Return the size difference in bytes to the previous fetch (the paper's update_size).
+    """Return the size difference from the previous fetch in bytes (the paper's update_size).
 
     0 for the first fetch.
     """

@@ -152,7 +152,7 @@ class StoragePipeline(SessionPipeline):
     async def _store_error(self, visit: Visit, cause: Exception) -> Visit:
         """Store an error visit for a page that cannot be stored; if that fails, end the run.
 
-        cause: error because of which the page could not be stored
+        cause: error that prevented the page from being stored
         """
         try:
             await self.session.writer.commit(visit)

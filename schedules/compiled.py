@@ -4,9 +4,9 @@ With a million targets of a few changes each, Python loops are too slow, and the
 for NumPy. Kernels release the GIL, so chunks of targets run in parallel threads.
 
 The machine code is cached in two places: in the Python environment, where `make` and the Docker
-              image put it, and in the user's cache directory, which all checkouts and environments
-              share. A kernel is recompiled if its source changes, on a different type of processor,
-              and with a different version of Numba.
+image put it, and in the user's cache directory, which all checkouts and environments share. A
+kernel is recompiled if its source changes, on a different type of processor, and with a different
+version of Numba.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def interval_cost(c: Curves, aim: Objective, a: int, n: int) -> float:
 
 
 class Costs(NamedTuple):
-    """Hold what the costs of a target's intervals consist of, for one objective; t = 0 to 168.
+    """Hold the components of the costs of a target's intervals, for one objective; t = 0 to 168.
 
     An interval of h hours between visits at `a` and `n` of a week costs stale h + age h^2 / 2 +
     wait[n] - wait[a] - saved[a] - h pace[a] + grow[a] lost[n], with the sum of the last product
@@ -133,11 +133,11 @@ class Costs(NamedTuple):
     operations each.
 
     stale, age: costs of an hour of staleness, and of a squared hour of age
-    saved: (169,) what a visit saves, regardless of its interval
-    pace:  (169,) what a visit saves in each hour of its interval
+    saved: (169,) saving of a visit, regardless of its interval
+    pace:  (169,) saving of a visit in each hour of its interval
     wait:  (169,) cost of the delay of all changes up to t
     grow:  (k, 169) e^(r P(t))
-    lost:  (k, 169) e^(-r P(t)) times what a visit does not save any more, as another one follows
+    lost:  (k, 169) e^(-r P(t)) times the saving that a visit loses because another visit follows
     drop:  (k,) e^-r
     week:  cost of an hour of delay of the changes of a week
     """
@@ -227,7 +227,7 @@ def _split_in_week(c: Costs, a: int, n: int, week: int, first: int, cost: Floats
 
     Other arguments as in `split_costs`.
     """
-    # Slices, as the compiler vectorizes loops only if it knows that no place is negative.
+    # Use slices: the compiler vectorizes loops only if it knows that no index is negative.
     saved, pace, last = c.saved[first:], c.pace[first:], first + len(cost)
     fixed = c.stale * (n - a) + _wait(c, n) - c.wait[a] - c.saved[a]
     begin, later = float(first + week * WEEK_HOURS - a), week * c.week

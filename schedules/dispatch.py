@@ -14,7 +14,7 @@ import numpy as np
 from schedules.history import Floats, Ints
 
 POLICIES = ("value", "expected-ratio", "starved-first", "round-robin", "earliest-deadline")
-# Minimum refresh ratio of a target, as a share of the ratio that all would have if it were equal.
+# Minimum refresh ratio of a target, as a share of the ratio if it were equal for all targets.
 FLOOR_SHARE = 0.8
 
 
@@ -118,8 +118,8 @@ def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Flo
     """
     # np.lexsort sorts ascending, by its last key first.
     if policy == "value":
-        # Sort by value per cost, but put targets that are about to fall below the floor first, the
-        # most overdue of them foremost. The floor is FLOOR_SHARE of the equal ratio. A target
+        # Sort by value per cost, but put targets that are about to fall below the floor first, in
+        # order of decreasing lateness. The floor is FLOOR_SHARE of the equal ratio. A target
         # starves if too few of its previous requests were served, or if it has waited too many
         # periods or longer than its longest interval.
         floor = FLOOR_SHARE * equal_ratio

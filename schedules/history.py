@@ -1,4 +1,4 @@
-"""Store what visits observed of a target: the observed period, and when changes were found.
+"""Represent the history of a target: the observed period, and when changes were found.
 
 A visit that finds a change shows only that the page changed since the previous visit. Visits
 without a change need no record of their own: every part of the observed period outside the recorded
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# Times in minutes since 1970 (UTC). `said` is the change time that the page stated, 0 if none.
+# Times in minutes since 1970 (UTC). `stated` is the change time that the page stated, 0 if none.
 CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("stated", "<u4")])
 # When a history is full, its oldest changes are dropped and the observed period starts later. 512
 # records are five weeks of a page that changes between any two of 14 daily visits, and take 6 kB.
@@ -128,7 +128,7 @@ class History:
     def extended(self, until: int, records: Sequence[tuple[int, int, int]]) -> History:
         """Return the history extended to a later observation.
 
-        records: (after, by, said) of new changes, ordered by `by`
+        records: (after, by, stated) of new changes, ordered by `by`
         """
         changes = self.changes + np.array(records, CHANGE).tobytes()
         surplus = len(changes) - MAX_CHANGES * CHANGE.itemsize
@@ -140,11 +140,11 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class FieldHistory:
-    """Hold which fields of a page changed, and when.
+    """Hold the changes of the fields of a page.
 
-    digest:  of the selectors that extracted the fields: values of others cannot be compared
+    digest:  of the selectors that extracted the fields; values of others cannot be compared
     since:   time from which `changes` is complete, in minutes since 1970 (UTC)
-    names:   at most MAX_FIELDS fields that changed; bit i of a change stands for name i
+    names:   at most MAX_FIELDS fields that changed; bit i of a change represents name i
     changes: records of type FIELD_CHANGE as bytes, in chronological order
     """
 
@@ -190,7 +190,7 @@ class FieldHistories:
 
     @classmethod
     def none(cls) -> FieldHistories:
-        """Return no histories."""
+        """Return an empty collection of histories."""
         empty, no_changes = np.empty(0, np.int64), np.empty(0, np.uint32)
         first = np.zeros(1, np.int64)
         return cls(empty, (), empty, np.empty(0), first, no_changes, no_changes)
@@ -261,12 +261,12 @@ class Histories:
 def fields_apart(
     fields: FieldHistories, found: Histories, exact: Histories, least: int
 ) -> FieldPasts:
-    """Return the history of each field that changed at least a number of times.
+    """Return the history of each field that changed at least `least` times.
 
-    found: of the same m targets, with the observations that found the changes
+    found: histories of the same m targets, with the observations that found the changes
     exact: the same changes at the times that pages state for them
 
-    A change of a field that the history of its target does not have is left out.
+    A change of a field is left out if the history of its target does not contain it.
     """
     # Changes are ordered by target, and by time within a target.
     keys = _keys(found.first, np.round(found.by * MINUTES).astype(np.int64))

@@ -1,6 +1,6 @@
-"""Intervals of targets without a plan: usual ones, after failures, adaptive ones, of new feeds.
+"""Compute intervals of targets without a plan: usual, after failures, adaptive, for new feeds.
 
-This module imports no NumPy, because every crawl reads it.
+This module does not import NumPy, because every crawl imports it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from schedules.history import Flags, Floats, Ints, offsets, places_of
 
 WEEK_HOURS = 168
 WEEK_DAYS = 7
-# Of the grouped policies, by visits a week: 4G1 is one visit in four weeks.
+# Frequency classes of the grouped policies, by visits a week: 4G1 is one visit in four weeks.
 FREQUENCY_CLASSES = ("4G1", "2G1", *(f"G{visits}" for visits in range(1, 15)))
 # (16,) visits a week of each class.
 VISITS_OF_CLASSES = np.array([1 / 4, 1 / 2, *range(1, 15)])
@@ -24,14 +24,14 @@ FEED_CYCLES = (24, 12, 8, 6, 4, 3, 2, 1)
 ROUND_WEEKS = math.lcm(*PAGE_CYCLES, *FEED_CYCLES)
 MAX_WEEKS, MAX_FEED_WEEKS = PAGE_CYCLES[0], FEED_CYCLES[0]
 # Visits a week are summed in whole parts, so that the sum does not depend on its order. Visits in
-# any cycle are a whole number of them.
+# any cycle are a whole number of parts.
 VISIT_PARTS = ROUND_WEEKS * 2**16
 
 
 def in_parts(visits_per_week: NDArray[np.floating]) -> Ints:
     """Return visits a week as whole numbers of parts."""
     parts = visits_per_week.astype(np.float64)
-    # In place, as there may be millions.
+    # Convert in place, because there may be millions of numbers.
     parts *= VISIT_PARTS
     return np.rint(parts, out=parts).astype(np.int64)
 
@@ -44,7 +44,7 @@ class Schedule:
                  1970-01-05
     slots:       hours of the cycle in the site's wall clock, 0 = Monday 00:00, ascending
     every_hours: even interval instead of slots; 0 if slots apply
-    phase_hours: phase of the even interval: visits are at phase + k * every hours since 1970 (UTC)
+    phase_hours: phase of the even interval: visits at phase + k * every, in hours since 1970 (UTC)
     """
 
     weeks: int = 1

@@ -53,7 +53,7 @@ class Terms:
 def visits_per_week(
     rule: str, rate: Floats, weight: Floats, budget: float, least: Floats, most: Floats
 ) -> Floats:
-    """Return the (n,) visits a week that use `budget`, or as little below it as the limits allow.
+    """Return the (n,) visits a week that use `budget`, or as much of it as the limits allow.
 
     rule:        one of EVEN
     rate:        (n,) changes a week
@@ -97,7 +97,8 @@ def _visits_at_price(price: float, rule: str, rate: Floats, weight: Floats) -> F
     elif rule == "harmonic":
         result = (np.sqrt(rate**2 + 4 * weight * rate / price) - rate) / 2
     elif rule == "freshness":
-        # If price * rate / weight is 1 or more, the equation has no solution: visits would not pay.
+        # If price * rate / weight is 1 or more, the equation has no solution: no visit is worth the
+        # price.
         ratio, gain, _ = _gain_tables()
         r = np.interp(price * rate / weight, gain, ratio, right=np.inf)
         result = rate / np.maximum(r, ratio[0])

@@ -16,7 +16,7 @@ LANES = 8
 LOG2_E = 1.4426950408889634
 # The logarithm of 2, in two parts: multiples of the first one are exact.
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-# Exponents below this one count as this one: e^-700 is 1e-304.
+# Smaller exponents are replaced by this one: e^-700 is 1e-304.
 LOWEST = -700.0
 EXPONENT_BIAS, MANTISSA_BITS = 1023, 52
 # Up to this x, a short series replaces exponentials and divisions.
@@ -55,7 +55,7 @@ def inner(x: Floats, y: Floats) -> float:
 
 @compiled
 def lowest(x: Floats) -> int:
-    """Return the place of the lowest number, the first of equal ones; any place if one is NaN."""
+    """Return the index of the lowest number, the first of equal ones; any index if one is NaN."""
     a = b = c = d = e = f = g = h = np.inf
     whole = len(x) // LANES * LANES
     for i in range(0, whole, LANES):
@@ -65,7 +65,7 @@ def lowest(x: Floats) -> int:
     for i in range(whole, len(x)):
         least = min(least, x[i])
     where = 0
-    # With a NaN, no number may be the lowest: stay within the array.
+    # With a NaN, possibly no number equals `least`: stay within the array.
     while where < len(x) - 1 and x[where] != least:
         where += 1
     return where

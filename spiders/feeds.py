@@ -33,12 +33,12 @@ from spiders.probe import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
 
 BATCH = 100
-# Larger documents are parsed in a subprocess, because they would block the reactor too long.
+# Larger documents are parsed in a subprocess, so that they do not block the reactor.
 BIG_BYTES = 100_000
 
 
 async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Delivery]]:
-    """Yield WebSub deliveries with their feeds, the oldest first; delete those without a feed.
+    """Yield WebSub deliveries with their feeds, oldest first; delete those without a feed.
 
     A delivery of a feed waits until the visit of the feed's previous delivery is stored.
     """
@@ -60,7 +60,7 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Deli
                 continue
             session.take(target)
             yield target, push
-        # Otherwise the next query would return deliveries in flight again.
+        # Otherwise the next query would return the deliveries in flight again.
         while session.in_flight and session.error is None:
             await session.until_released(session.releases)
 
@@ -82,7 +82,7 @@ class FeedsSpider(WrapperSpider):
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
-        """Return the definition in the file, or of the class; raises WrapperError."""
+        """Return the definition in the file, else in the class; raises WrapperError."""
         if isinstance(arguments, FeedsArguments) and arguments.wrapper is not None:
             return cls.defined(read_toml(arguments.wrapper), arguments.wrapper)
         values = {
@@ -133,7 +133,7 @@ class FeedsSpider(WrapperSpider):
         return request.replace(callback=self.parse_feed) if target.kind is Kind.FEED else request
 
     async def parse_feed(self, response: Response) -> AsyncIterator[Fetched]:
-        """Convert a response to a Fetched; exceptions only fail this feed."""
+        """Convert a response to a Fetched; an exception fails only this feed."""
         fetched = self.fetched(response, response.meta["target"])
         fetched.at_least_hours = at_least_hours(response)
         fetched.moved_to = self._moved_to(response, fetched)
@@ -153,8 +153,8 @@ class FeedsSpider(WrapperSpider):
     def _moved_to(self, response: Response, fetched: Fetched) -> str | None:
         """Return the feed's new URL; None without one.
 
-        None also for a new host if the definition has headers or cookies: as the feed's stored URL,
-        it would receive them.
+        Also None for a new host if the definition has headers or cookies, because the stored URL of
+        a feed receives them.
         """
         new, wrapper = moved_to(response, fetched.final_url), self.wrapper
         if new and (wrapper.headers or wrapper.cookies):

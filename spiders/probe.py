@@ -1,8 +1,8 @@
-"""Fetch single pages, and return them or what a site definition extracts from them.
+"""Fetch single pages, and return them or the data that a site definition extracts from them.
 
 Requests have the limits, robots.txt rules and address checks of a crawl. Nothing is stored.
 
-The web app fetches pages in a process of its own, `python -m spiders.probe`, which reads a
+The web app fetches pages in a separate process, `python -m spiders.probe`, which reads a
 `FetchOrder` as JSON from stdin and writes a list of `FetchedText` as JSON to stdout.
 """
 
@@ -34,7 +34,7 @@ from crawler.extract.site_definition import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
 from spiders.wrapper import INSPECTS, Arguments, WrapperSpider, failure_text
 
-# Maximum number of a page's unmatched links, whose URL shapes are reported.
+# Maximum number of unmatched links per page that are kept to report their URL shapes.
 MAX_UNMATCHED = 2000
 MAX_PROBLEM_CHARACTERS = 200
 # Key in request.meta: the URL as it was given.
@@ -42,7 +42,7 @@ URL = "asked"
 MODULE = "spiders.probe"
 MAX_TEXT_CHARACTERS = 2_000_000
 MAX_PAGE_MB = 4
-# Time for all pages of an order; the parent process waits a little longer.
+# Maximum time for all pages of a FetchOrder; the parent process waits a little longer.
 MAX_SECONDS = 60
 KILL_SECONDS = MAX_SECONDS + 15
 OK = 200
@@ -297,7 +297,7 @@ class FetchedText(TypedDict):
     """A fetched page."""
 
     url: str
-    """URL as ordered."""
+    """URL as requested."""
     final_url: str
     """URL after redirects."""
     text: str
@@ -407,7 +407,7 @@ def _failed(url: str, problem: str) -> FetchedText:
 
 
 def main() -> None:
-    """Fetch the pages of the order on stdin."""
+    """Fetch the pages of the FetchOrder on stdin; write the results to stdout."""
     order: FetchOrder = json.load(sys.stdin)
     # Libraries may print to stdout; only the result belongs there.
     out = os.dup(1)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
-# Arguments with the file of a definition.
+# Names of the arguments for the file of a definition.
 FILES = ("wrapper", "file")
 # Arguments that are required without a file, and all arguments that are not allowed with one.
 REQUIRED = ("name", "start_urls", "item_pages")
@@ -256,7 +256,7 @@ class CellsSpider(WrapperSpider):
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
-        """Return the definition in the file, or of the class; raises WrapperError."""
+        """Return the definition in the file, else in the class; raises WrapperError."""
         path = arguments.file if isinstance(arguments, CellsArguments) else None
         if path is None and "cells" not in vars(cls):
             path = DEFAULT_CELLS

@@ -85,7 +85,7 @@ SITEMAP_AS_ITEM = (
 ARGUMENTS = "-a"
 # Scrapy setting for commands that only inspect pages: no crawl run begins. Not for users.
 INSPECTS = "INSPECTS_PAGES"
-# Modules with spider classes that override methods but only visit what is due.
+# Modules with spider classes that override methods, but only visit due targets.
 OF_PROJECT = ("spiders.site", "spiders.feeds")
 # Errors whose message does not need the name of the class.
 PLAIN = (QueryFailed, IgnoreRequest, CannotResolveHostError, DownloadConnectionRefusedError)
@@ -152,7 +152,7 @@ class WrapperSpider(Spider):
 
     @classmethod
     def handles_request(cls, request: Request) -> bool:
-        """Return whether a URL is on this site; Scrapy's commands choose the spider with it."""
+        """Return whether a URL is on this site; Scrapy's commands use this to choose a spider."""
         try:
             wrapper = cls.read_wrapper(cls.read_arguments({}))
         except FreshetError:
@@ -311,14 +311,14 @@ class WrapperSpider(Spider):
 
     async def _parse_heavy(self, response: Response, fetched: Fetched) -> AsyncIterator[Fetched]:
         if self.wrapper.wants_main_text:
-            # Load the library before the fork, so that not each subprocess has to.
+            # Load the library before the fork, so that the subprocesses do not have to.
             load()
         yield await self.read_apart(fetched, lambda: self._read(response, fetched))
 
     async def _parse_long(
         self, readers: ProcessPool, response: TextResponse, fetched: Fetched
     ) -> AsyncIterator[Fetched]:
-        """Read a page in a process that stays, while this process works on other pages."""
+        """Read a page in a process of the pool, while this process works on other pages."""
         load()
         try:
             yield await readers.run((parts_of(response), fetched))
@@ -564,7 +564,7 @@ class CellReader:
         )
 
     async def read(self, response: Response) -> AsyncIterator[Fetched]:
-        """Yield a Fetched for each cell; exceptions only fail that cell."""
+        """Yield a Fetched for each cell; an exception fails only its own cell."""
         target: Target = response.meta["target"]
         yield await self._read(response, target)
         for other in response.meta.get("shared_fetch", ()):

@@ -4,8 +4,8 @@
     NAME-20261124103000-4711-00001.cdxj.open   index of a file that is still growing, unsorted
     NAME-20261124103000-4711-00001.cdxj        index of a full file, sorted
 
-A process locks the file that it writes to. The next process goes on with a growing file that nobody
-has locked, so that short runs do not leave many small files.
+A process locks the file that it writes to. The next process continues a growing file that is not
+locked, so that short runs do not leave many small files.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ WARC, INDEX, GROWING = ".warc.gz", ".cdxj", ".cdxj.open"
 NAME = re.compile(r"(?P<site>.+)-(?P<time>\d{14})-(?P<pid>\d+)-(?P<serial>\d{5})")
 CHUNK_BYTES = 1 << 16
 MAX_SERIAL = 99_999
-# Errors that damaged records, and those without a required field, cause.
+# Errors caused by damaged records, and by records without a required field.
 DAMAGE = (zlib.error, ValueError, EOFError, TypeError, AttributeError)
 FOLDER = "archive"
 
 
 @dataclass(frozen=True, slots=True)
 class WarcFile:
-    """A WARC file of a site. path: of its records."""
+    """A WARC file of a site, at `path`, with its index."""
 
     path: Path
 
@@ -69,12 +69,12 @@ class WarcFile:
 
     @property
     def is_full(self) -> bool:
-        """Return whether nothing is appended to the file any more."""
+        """Return whether the file is complete: nothing is appended to it anymore."""
         return self.index.exists()
 
     @property
     def size(self) -> int:
-        """Return the bytes of the records; 0 if the file is gone."""
+        """Return the size of the records in bytes; 0 if the file was deleted."""
         with suppress(FileNotFoundError):
             return self.path.stat().st_size
         return 0
@@ -84,7 +84,7 @@ class WarcFile:
         return read_lines(self.index if self.is_full else self.growing)
 
     def sorted_lines(self) -> list[Line]:
-        """Return the lines of a growing file, sorted; a file has at most MAX_RESPONSES."""
+        """Return the lines of the index, sorted; there are at most MAX_RESPONSES."""
         return sorted(self.lines(), key=lambda line: (line.key, line.time))
 
     def end(self) -> int:
@@ -162,7 +162,7 @@ def create(folder: Path, site: str, now: datetime) -> tuple[WarcFile, int]:
 
 
 def take_growing(folder: Path) -> tuple[WarcFile, int] | None:
-    """Lock a growing file that no process writes to, repair it, and return it; None without one.
+    """Lock, repair and return a growing file that no process writes to; None if there is none.
 
     The descriptor holds the lock until it is closed. Raises OSError.
     """
@@ -182,9 +182,9 @@ def take_growing(folder: Path) -> tuple[WarcFile, int] | None:
 
 
 def delete_oldest(folder: Path, limit_bytes: float) -> list[str]:
-    """Delete whole files, the oldest first, until the rest fits; return their names.
+    """Delete whole files, oldest first, until the rest fits the limit; return their names.
 
-    Files that a process writes to stay.
+    Files that are being written are kept.
     """
     files = files_of(folder)
     sizes = {file: file.size for file in files}
@@ -206,8 +206,8 @@ def delete_oldest(folder: Path, limit_bytes: float) -> list[str]:
 def repair(file: WarcFile, descriptor: int) -> None:
     """Cut off a torn last record, and add complete records that the index lacks.
 
-    The index has a line for a response only after all its bytes were written, so that the search
-    begins at the end of the last line.
+    A response gets its line in the index only after all its bytes were written, so that the search
+    for missing lines can begin after the record of the last line.
     """
     lines = list(file.lines())
     size = os.fstat(descriptor).st_size
@@ -299,7 +299,7 @@ def check(folder: Path, say: Callable[[str], None] = lambda _: None) -> Check:
 
     say: called with a progress text
 
-    Memory depends on the number of responses in one file, which is limited, and of one URL.
+    Memory grows with the number of responses in one file, which is limited, and of one URL.
     """
     result = Check()
     files = files_of(folder)
@@ -310,7 +310,7 @@ def check(folder: Path, say: Callable[[str], None] = lambda _: None) -> Check:
         try:
             in_file = {_place(line) for line in indexed(file.path, check_digests=True)}
         except FileNotFoundError:
-            # A run has deleted it, as the archive exceeded its limit.
+            # A run has deleted it, because the archive exceeded its limit.
             result.files -= 1
             continue
         except ArchiveError as error:
@@ -409,7 +409,7 @@ def indexed(path: Path, start: int = 0, *, check_digests: bool = False) -> Itera
 
 
 def _locked(path: Path) -> int | None:
-    """Open and lock a file; return None if it is gone or another process has it."""
+    """Open and lock a file; return None if it was deleted or is locked."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
     except FileNotFoundError:
@@ -423,7 +423,7 @@ def _locked(path: Path) -> int | None:
 
 
 def _taken(file: WarcFile) -> int | None:
-    """Lock a growing file; return None if it is full or gone, or another process has it."""
+    """Lock a growing file; return None if it is full, deleted, or locked by another process."""
     if (descriptor := _locked(file.path)) is None:
         return None
     # It may have been filled or deleted before this process locked it.

@@ -1,6 +1,6 @@
 """WARC 1.1 records of HTTP exchanges, and the lines of their indexes (CDXJ).
 
-Each record is a gzip member of its own. Headers are written byte for byte as the server sent them.
+Each record is a separate gzip member. Headers are written byte for byte as the server sent them.
 Libraries would parse them and write them again, which changes spaces and the spelling of names.
 
 An index has one line per archived response, sorted by URL and time. A URL's key is its SURT: the
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
 from uuid import uuid4
 
-# A fifth of the time of level 6 for a page of 5 kB, for 8 % more bytes.
+# Takes a fifth of the time of level 6 for a page of 5 kB, and 8 % more bytes.
 LEVEL = 1
 GZIP_BITS = 31
 REVISIT = "http://netpreserve.org/warc/1.1/revisit/"
@@ -43,9 +43,9 @@ UNCHANGED = re.compile(f"[A-Za-z0-9_{re.escape(PLAIN)}-]*", re.ASCII)
 PORTS = {"http": 80, "https": 443}
 DIGITS = "%Y%m%d%H%M%S"
 WWW = re.compile(r"www\d*\.")
-# Of each line.
+# Fields that each line of an index must have.
 FIELDS = frozenset(("url", "mime", "status", "digest", "length", "offset", "filename"))
-# Repeated escapes, such as %2525, are resolved this often at most.
+# Repeated escapes, such as %2525, are resolved at most this many times.
 MAX_ESCAPES = 5
 
 
@@ -90,7 +90,7 @@ class Exchange:
 
     @property
     def size(self) -> int:
-        """Return the bytes of head and body."""
+        """Return the size of head and body in bytes."""
         return len(self.head) + len(self.body)
 
 
@@ -116,7 +116,7 @@ class Entry:
 
 
 def entry_of(exchange: Exchange, earlier: Archived | None) -> Entry:
-    """Compress an exchange; without its body if `earlier`, the last full record, has the same.
+    """Compress an exchange; leave out its body if the last full record, `earlier`, has the same.
 
     earlier: a record of the same target that still exists; None if there is none
     """
@@ -134,14 +134,14 @@ def entry_of(exchange: Exchange, earlier: Archived | None) -> Entry:
     head = b"\r\n".join(lines) + END
     block = head + exchange.body
     if profile:
-        # Replay tools would show a 304 response as it is, a page without a body. Without a block,
-        # they show the original, so that the headers of a 304 response get their own record.
+        # Replay tools would show a 304 response as a page without a body. If the record has no
+        # block, they show the original. The headers of a 304 response therefore get another record.
         block = b"" if profile == NOT_MODIFIED else head
     record, request = _new_id(), _new_id()
     common = [("WARC-Target-URI", exchange.url), ("WARC-Date", iso_time(exchange.at))]
     if exchange.address:
         common.append(("WARC-IP-Address", exchange.address))
-    # Without a digest of the block: the headers, too, have the checksum of the gzip member.
+    # No digest of the block: the checksum of the gzip member covers the headers, too.
     fields = [
         ("WARC-Type", "revisit" if profile else "response"), ("WARC-Record-ID", record), *common,
         ("WARC-Payload-Digest", digest),
@@ -251,7 +251,7 @@ def line_time(line: Line) -> datetime:
 
 
 def parsed(text: str) -> Line | None:
-    """Return the line of an index in a text; None if the line is damaged or incomplete."""
+    """Parse a line of an index; return None if the line is damaged or incomplete."""
     parts = text.split(" ", 2)
     if len(parts) != 3 or not text.endswith("\n"):
         return None

@@ -23,7 +23,7 @@ from crawler.archive.records import GZIP_BITS, Line, iso_time, line_time
 from crawler.errors import ArchiveError
 from crawler.utils.files import atomic_replace
 
-# Lines of the index in a compressed block, as other tools write it.
+# Number of lines of the index per compressed block, as in the files of other tools.
 BLOCK_LINES = 3000
 CHUNK_BYTES = 1 << 20
 INDEX, BLOCKS, PAGES = "indexes/index.cdx.gz", "indexes/index.idx", "pages/pages.jsonl"
@@ -33,7 +33,7 @@ HTML = ("text/html", "application/xhtml+xml")
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The result of an export, as numbers of files, of responses and of pages, and bytes."""
+    """The result of an export: its numbers of files, responses and pages, and its size."""
 
     files: int
     responses: int
@@ -48,7 +48,7 @@ def export(
 
     say: called with a progress text
 
-    Of a file that a crawl is writing to, the records that are complete now are exported. Raises
+    If a crawl is writing to a file, only the records that are complete now are exported. Raises
     ArchiveError if there are no files, and OSError.
     """
     files = files_of(folder)
@@ -89,7 +89,7 @@ def export(
             head = {"format": "json-pages-1.0", "id": "pages", "title": "All pages"}
             out.write(json.dumps(head).encode() + b"\n")
             for _, of_url in groupby(_complete(files, ends), key=lambda line: line.key):
-                # A page is the newest successful response of a URL with HTML.
+                # The page of a URL is its newest successful response with HTML.
                 newest = None
                 for line in of_url:
                     if line.fields["status"] == OK and line.fields["mime"] in HTML:

@@ -1,11 +1,10 @@
-"""Appends the responses of a crawl to the archive of its site.
+"""Append the responses of a crawl to the archive of its site.
 
-Responses wait until a batch of visits is stored. Right before, they are compressed, and handed to
-the operating system together. So a stored visit always has its record, also if the process is
-killed. Page by page, this would take longer: code and data would have left the caches of the
-processor until the next page, and each page would switch threads. Every SYNC_SECONDS and when a
-file is full, the file is synced to the disk: a power failure loses at most the records of that
-time.
+Responses wait until a batch of visits is about to be stored. Then they are compressed, and written
+together. So a stored visit always has its record, even if the process is killed. Writing page by
+page would be slower: the processor's caches would be cold for each page, and each page would switch
+threads. Every SYNC_SECONDS and when a file is full, the file is synced to the disk: a power failure
+loses at most the records of that time.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ SYNC_SECONDS = 10.0
 MAX_RESPONSES = 100_000
 # Files have at most this share of the limit of a site, so that deleting the oldest leaves most.
 SHARE_OF_LIMIT = 0.25
-# The event loop compresses the waiting responses, which takes up to some 20 ms, and larger ones in
-# the thread.
+# The event loop compresses the waiting responses, which takes up to about 20 ms; the thread
+# compresses the ones larger than LARGE_BYTES.
 MAX_WAITING_BYTES, LARGE_BYTES = MEGABYTE, 65_536
 
 
@@ -86,8 +85,8 @@ def _archiving(number: int) -> Archiving:
 class ArchiveWriter:
     """Writes the responses of one process to the archive of a site.
 
-    Each request in progress adds one response at a time, and waits if MAX_WAITING_BYTES wait to be
-    written.
+    Each request in progress adds one response at a time. It waits for a write if more than
+    MAX_WAITING_BYTES have not been written.
     """
 
     def __init__(self, config: Config, site: str) -> None:
@@ -96,7 +95,7 @@ class ArchiveWriter:
         share = self._limit_bytes * SHARE_OF_LIMIT
         self._file_bytes = min(config.archive_file_mb * MEGABYTE, share)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
-        # Of the event loop.
+        # Used only by the event loop.
         self._waiting: deque[tuple[Exchange, Archived | None, Archiving]] = deque()
         self._waiting_bytes = 0
         self._flushing = asyncio.Lock()
@@ -105,13 +104,13 @@ class ArchiveWriter:
         self._size = self._responses = self._placed_bytes = 0
         # From the event loop to the thread: records with their lines of the index.
         self._placed: deque[tuple[bytes, str]] = deque()
-        # Of the thread.
+        # Used by the thread.
         self._file: GrowingFile | None = None
         self._failure: OSError | None = None
         self._written_bytes = 0
 
     async def open(self) -> None:
-        """Go on with the last file of the site, after repairing it; raises ArchiveError."""
+        """Continue the last file of the site, after repairing it; raises ArchiveError."""
         if responses := await self._run(self._open):
             self._begin_places(responses)
 
@@ -275,7 +274,7 @@ class GrowingFile:
 
     @property
     def has_responses(self) -> bool:
-        """Return whether the file has a response, not only information on itself."""
+        """Return whether the file has responses, not only the record about the file itself."""
         return self._index_size > 0
 
     def append(self, records: bytes, lines: bytes) -> None:

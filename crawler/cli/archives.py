@@ -39,7 +39,7 @@ class ArchiveFile(TypedDict):
     last: datetime | None
     """Time of the last response; null without one."""
     full: bool
-    """Whether no run adds responses any more."""
+    """Whether the file is complete, so that no run adds responses to it."""
 
 
 class ArchiveCheck(TypedDict):

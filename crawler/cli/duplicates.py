@@ -1,4 +1,4 @@
-"""Actions of `scrapy duplicates`: list, explain, kept and rebuild; `duplicates_check` has check."""
+"""Actions of `scrapy duplicates`: list, explain, kept, rebuild; check is in `duplicates_check`."""
 
 from __future__ import annotations
 

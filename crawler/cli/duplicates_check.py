@@ -61,7 +61,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """An invalid line, and what is wrong with it."""
+    """An invalid line, and its problem."""
 
     number: int
     problem: str
@@ -70,7 +70,7 @@ class Bad:
 class Lines:
     """Splits chunks of bytes into numbered lines, in bounded memory.
 
-    A line that is too long is reported, but its bytes are dropped as they come.
+    A line that is too long is reported, but its bytes are dropped as they arrive.
     """
 
     def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:

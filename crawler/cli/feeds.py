@@ -56,7 +56,7 @@ STANDARD = "-"
 # A longer list from standard input goes to a temporary file.
 IN_MEMORY_BYTES = 16 * BYTES_IN_MB
 OPML, URLS = "opml", "urls"
-# Links of one page that are tried as feeds.
+# Maximum number of links of one page that are tried as feeds.
 MAX_TRIED = 10
 PERMANENT_REDIRECTS = frozenset({301, 308})
 CONCURRENT_URLS = 8
@@ -255,7 +255,7 @@ def _discover_feeds(
 async def _store_feeds(
     config: Config, opts: argparse.Namespace, feeds: list[NewFeed]
 ) -> list[AddedFeed]:
-    """Store feeds one by one, and return a row for each with whether it was added."""
+    """Store feeds one by one, and return a row for each, which includes whether it was added."""
     title = tidy(opts.title or "", TITLE_CHARACTERS) or None
     categories = tuple(dict.fromkeys(opts.category))
     rows: list[AddedFeed] = []
@@ -485,7 +485,7 @@ class FeedProbe(Spider):
         raise NotFound(f"{problem}, and does not link to a feed")
 
     async def _feeds_among(self, urls: Sequence[str]) -> list[Feed]:
-        """Return the first of the URLs that is a feed, or with `every` all that are."""
+        """Return the first feed among the URLs or, with `every`, all of them."""
         feeds: list[Feed] = []
         for url in urls if self.every else urls[:MAX_TRIED]:
             try:

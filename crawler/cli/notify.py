@@ -96,17 +96,17 @@ async def _follow(config: Config) -> tuple[DeliveryReport, list[str]]:
     rounds = dispatch.Rounds(store.db, config, patience, Clock(config.clock_offset_hours).now)
     logged, problems = "", list[str]()
     try:
-        for turn in itertools.count():
+        for round_number in itertools.count():
             problems = []
             began = loop.time()
             try:
                 report, problems = await rounds.run(
-                    FOLLOW_SECONDS, confirms=turn % CONFIRM_ROUNDS == 0
+                    FOLLOW_SECONDS, confirms=round_number % CONFIRM_ROUNDS == 0
                 )
                 dispatch.add_to(sums, report)
                 # Another process delivers the others, and reports them.
-                own = [channel for channel in report["channels"] if not channel["busy"]]
-                if (line := _summary(report | {"channels": own})) != NOTHING:
+                own_channels = [channel for channel in report["channels"] if not channel["busy"]]
+                if (line := _summary(report | {"channels": own_channels})) != NOTHING:
                     print_line(line, error=True)
             except FreshetError as error:
                 # The file is being edited, or a server is unavailable: the next round may succeed.
@@ -130,7 +130,7 @@ NOTHING = "nothing to deliver now. scrapy notify status shows messages that wait
 
 
 def _summary(report: DeliveryReport) -> str:
-    """Return what a delivery did, in one line."""
+    """Summarize a delivery in one line."""
     parts = []
     if report["events"]:
         messages = count(report["messages"], "new message")
@@ -301,7 +301,7 @@ def retry_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_retry(config: Config, opts: argparse.Namespace) -> int:
-    """Make dead letters wait again; return 1 if there are none."""
+    """Queue dead letters for delivery again; return 1 if there are none."""
     if bool(opts.ids) == opts.all:
         raise ConfigError(
             "name dead letters by their ids, or use --all. scrapy notify dead lists them"

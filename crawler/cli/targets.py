@@ -185,7 +185,7 @@ def limits_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_recheck(config: Config, opts: argparse.Namespace) -> None:
-    """Make targets due, also dead-lettered ones; none if one of them cannot be visited."""
+    """Make targets due, including dead-lettered ones; none if one of them cannot be visited."""
     from crawler.reports.target import refusal_to_recheck
     from crawler.storage import target_settings
 
@@ -251,7 +251,7 @@ def _run(
 ) -> None:
     """Change targets, if there is a change, and print them.
 
-    refusal: returns why a target cannot be changed; then none of them is
+    refusal: returns the reason why a target cannot be changed; in that case, none is changed
     """
     from crawler.reports.target import report_of
     from crawler.storage import target_settings

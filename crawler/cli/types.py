@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from crawler.utils import time as units
 
-# Characters.
+# Maximum length of a URL pattern, in characters.
 MAX_PATTERN = 1000
 # Minimum threshold of near-duplicates.
 MIN_SIMILARITY = 0.3

@@ -33,7 +33,7 @@ class UserRow(TypedDict):
     role: str
     """viewer or editor."""
     created_at: str
-    """Time of the user's addition."""
+    """Time when the user was added."""
     password_at: str
     """Time when the password was last set."""
 
@@ -50,7 +50,7 @@ class TokenRow(TypedDict):
     scopes: list[str]
     """read, or read and write."""
     created_at: str
-    """Time of the token's addition."""
+    """Time when the token was added."""
     used_at: str | None
     """Time of the last use; null: never used."""
     expires_at: str | None
@@ -158,7 +158,7 @@ def add_user(config: Config, opts: argparse.Namespace) -> None:
         if await users.find(db, name):
             raise users.taken(name)
 
-    # Before the password is asked for.
+    # Check the name before asking for the password.
     with_database(config, check)
     password_hash = passwords.hashed(passwords.check(_password(opts)))
 

@@ -35,7 +35,7 @@ EAGER_POSTS, SAMPLED_POSTS = 8, 8
 # Posts are compared again after this many posts of their source, or as soon as one of its posts is
 # judged a copy: posts with several new passages are compared once.
 POSTS_A_REVIEW = 200
-# For at most this long, changes by other processes to a table that rarely changes are not noticed.
+# Changes by other processes to a table that rarely changes may go unnoticed for at most this long.
 MAX_UNCHECKED_SECONDS = 1.0
 # A smaller share of boilerplate does not affect similarity, and is ignored.
 MIN_COVERED = 0.1
@@ -73,7 +73,7 @@ class Sourced:
 def sourced(source: str, text: str, title: str | None = None) -> Sourced | None:
     """Return a text from which to learn boilerplate; None if it is too long.
 
-    Called right after the text was sketched, so its normal form need not be computed again.
+    Call this right after sketching the text, while `normal_text` still has its normal form cached.
     """
     if len(text) > MAX_CHARACTERS:
         return None
@@ -133,9 +133,9 @@ class Table:
         return self.is_new or number % SAMPLED_POSTS == 0 or post in self.posts
 
     def is_fresh(self, seconds: float) -> bool:
-        """Return whether other processes have probably not changed the stored table by now.
+        """Return whether other processes have probably not changed the stored table.
 
-        Tables that have not changed for long are checked less often.
+        Tables that have not changed for a long time are checked less often.
         """
         steady_seconds = self.checked_at - self.changed_at
         return seconds < self.checked_at + min(MAX_UNCHECKED_SECONDS, steady_seconds / 10)
@@ -166,7 +166,7 @@ class Table:
         return True
 
     def take_over(self, earlier: Table) -> None:
-        """Add what an earlier state of the table learned and did not store."""
+        """Add the posts that an earlier state of the table learned from, but did not store."""
         self.review_in = earlier.review_in
         for post in earlier.taught:
             marks = earlier.posts.get(post)

@@ -1,4 +1,4 @@
-"""Explains why two posts are or are not duplicates. No I/O."""
+"""Explain why two posts are or are not duplicates. No I/O."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compiled code for sketches: character counts, shingle hashes and MinHash minima.
 
 In Python, shingling takes a millisecond per post with any library; compiled together with the
-permutations it takes some tens of microseconds. The compiled functions only write to arrays given
+permutations it takes tens of microseconds. The compiled functions only write to arrays given
 by their callers: without allocations of their own, they load in half the time.
 """
 
@@ -47,7 +47,7 @@ def count(points: CodePoints) -> tuple[int, int, int]:
 
 @compiled
 def count_outside(points: CodePoints, mask: Flags) -> tuple[int, int, int]:
-    """Return the same numbers of a text without the characters in a mask."""
+    """Return the numbers of `count` for a text without the masked characters."""
     cjk = other = words = run = 0
     for at in range(points.size):
         if mask[at]:

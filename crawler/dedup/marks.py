@@ -132,7 +132,7 @@ class Tally:
         return mask
 
     def add(self, hashes: Values) -> None:
-        """Add the marks of a post to the counts; without repetitions."""
+        """Add the marks of a post, which must not be repeated, to the counts."""
         self._change(hashes, 1)
 
     def remove(self, hashes: Values) -> None:
@@ -144,7 +144,7 @@ class Tally:
         self._change(hashes, 0)
 
     def teach(self, text: Text, most: int, least_own: int, least_posts: int) -> CountedMarks | None:
-        """Count a post's marks if it has a passage of its own; return None if it has not.
+        """Count a post's marks if it has a passage of its own; return None otherwise.
 
         most:        maximum number of marks to count, those with the smallest hashes
         least_own:   minimum weight of the passage, which must not have known marks

@@ -103,7 +103,7 @@ class Owner:
 
 
 class Claim(NamedTuple):
-    """A claim of a post's bands, for a backend that stores bands apart from the post's document.
+    """A claim of a post's bands, for a backend that stores bands separately from posts.
 
     cluster: 12 bytes; the cluster that the post founds if it is not a copy
     """

@@ -1,4 +1,4 @@
-"""Selects and normalizes the text by which a post is compared."""
+"""Select and normalize the text by which a post is compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MIN_WORDS = 20
 LINKS = ("http://", "https://", "//", "data:")
 # Invisible characters: soft hyphen, joiners, directions, zero-width spaces, byte order,
-# variation selectors (the same emoji in colour or not), tags.
+# variation selectors (the same emoji in color or not), tags.
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"

@@ -1,8 +1,8 @@
 """Stored sketches of texts, and the schemes by which texts are sketched and compared.
 
 A sketch has a signature for comparison, from which the bands are derived. Increase VERSION with
-every change that makes new sketches incompatible with stored ones: of the normal form, shingles,
-hashes, permutations or bands. Sketches of different versions are never compared.
+every change to the normal form, shingles, hashes, permutations or bands that makes new sketches
+incompatible with stored ones. Sketches of different versions are never compared.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SHARE_STEPS = 255
 # title, share.
 OWN_CODE, OWN_HEAD, TAG_BYTES = 255, 7, 2
 UNTITLED = bytes(TAG_BYTES)
-# The most bits that MongoDB's index stores in six bytes.
+# Maximum number of bits that MongoDB's index stores in six bytes.
 KEY_BITS = 47
 FEATURES = SUPERSHINGLES.values
 VERSION = 1
@@ -129,7 +129,7 @@ class Sketch:
         return np.delete(keys, np.flatnonzero(is_same)) if is_same.any() else keys
 
     def repeated_bands(self) -> Keys:
-        """Return the same keys in any order, some of them twice."""
+        """Return the keys of `bands` in any order; some may be repeated."""
         keys = [_bands(shape, part, self.bandings) for shape, part in self.parts.items()]
         if (own := self.own) is not None:
             keys += [_bands(shape, part, own.bandings) for shape, part in own.parts.items()]

@@ -1,6 +1,6 @@
 """Backups: one zip archive with all collections as BSON, and a manifest with their digests.
 
-    freshet-backup.txt     what the file is; the first entry, to recognize a truncated file
+    freshet-backup.txt     description of the file; the first entry, to recognize a truncated file
     collections/NAME.bson  documents of a collection, in the form of mongodump
     manifest.json          version, time; options, indexes, count, digest of each collection
 
@@ -38,7 +38,7 @@ FIRST, MANIFEST = "freshet-backup.txt", "manifest.json"
 ABOUT = "A backup of a Freshet database. To restore it: scrapy restore FILE\n"
 # The local header of a zip entry is 30 bytes and the name.
 _HEADER_BYTES = 30
-# More than 3 takes twice the time for 5 % less.
+# Higher levels take twice the time and save only 5 % of the size.
 COMPRESSION_LEVEL = 3
 MAX_MANIFEST_BYTES, MAX_COLLECTIONS = 16 * 1024**2, 10_000
 # MongoDB's limit, with room for its own fields.
@@ -54,7 +54,7 @@ class Manifest:
     """The description of a backup.
 
     version:     version of the data, as in `meta`
-    at:          time at which the backup was begun
+    at:          time at which the backup was started
     database:    name of the database
     collections: in the order of their names
     """
@@ -257,7 +257,7 @@ class Backup:
             yield batch
 
     async def restore(self, db: Database, say: Say) -> None:
-        """Replace all data of a database by this backup, which `verify` has accepted.
+        """Replace all data of a database with this backup, which `verify` has accepted.
 
         Raises StorageError and ConfigError, with the database unchanged.
         """
@@ -274,7 +274,7 @@ def _entry(collection: str) -> str:
 def _draft_of(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Yield a temporary file next to `path`, which only this process has open, and its path.
 
-    The file has a fixed name, so that the next backup reuses what a crash left behind. Raises
+    The file has a fixed name, so that the next backup reuses a file left by a crash. Raises
     ConfigError if `path` exists, Busy if another process is writing to it, and OSError.
     """
     if path.exists():

@@ -1,10 +1,10 @@
-"""Export tables into a folder or an object store: only what is new, and each file as a whole.
+"""Export tables to a folder or an object store: only new data, and each file as a whole.
 
 Rows of a table with a time are in one file for each spider and UTC day, so a day is replaced
 atomically. Visits and versions are only added: a day is read again if the database has more rows of
 it than its file, or if it is one of the last two days. Posts change later, so all of them are read,
-and files whose bytes would be the same stay. A day that the database has no rows of any more stays
-as it was exported. The other tables are replaced as a whole.
+but files whose bytes would be the same are kept. A day whose rows were deleted from the database
+stays as it was exported. The other tables are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MANIFEST = "_freshet_export.json"
 # Days that may have changed although the number of their rows is the same: today and yesterday.
 RECENT = timedelta(days=1)
 DAY = timedelta(days=1)
-# A crash repeats the files of at most this time.
+# After a crash, the files of at most this time are written again.
 SAVE_SECONDS = 10.0
 
 
@@ -81,13 +81,13 @@ class TableExport(TypedDict):
     unchanged: int
     """Number of files that stayed as they were."""
     removed: int
-    """Number of deleted files, of spiders that the database does not have any more."""
+    """Number of deleted files of spiders that are no longer in the database."""
     newest: datetime | None
     """Time of the newest exported row; null for tables without days."""
 
 
 class ExportReport(TypedDict):
-    """What an export wrote."""
+    """Result of an export."""
 
     to: str
     """Folder or URL, without passwords."""
@@ -97,10 +97,10 @@ class ExportReport(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to export.
+    """The options of an export.
 
     spiders: empty: all
-    since:   read all days from this time's day on again; None: only what is new
+    since:   read this time's day and all later days again; None: only new data
     now:     current time
     """
 
@@ -246,7 +246,7 @@ class Export:
         return manifest
 
     def _check_files(self) -> None:
-        """Delete drafts of an interrupted export; forget files that are missing or incomplete."""
+        """Delete drafts of an interrupted export, and entries of missing or incomplete files."""
         sizes = self._store.sizes(self._table.name)
         for path in sizes:
             if path.endswith(DRAFT):
@@ -279,7 +279,7 @@ class Export:
                 if since is not None or not is_complete:
                     span = Span(spider, table.time, midnight(day), midnight(day + DAY))
                     parts.append((day, _Part(span, rows)))
-        # All spiders of a day are next to each other on the disk, as they were stored together.
+        # All spiders of a day are adjacent on the disk, because they were stored together.
         return [part for _, part in sorted(parts, key=lambda each: (each[0], each[1].span.spider))]
 
     async def _batches(self, parts: list[_Part]) -> AsyncGenerator[tuple[_Part, bytes]]:
@@ -290,7 +290,7 @@ class Export:
             yield part, b""
 
     def _finish(self, spiders: list[str]) -> None:
-        """Remove tables of spiders that are not stored any more, and save the manifest."""
+        """Remove files of spiders that are no longer stored, and save the manifest."""
         if self._table.time is None and self._table.by_spider and not self._request.spiders:
             for path in self._files.keys() - {self.path_of(spider, None) for spider in spiders}:
                 self._store.remove(path)

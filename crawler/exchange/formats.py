@@ -87,7 +87,7 @@ def schema_of(table: Table) -> pa.Schema:
 
 
 class _ParquetWriter(Writer):
-    """Writes Parquet. Documents become arrays immediately, which need a tenth of their memory."""
+    """Writes Parquet. Documents become arrays immediately: these need a tenth of the memory."""
 
     def __init__(self, path: Path, table: Table) -> None:
         from pyarrow.parquet import ParquetWriter
@@ -144,7 +144,7 @@ class _ParquetWriter(Writer):
     def _write_group(self) -> None:
         import pyarrow as pa
 
-        # Cleared first, so that a file that failed can be closed without writing them again.
+        # Clear the rows first, so that a failed file can be closed without writing them again.
         batches, self._pending = self._pending, []
         self._rows = self._bytes = 0
         if batches:
@@ -164,7 +164,7 @@ class _TextWriter(Writer):
         self._raw = path.open("wb")
         self._file: BinaryIO | gzip.GzipFile = self._raw
         if compressed:
-            # Without the name and the time, which would differ between equal files.
+            # Leave out the name and the time, which would differ between equal files.
             self._file = gzip.GzipFile("", "wb", GZIP_LEVEL, self._raw, mtime=0)
         if lines is _csv_lines:
             self._file.write((",".join(c.name for c in table.columns) + LINE_END).encode())
@@ -183,7 +183,7 @@ class _TextWriter(Writer):
 
 
 def _json_lines(table: Table, documents: Sequence[Document]) -> str:
-    """Return an object a line. Absent values are null, so that each line has the same keys."""
+    """Return one object per line. Absent values are null, so that each line has the same keys."""
     names = [column.name for column in table.columns]
     columns = [values_of(column, documents) for column in table.columns]
     lines = io.StringIO()

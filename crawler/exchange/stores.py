@@ -42,7 +42,7 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, draft: Path, path: str) -> None:
-        """Replace a file by a complete local one, which is deleted. Raises ConfigError."""
+        """Replace a file with a complete local one, which is deleted. Raises ConfigError."""
 
     @abstractmethod
     def sizes(self, folder: str) -> dict[str, int]:
@@ -55,7 +55,7 @@ class Store(ABC):
     @abstractmethod
     @contextmanager
     def draft(self, path: str) -> Iterator[Path]:
-        """Yield the name of a local file to write and `put`; delete what is left of it."""
+        """Yield the name of a local file to write and `put`; delete the file if it still exists."""
 
     def write(self, path: str, content: bytes) -> None:
         """Replace a file. Raises ConfigError."""
@@ -98,7 +98,7 @@ class _Folder(Store):
             for parent, _, names in os.walk(self._root / folder):
                 for name in names:
                     path = Path(parent, name)
-                    # Something else may delete it, and a symbolic link may lead nowhere.
+                    # Another process may delete it, and a symbolic link may be broken.
                     with suppress(FileNotFoundError):
                         entries[path.relative_to(self._root).as_posix()] = path.stat().st_size
         return entries
@@ -109,7 +109,7 @@ class _Folder(Store):
 
     @contextmanager
     def draft(self, path: str) -> Iterator[Path]:
-        # In the same folder, as a file cannot be renamed to another file system.
+        # Use the same folder, because a file cannot be renamed to another file system.
         whole = self._root / path
         draft = whole.with_name(f".{whole.name}{DRAFT}")
         with file_errors(str(whole.parent)):
@@ -140,7 +140,7 @@ class _Remote(Store):
         except Exception as error:  # noqa: BLE001 - drivers raise errors of their own
             raise ConfigError(f"{self.name}: {_in_short(error)}. Check the URL") from None
         self._root: str = root.rstrip("/")
-        # Other drivers need not support several threads.
+        # Other drivers may not support several threads.
         self.max_moves = MAX_MOVES if self._files.async_impl else 1
 
     def read(self, path: str) -> bytes | None:

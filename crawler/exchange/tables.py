@@ -197,7 +197,7 @@ _TARGETS = (
     _number("marginal_value", "plan.marginal_value"),
     _name("limited_by", "plan.limited_by"),
 )
-# Without the subscription's token and secret, with which anyone could deliver posts.
+# The subscription's token and secret are left out: anyone could deliver posts with them.
 _FEEDS = (
     _text("id", "_id"),
     _name("spider"),

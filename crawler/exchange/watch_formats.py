@@ -1,7 +1,8 @@
 """Read the watches of other programs: changedetection.io (JSON, zip), urlwatch, webchanges (YAML).
 
-Each watch becomes a `Watch`, with the settings that Freshet has no equal for. Files may come from
-anybody: their size, number of watches and nesting are limited, archives are never unpacked to disk.
+Each watch becomes a `Watch`, with the settings that Freshet has no equivalent for. Files may come
+from anyone: their size, number of watches and nesting are limited, and archives are never unpacked
+to disk.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MAX_SELECTOR_CHARACTERS, MAX_SELECTORS = 2000, 20
 SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
-# What the loader raises for values that are not of the type of their tag, such as `!!bool x`.
+# Exceptions of the loader for values that do not match their tag, such as `!!bool x`.
 BAD_VALUES = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 NO_COMMANDS = "Freshet runs no commands"
@@ -166,7 +167,7 @@ class WatchFile:
 
 def read_watches(path: Path) -> WatchFile:
     """Read the watches of a file. Raises ConfigError if it is too large, invalid or unknown."""
-    # Opened once, as it may be a pipe.
+    # Open the file once, because it may be a pipe.
     with file_errors(str(path)), path.open("rb") as file:
         start = file.read(START_BYTES)
         if start.startswith(b"PK"):
@@ -374,7 +375,7 @@ def _refusal(values: Mapping[str, Any], url: str) -> str | None:
 
 
 def _interval(values: Mapping[str, Any]) -> float | None:
-    """Return the interval of a watch, or of all, in seconds; None if it is not set."""
+    """Return the interval of one watch or of all watches, in seconds; None if it is not set."""
     parts = _mapping(values.get("time_between_check"))
     try:
         total = sum(float(parts.get(unit) or 0) * size for unit, size in SECONDS.items())
@@ -400,7 +401,7 @@ def _take_include_filter(watch: Watch, text: str) -> None:
 
 
 def _take_json_path(watch: Watch, path: str, pattern: re.Pattern[str]) -> None:
-    """Add a field for the paths that JMESPath has as well: names, indexes, all elements."""
+    """Add a field for a path that JMESPath supports, too: names, indexes, all elements."""
     match = pattern.fullmatch(path) if len(path) <= MAX_SELECTOR_CHARACTERS else None
     if match is None:
         watch.refusal = f"cannot be written as JMESPath: {path[:80]!r}"

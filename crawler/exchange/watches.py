@@ -150,7 +150,7 @@ async def store(db: Database, made: Plan, now: datetime) -> Added:
 def write(folder: Path, made: Plan, now: datetime) -> list[Path]:
     """Write a TOML file for each definition, and an OPML file of the feeds; return their paths.
 
-    Raises ConfigError if one of them exists or cannot be written, without any of them.
+    Raises ConfigError if one of them exists or cannot be written; no file is kept in that case.
     """
     texts = {
         folder / f"{planned.name}.toml": toml_of(planned.values) for planned in made.definitions
@@ -192,7 +192,7 @@ def _check(watch: Watch, config: Config) -> None:
 
 
 def _url(watch: Watch) -> str:
-    # Some programs tell watches of one page apart by a fragment.
+    # Some programs distinguish watches of the same page by a fragment.
     return canonical(watch.url, TRACKING_PARAMETERS)
 
 
@@ -201,7 +201,7 @@ def _is_cell(watch: Watch) -> bool:
 
 
 def _group_of(watch: Watch) -> list[Any]:
-    """Return what watches of one definition have in common."""
+    """Return the values that the watches of one definition have in common."""
     host = urlsplit(_url(watch)).netloc.removeprefix("www.")
     common = [host, watch.headers, watch.keys, _is_cell(watch)]
     if _is_cell(watch):

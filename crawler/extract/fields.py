@@ -37,7 +37,7 @@ MAX_DIGITS = 300
 MAX_DATE_CHARACTERS = 200
 # Only digits, or only a time of day: dateparser would fill in the missing parts from today's date.
 INCOMPLETE_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
-# A date without separators has at least these digits, for example 20240715.
+# A date without separators has at least this many digits, for example 20240715.
 MIN_JOINED_DIGITS = 6
 # Languages of dates in words by the script of their letters, as Unicode names it. dateparser reads
 # 205 languages and tries all of them on a text that is not a date. That takes 2 s for the first one
@@ -61,9 +61,9 @@ ALL_ORDERS = ["en", "es", "ja"]
 CURRENCY = re.compile(
     r"[$\u00a3\u00a5\u20a0-\u20cf]|\b(?:AED|CHF|CNY|EUR|GBP|INR|JPY|PLN|SEK|USD)\b"
 )
-# Values of other types than text and HTML are not longer.
+# Longer values are proposed as text or HTML, never as a number, price or date.
 MAX_VALUE_CHARACTERS = 80
-# Paragraphs, list items and the like from which on a value is proposed as HTML.
+# Minimum number of paragraphs, list items or similar blocks in a value that is proposed as HTML.
 HTML_BLOCKS = 3
 _BLOCKS = etree.XPath(f"boolean((.//p | .//li | .//h2 | .//h3 | .//tr)[{HTML_BLOCKS}])")
 SELECTOR_ERRORS = (
@@ -200,7 +200,7 @@ def selected(response: TextResponse, css: str | None, xpath: str | None) -> Sele
 def matched_values(response: TextResponse, css: str | None, xpath: str | None) -> list[Any]:
     """Return the roots of what `selected` returns, without the cost of a Selector for each.
 
-    A value is an element, or a text, an attribute, or the result of an XPath function.
+    A value is an element, a text, an attribute, or the result of an XPath function.
     """
     page = response.selector
     if isinstance(page.root, etree._Element):
@@ -314,7 +314,7 @@ def read_date(value: str, zone: ZoneInfo) -> datetime | None:
 def _parse_date(value: str) -> datetime | None:
     if INCOMPLETE_DATE.fullmatch(value):
         return None
-    # Day and year are two numbers, or digits enough for a date without separators.
+    # Day and year are two numbers, or enough digits for a date without separators.
     runs = [len(list(run)) for is_number, run in groupby(value, str.isnumeric) if is_number]
     if len(runs) < 2 and max(runs, default=0) < MIN_JOINED_DIGITS:
         return None

@@ -65,7 +65,7 @@ def checked_fields(value: dict[str, Field]) -> dict[str, Field]:
 
 
 def checked_timezone(value: str) -> str:
-    """Return an IANA time zone. Raises ValueError if this machine does not know it."""
+    """Return an IANA time zone. Raises ValueError if this machine has no such zone."""
     try:
         ZoneInfo(value)
     except (ZoneInfoNotFoundError, ValueError, OSError):

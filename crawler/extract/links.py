@@ -161,12 +161,12 @@ def digests_of(response: TextResponse, items: Mapping[str, str]) -> dict[str, st
             owners[node] = SHARED if node in owners else item
             node = node.getparent()
     digests: dict[str, str] = {}
-    for item, card in first.items():
-        above = card.getparent()
+    for item, excerpt in first.items():
+        above = excerpt.getparent()
         while above is not None and owners[above] == item:
-            card, above = above, above.getparent()  # noqa: PLW2901
+            excerpt, above = above, above.getparent()  # noqa: PLW2901
         if above is not None:
-            text = text_below(card).encode("utf-8", "replace")
+            text = text_below(excerpt).encode("utf-8", "replace")
             digests[item] = hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
     return digests
 

@@ -25,7 +25,7 @@ SHORT_CHARACTERS = 400
 # With this much prose in one place outside of the presumed short post, the page is a long article.
 ARTICLE_CHARACTERS = 450
 PROSE_CHARACTERS = 15
-# Text nodes read from a heading. An unclosed heading contains the rest of the page.
+# Maximum number of text nodes read from a heading: an unclosed one contains the rest of the page.
 HEADING_PARTS = 50
 # Class names and ids of the element with the post, most reliable first.
 NAMES = (
@@ -63,9 +63,9 @@ def main_text(response: TextResponse) -> dict[str, Any]:
     trafilatura (`fast`) had the best results of all extractors measured. If it returns nothing, as
     on pages without prose, the text of the body outside of the boilerplate is used.
 
-    From a short post, trafilatura concludes that it has missed some text and adds other text of
-    the page, so that all short posts of a site look alike. Therefore it only gets the post if the
-    page marks it up, and its result is replaced if `short_post` finds a shorter one.
+    If a post is short, trafilatura assumes that it has missed some text and adds other text of the
+    page, so that all short posts of a site look alike. Therefore it only gets the post if the page
+    marks it up, and its result is replaced if `short_post` finds a shorter one.
     """
     # Use a marker only if a single element has it and that element contains text.
     marked: SelectorList[Any] = SelectorList()
@@ -235,7 +235,8 @@ def _blocks_by_name(body: Any, blocks: list[Block], names: re.Pattern[str]) -> l
 def _blocks_after_heading(blocks: list[Block], heading: Any) -> list[Block]:
     """Return the blocks after the heading, within the element that contains heading and post.
 
-    The post is the prose between the heading and the first teaser. None if it is long or empty.
+    The post is the prose between the heading and the first teaser. The result is empty if the post
+    is long or empty.
     """
     if heading is None:
         return []
@@ -267,19 +268,19 @@ def _max_prose_elsewhere(blocks: list[Block], post: set[Block]) -> int:
     A block counts for its own element, for the parent of its paragraphs, and for the grandparent
     if each paragraph is wrapped in a div. Prose of teasers is not added up.
     """
-    cards: set[Any] = set()  # ancestors of teasers
+    containers: set[Any] = set()  # ancestors of teasers
     for block in blocks:
         for above in block.element.iterancestors() if block.teaser else ():
-            if above in cards:
+            if above in containers:
                 break
-            cards.add(above)
+            containers.add(above)
     groups: Counter[Any] = Counter()
     for block in blocks:
         if block.prose and block not in post:
             places, parent = {block.element}, block.element.getparent()
             if block.element.tag not in ("div", "td"):
                 places.add(parent)
-            if parent is not None and parent.tag in ("div", "section") and parent not in cards:
+            if parent is not None and parent.tag in ("div", "section") and parent not in containers:
                 places.add(parent.getparent())
             for place in places:
                 if place is not None and place.tag != "body":

@@ -70,7 +70,7 @@ class Condition:
 
     test:   a comparison such as `<`, or words such as `falls by`
     text:   value to compare with, in lower case
-    number: the same as a number; None for a text
+    number: `text` as a number; None if it is not a number
     is_percent: `number` is a share of the value before, in percent
     """
 
@@ -123,7 +123,7 @@ class Condition:
         return self._contains(before, after, old, new)
 
     def _contains(self, before: Content | None, after: Content | None, old: Any, new: Any) -> bool:
-        """Return whether a value is there, or contains the text; old, new: values of the field."""
+        """Return whether a value is present, or contains the text; old, new: field values."""
         if self.test.startswith("is "):
             is_missing = new in (None, "", [])
             return after is not None and is_missing == (self.test == "is missing")
@@ -139,7 +139,7 @@ class Condition:
         compare = _COMPARED[self.test]
         if self.number is not None:
             found = _number(value)
-            # A value that is no number differs from every number.
+            # A value that is not a number differs from every number.
             return compare(found, self.number) if found is not None else self.test == "!="
         return compare(_text(value).strip(), self.text)
 
@@ -264,7 +264,7 @@ class Rule(BaseModel):
         return value
 
     def is_about(self, event: Event, site: str, url: str, categories: Iterable[str]) -> bool:
-        """Return whether the rule is about an event of a page, whatever its content is."""
+        """Return whether the rule applies to an event of a page, regardless of its content."""
         if event not in self.events or (self.sites and site not in self.sites):
             return False
         if self.categories and not set(self.categories) & set(categories):
@@ -312,7 +312,7 @@ def rules_in(written: object, source: str) -> Rules:
 
 
 def checked_rules(rules: Rules) -> Rules:
-    """Return rules with different names; raises ValueError for others and for too many."""
+    """Return the rules; raises ValueError for repeated names and for too many rules."""
     names = [rule.name for rule in rules]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"two rules are named {min(repeated)!r}. Rename one of them")
@@ -322,7 +322,7 @@ def checked_rules(rules: Rules) -> Rules:
 
 
 def wanted_by(rules: Iterable[Rule], site: str) -> Wanted:
-    """Return the events that rules want from a site. Pure."""
+    """Return the events that the rules for a site match. Pure."""
     events: set[Event] = set()
     failures: set[int] = set()
     for rule in rules:

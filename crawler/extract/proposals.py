@@ -28,7 +28,7 @@ MAX_URL_CHARACTERS = 1000
 MAX_TEXT_CHARACTERS = 200
 MAX_PROPOSALS = 8
 MAX_SEGMENTS = 8
-# Different words at one place of a path from which on they are interchangeable.
+# At least this many different words at one place of a path are interchangeable.
 MIN_WORDS = 3
 # Names in paths by which sites usually mark pages that list others, and single items.
 LIST_NAMES = frozenset({
@@ -44,7 +44,7 @@ ITEM_NAMES = frozenset({
     "watch",
 })  # fmt: skip
 PAGE_NAMES = ("page", "seite", "pagina", "p")
-# Names of pages of which each site has one.
+# Names of pages that a site has only once.
 SINGLE_NAMES = frozenset({
     "about", "account", "cart", "checkout", "contact", "contact-us", "cookies", "disclaimer",
     "faq", "feed", "help", "imprint", "impressum", "index", "legal", "login", "my-account",
@@ -63,7 +63,8 @@ BOILERPLATE = re.compile(
 BOILERPLATE_TAGS = frozenset({"nav", "header", "footer", "aside"})
 ANCESTORS = 5
 NUMBER, WORD = "#", "*"
-# Share of the fetched pages on which a link must be to count as part of the frame of all pages.
+# A link on at least this share of the fetched pages counts as boilerplate, if at least FRAME_PAGES
+# pages were fetched.
 FRAME_SHARE, FRAME_PAGES = 0.8, 3
 _LINKS = etree.XPath("//a[@href]")
 
@@ -97,9 +98,9 @@ class Proposal:
     """A pattern that could select the list or the item pages of a site.
 
     pattern: regular expression for URLs
-    exclude: pattern of known URLs that it matches and that are of the other kind; None without any
-    reason:  why it is proposed, one line
-    urls:    known URLs that it matches, in the order of the pages
+    exclude: pattern for known URLs that `pattern` matches, but that are not items; None without any
+    reason:  why the pattern is proposed, one line
+    urls:    known URLs that the pattern matches, in the order of the pages
     """
 
     pattern: str
@@ -143,7 +144,7 @@ class _Group:
         return len(self.shape) > 1 and self.shape[-1] == NUMBER and self.shape[-2] in PAGE_NAMES
 
     def item_score(self) -> float:
-        """Return how much the shape looks like that of items; 0 if it does not."""
+        """Return a score for the shape as one of item pages; 0 if it is unlikely."""
         if not self.shape or self.is_paging or not {WORD, NUMBER} & set(self.shape):
             return 0.0
         n_content = len(self.in_content)
@@ -174,7 +175,7 @@ class _Group:
         return score
 
     def list_score(self, items: Mapping[Shape, float], *, is_first: bool) -> float:
-        """Return how much the shape looks like that of lists.
+        """Return a score for the shape as one of list pages; 0 if it is unlikely.
 
         items: the likely shapes of items, with their weights
         """
@@ -270,7 +271,7 @@ def propose(pages: Sequence[LinkPage]) -> Proposals:
 
 
 def worth_fetching(pages: Sequence[LinkPage], count: int) -> list[str]:
-    """Return links of these pages whose pages would tell most about the site, at most `count`.
+    """Return at most `count` links of these pages, those that are most useful to fetch next.
 
     One page of each shape is enough. Shapes with the names of lists come first, then those with
     most links.
@@ -299,7 +300,7 @@ def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
     on_pages: dict[str, int] = Counter(
         url for page in pages for url in {anchor.url for anchor in page.anchors}
     )
-    frame = {
+    menu_urls = {
         url
         for url, n in on_pages.items()
         if len(pages) >= FRAME_PAGES and n >= FRAME_SHARE * len(pages)
@@ -324,7 +325,7 @@ def _groups(pages: Iterable[LinkPage]) -> dict[Shape, _Group]:
                 spaceless = sum("\u2e80" <= sign <= "\uffef" for sign in anchor.text)
                 group.words.append(len(anchor.text.split()) + spaceless // 2)
                 group.places[anchor.place] += 1
-            if not anchor.is_frame and anchor.url not in frame and anchor.url not in counted:
+            if not anchor.is_frame and anchor.url not in menu_urls and anchor.url not in counted:
                 counted.add(anchor.url)
                 group.in_content.add(anchor.url)
                 links[shape] += 1
@@ -466,7 +467,7 @@ def _bare_host(url: str) -> str:
 
 
 def _place(element: etree._Element) -> tuple[str, bool]:
-    """Return the place of a link, and whether it is in the frame of the page."""
+    """Return the place of a link, and whether it is in the page's boilerplate."""
     parts, is_frame = [], False
     node: etree._Element | None = element
     depth = 0

@@ -60,7 +60,7 @@ def page_problem(response: Response) -> str | None:
 
 
 class PageParts(NamedTuple):
-    """What it takes to parse a page in another process."""
+    """Parts of a response that another process needs to parse it."""
 
     kind: type[TextResponse]
     url: str
@@ -71,7 +71,7 @@ class PageParts(NamedTuple):
 
 
 def is_long(response: Response) -> TypeGuard[TextResponse]:
-    """Return whether to parse a page takes longer than to send it to another process and back."""
+    """Return whether parsing a page takes longer than sending it to another process."""
     return isinstance(response, TextResponse) and len(response.body) >= LONG_BYTES
 
 

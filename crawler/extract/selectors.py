@@ -1,7 +1,7 @@
-"""Find selectors of single elements on a page, and show the page without anything active.
+"""Find selectors of single elements on a page, and show the page without active content.
 
 Elements are numbered in the order of the parsed page. `numbered_html` keeps the numbers as
-attributes, so that a click on the shown page names an element of the original one.
+attributes, so that a click on the shown page identifies an element of the original one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HIDDEN_TAGS = {
     "script", "style", "template", "noscript", "iframe", "object", "embed", "svg", "math", "title",
     "select", "textarea", "audio", "video", "canvas",
 }  # fmt: skip
-# Classes and ids that survive the next release of the site: words, without counters or hashes.
+# Classes and ids that probably survive the next release: words, without counters or hashes.
 NAME = re.compile(r"[A-Za-z][A-Za-z]+(?:[-_]{1,2}[A-Za-z]+)*", re.ASCII)
 GENERATED = re.compile(
     r"^(?:css|sc|jsx|svelte|emotion|ng|ember|react|js|is|has)[-_]"
@@ -119,8 +119,8 @@ def selector_of(page: Selector, number: int, others: Sequence[Selector] = ()) ->
             continue
         elsewhere = [len(other.css(css)) for other in others]
         misses = sum(not n for n in elsewhere)
-        is_several = len(matches) > 1 or any(n > 1 for n in elsewhere)
-        rank = (misses, is_several, len(css))
+        is_ambiguous = len(matches) > 1 or any(n > 1 for n in elsewhere)
+        rank = (misses, is_ambiguous, len(css))
         if best is None or rank < best[0]:
             best = rank, css
     if best:

@@ -311,7 +311,7 @@ class Wrapper(BaseModel):
 
     @property
     def open_hours(self) -> Week:
-        """Return a read-only (168,) array with True for the hours of the local week to visit in."""
+        """Return a read-only (168,) array: True for each hour of the local week with visits."""
         return _open_hours(self.visiting_hours, self.blackout)
 
     def open_at(self, moment: datetime) -> bool:
@@ -432,7 +432,7 @@ class Wrapper(BaseModel):
     def with_code(self, code: str) -> Self:
         """Return a copy for a spider that reads pages with its own code.
 
-        code: digest of the code; an edit of the code changes the selector digest of items
+        code: source of its methods; an edit of the code changes the selector digest of items
         """
         copied = self.model_copy()
         copied._code = code
@@ -505,7 +505,7 @@ class Wrapper(BaseModel):
         return {pattern: digest for digest, pattern in self.patterns.items()}
 
     def _category_of(self, text: bytes, as_list: _Hit | None) -> str | None:
-        """Return the category of a list page that is fixed, or is in its URL."""
+        """Return the fixed category of a list page, or the category in its URL."""
         if isinstance(self.category, str):
             return self.category
         if isinstance(self.category, CategoryRule):

@@ -118,7 +118,7 @@ def toml_of(values: Mapping[str, Any]) -> str:
 
 
 def edited_toml(text: str, values: Mapping[str, Any]) -> str:
-    """Return a TOML file with other values, and the comments of unchanged keys."""
+    """Return the text of a TOML file with new values; keep the comments of unchanged keys."""
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -155,10 +155,10 @@ def _item(value: Any, *, is_inline: bool = False) -> Any:
         return array.multiline(long and not is_inline)
     if isinstance(value, Mapping):
         is_nested = any(isinstance(each, Mapping) for each in value.values())
-        made: Any = tomlkit.inline_table() if is_inline or not is_nested else tomlkit.table()
+        new_table: Any = tomlkit.inline_table() if is_inline or not is_nested else tomlkit.table()
         if not is_inline:
-            made = tomlkit.table()
+            new_table = tomlkit.table()
         for key, each in value.items():
-            made[key] = _item(each, is_inline=True)
-        return made
+            new_table[key] = _item(each, is_inline=True)
+        return new_table
     return value

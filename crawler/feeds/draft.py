@@ -47,7 +47,7 @@ MINUTE = timedelta(minutes=1)
 MIN_DATES = 3
 MAX_DATE_CHARACTERS = 100
 SHOWN_CHARACTERS = 40
-# Calls of dateparser per document. It tries hundreds of languages, which takes about 10 ms.
+# Maximum number of calls of dateparser per document: it tries hundreds of languages in about 10 ms.
 MAX_WORDED_DATES = 200
 MAX_FAILED_DATES = 5
 NUMBERS = re.compile(
@@ -270,7 +270,7 @@ def _feedparser_date(text: str, parsed: Any) -> datetime | None:
 
 
 def fabricated(dates: Sequence[datetime], built: datetime | None, now: datetime) -> str | None:
-    """Return the reason why all dates of a document were generated with it; None if plausible.
+    """Return why the dates of a document do not look like dates of posts; None if they do.
 
     dates: dates of all posts that have one
     built: date of the document itself

@@ -99,7 +99,7 @@ class Prolog:
     entities: plain text of the entities that the DOCTYPE declares, by name
     doctype:  unparsed DOCTYPE
     late:     there is text before the XML declaration
-    junk:     there are text or tags before the document
+    junk:     there is text or a tag before the document
     """
 
     root: str = ""

@@ -17,7 +17,7 @@ NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 FEED_SCHEME = re.compile(r"feed:(?://)?(?=https?://)|feed:(?=//)", re.I)
 TITLE_CHARACTERS = 500
 CATEGORY_CHARACTERS = 200
-# Categories of one feed. A feed in 100,000 folders is a mistake or an attack.
+# Maximum number of categories of one feed. A feed in 100,000 folders is a mistake or an attack.
 MAX_FEED_CATEGORIES = 100
 MAX_FEEDS = 1_000_000
 MAX_REFUSED = 10_000

@@ -128,7 +128,7 @@ class SpooledBody:
             self._file.close()
 
     def write(self, data: bytes) -> None:
-        """Append data. `load` raises errors: here, one would hang the request until its timeout."""
+        """Append data. `load` raises any error; raised here, it would hang the request."""
         self.size_bytes += len(data)
         if self._problem is None:
             try:

@@ -87,14 +87,15 @@ class Downloader(downloader.Downloader):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        # The same signals, as receivers are kept by sender. The scraper is created later.
+        # Receivers are kept by sender, so these are the same signals. The scraper, which is created
+        # later, uses them, too.
         crawler.signals = self.signals = Signals(crawler.signals.sender)
         # Scrapy has no setting for this class: its downloader creates the manager by name.
         self.middleware.__class__ = Middlewares
         self._sending: set[asyncio.Task[Any]] = set()
 
     def fetch(self, request: Request) -> Deferred[Response | Request]:  # type: ignore[override] # Scrapy passes no spider
-        """Send a request through the middlewares; return what they make of its response."""
+        """Send a request through the middlewares; return a response, or a request to schedule."""
         self.active.add(request)
         return deferred_from_coro(self._fetch(request))
 
@@ -105,7 +106,7 @@ class Downloader(downloader.Downloader):
             self.active.remove(request)
 
     async def _enqueue_request(self, request: Request) -> Response:
-        """Download a request: directly if its slot is free, else in its turn.
+        """Download a request: directly if its slot is free, else through the slot's queue.
 
         Scrapy starts another task for each request, and waits for it.
         """
@@ -309,9 +310,9 @@ class ConditionalGetMiddleware:
             request.headers["If-Modified-Since"] = target.validators.last_modified
 
     def _can_share(self, targets: list[Target]) -> bool:
-        """Return whether a 304 response would apply to one target, or to all cells of a page.
+        """Return whether a 304 response would apply to all targets, which share one page.
 
-        If the archive of the site lacks the body, a 304 response would not give it.
+        If the archive of the site lacks the body, a 304 response would not provide it.
         """
         archive = self.session.archive
         if archive is not None and not all(archive.has(target.archived) for target in targets):

@@ -43,7 +43,7 @@ async def archive(session: Session, request: Request, response: Response, head: 
     for name in STORED:
         sent += [name + b": " + value for value in request.headers.getlist(name)]
     if not head:
-        # The status line and headers as Scrapy has them.
+        # Reconstruct the status line and headers from Scrapy's response.
         headers: Headers = response.headers
         phrase = RESPONSES.get(response.status, b"")
         status = f"{response.protocol or 'HTTP/1.1'} {response.status} ".encode() + phrase

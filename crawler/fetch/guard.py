@@ -59,8 +59,8 @@ def usable(addresses: Iterable[Address], *, private: bool) -> list[Address]:
     allowed = []
     for address in addresses:
         inner = _unwrapped(address)
-        is_net = inner.is_multicast or inner.is_unspecified or inner.is_reserved
-        if inner.is_loopback or not (is_net or inner.is_link_local):
+        is_special = inner.is_multicast or inner.is_unspecified or inner.is_reserved
+        if inner.is_loopback or not (is_special or inner.is_link_local):
             allowed.append(address)
     return [address for address in allowed if is_public(address)] or (allowed if private else [])
 
@@ -147,7 +147,7 @@ def _place(url: str) -> tuple[str, int]:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether a host is a loopback address, in IPv6 without brackets."""
+    """Return whether a host is a loopback address; IPv6 addresses must have no brackets."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

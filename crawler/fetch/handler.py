@@ -269,7 +269,7 @@ class Verifying(ClientTLSOptions):
 
 
 class HttpHandler(HTTP11DownloadHandler):
-    """Downloads http and https URLs; raises Misbehaves and OffLimits in addition to Scrapy's."""
+    """Downloads http and https URLs; raises Misbehaves, OffLimits and Scrapy's errors."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -390,13 +390,13 @@ class GuardedAgent(_BindAddressAgent):
 
 @implementer(IStreamClientEndpoint)
 class LazyEndpoint:
-    """Endpoint that is created for a new connection: it takes longer than to reuse an open one."""
+    """Endpoint that is created only for a new connection, because creating it is slow."""
 
     def __init__(self, create: Callable[[], Any]) -> None:
         self._create = create
 
     def connect(self, factory: Any) -> Any:
-        """Create the endpoint and connect; a host name that is not valid fails the connection."""
+        """Create the endpoint and connect; an invalid host name fails the connection."""
         return maybeDeferred(lambda: self._create().connect(factory))
 
 
@@ -420,7 +420,7 @@ def _limit_time(request: Request) -> Iterator[None]:
 
 @contextmanager
 def _explain_errors(request: Request, policy: ConnectionPolicy, limit_bytes: int) -> Iterator[None]:
-    """Replace generic errors of Scrapy and Twisted by errors with the cause."""
+    """Replace generic errors of Scrapy and Twisted with errors that contain the cause."""
     try:
         yield
     except CannotResolveHostError:

@@ -27,7 +27,7 @@ from scrapy.utils.defer import _process_pending_io, aiter_errback, ensure_awaita
 from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
-# Scrapy looks for a meta refresh in so many characters of a page.
+# Number of characters at the start of a page in which Scrapy looks for a meta refresh.
 HEAD_CHARACTERS = 4096
 
 
@@ -67,7 +67,7 @@ class LogFormatter(logformatter.LogFormatter):
 class Signals(SignalManager):
     """Scrapy's signals, without a search for the receivers of a signal that has none.
 
-    Most signals of the downloader have none, and are sent for each page, or for each piece of it.
+    Most downloader signals have no receivers, but are sent for each page, or for each chunk of it.
     """
 
     def send_catch_log(self, signal: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -79,7 +79,7 @@ class Signals(SignalManager):
         return []
 
     async def send_catch_log_async(self, signal: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Send a signal, and wait for its receivers; a task for each only if one may take time."""
+        """Send a signal, and wait for its receivers; use tasks only if one of them may be async."""
         sender = kwargs.get("sender", self.sender)
         receivers = dispatcher.liveReceivers(dispatcher.getAllReceivers(sender, signal))
         if not all(map(self._is_immediate, receivers)):
@@ -146,7 +146,7 @@ class MetaRefreshMiddleware(redirect.MetaRefreshMiddleware):
 class Scraper(scraper.Scraper):
     """Processes the items of a response one after another, if CONCURRENT_ITEMS is 1.
 
-    Scrapy also does so then, with a queue and two tasks for each response.
+    Scrapy does the same, but with a queue and two tasks for each response.
     """
 
     async def handle_spider_output_async(
@@ -155,7 +155,7 @@ class Scraper(scraper.Scraper):
         request: Request,
         response: Response | Failure,
     ) -> None:
-        """Process what a callback returns."""
+        """Process the output of a callback."""
         if self.concurrent_items != 1:
             await super().handle_spider_output_async(result, request, response)
         elif isinstance(result, AsyncIterator):
@@ -169,7 +169,7 @@ class Scraper(scraper.Scraper):
 class SpiderMiddlewares(SpiderMiddlewareManager):
     """Passes on a list of items as it is: the middlewares of Scrapy only change requests.
 
-    Scrapy passes each item through an asynchronous generator for each of them, and some more.
+    Scrapy passes each item through an asynchronous generator per middleware, and a few more.
     """
 
     async def scrape_response_async(  # type: ignore[override] # a list is iterable, too
@@ -209,8 +209,8 @@ class Scraping:
 
     Scrapy has settings for the classes of the downloader, the queues, the stats and the messages
     (see `crawler.addon.CLASSES`), but its engine creates these two by name. A subclass of the
-    engine would have no setting either, so the objects get another class before the first request.
-    Neither class adds attributes.
+    engine would have no setting either, so this extension replaces the classes of the two objects
+    before the first request. Neither class adds attributes.
     """
 
     def __init__(self, crawler: Crawler) -> None:

@@ -27,7 +27,7 @@ from crawler.fetch.guard import ON_BEHALF_OF, Guard
 logger = logging.getLogger(__name__)
 # Key in the meta of a request for robots.txt: bytes received so far.
 RECEIVED = "robots_bytes"
-# Longer files are parsed and applied in a thread, because they would block the reactor too long.
+# Longer files are parsed and applied in a thread, so that they do not block the reactor.
 LONG_CHARACTERS = 16_384
 # Maximum size of all cached rules; each character takes about 60 bytes of memory.
 MAX_CACHED_CHARACTERS = 1_000_000
@@ -77,7 +77,7 @@ def for_agent(text: str, agent: str) -> str:
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """Return a user agent in a line, and the same without asterisks, which Protego ignores."""
+    """Return the user agent in a line, and its form without asterisks, which Protego ignores."""
     name = value.strip().lower()
     bare = name if name == "*" else name.replace("*", "")
     return (name, bare) if bare else ()
@@ -146,7 +146,8 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         return await asyncio.shield(self._pending[key])
 
     async def _fetched(self, request: Request, key: tuple[str, bool]) -> Rules:
-        # Only meanwhile: the signal is sent for each piece of every response.
+        # Connected only while robots.txt is fetched: the signal is sent for each chunk of every
+        # response.
         self.crawler.signals.connect(self._stop_at_limit, signals.bytes_received)
         try:
             response = await self._response(request)

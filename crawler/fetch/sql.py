@@ -76,8 +76,8 @@ def _postgresql(url: URL, source: Source) -> Backend:
 
     def interrupt(driver: Any) -> None:
         # Shut down a copy of the socket: the waiting thread then reads the end of the connection.
-        with socket.socket(fileno=os.dup(driver.fileno())) as same:
-            same.shutdown(socket.SHUT_RDWR)
+        with socket.socket(fileno=os.dup(driver.fileno())) as dup_socket:
+            dup_socket.shutdown(socket.SHUT_RDWR)
 
     read_only = engine.execution_options(postgresql_readonly=True)
     return Backend(read_only, set_timeout, interrupt)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from crawler.frontier.session import Session
 
 Counts = Mapping[str, float]
-# Name of a count: workers whose last visits may be stored in part.
+# Name of a count: workers whose last visits may be only partly stored.
 IN_DOUBT = "workers in doubt"
 
 
@@ -63,10 +63,10 @@ class Frontier:
         self._session = session
 
     def due(self, limit: int | None) -> AsyncIterator[Target | Request]:
-        """Yield what this process has to fetch, until the run is over.
+        """Yield the targets and requests that this process has to fetch, until the run is over.
 
-        That is each target that is due at the start of the run or discovered during it, once, and
-        the requests of spiders.
+        Each target that is due at the start of the run, or discovered during it, is yielded once.
+        The requests are those of spiders.
 
         limit: maximum number of targets of the run; None: no limit
         """

@@ -1,4 +1,4 @@
-"""Prepare a run before its first request; repair it, count it and warn about it after its last.
+"""Prepare a run before its first request; repair, count and warn about it after the last one.
 
 Warnings are about patterns that matched no link and fields that were not found. Without them, a run
 that fails to collect anything looks like a run without due targets.

@@ -38,7 +38,7 @@ class HostHeld(Exception):
 
 @dataclass(slots=True, eq=False)
 class Permit:
-    """Permission to send requests to a host; times are of the event loop's clock, in seconds.
+    """Permission to send requests to a host; times are in seconds by the event loop's clock.
 
     once: the permit is for a single request
     idle: time in seconds for which it may be unused

@@ -50,7 +50,7 @@ LOADED_AT = time.time()
 FILE_TIME_SECONDS = 0.05
 # Spiders whose argument is the file of a site definition, and the argument.
 FILES = {"site": "wrapper", "feeds": "wrapper", "cells": "file"}
-# Settings that have no effect, or their effect, in a run without requests.
+# Settings that have no effect in a run without requests, or that quiet runs apply as well.
 IGNORED = (
     "FRESHET_", "LOG_", "AUTOTHROTTLE_", "CONCURRENT_", "COOKIES_", "DOWNLOAD_", "HTTPERROR_",
     "REDIRECT_", "RETRY_", "ROBOTSTXT_", "USER_AGENT",
@@ -79,7 +79,7 @@ class QuietRun:
 
 
 def end_quietly(settings: Settings, name: str, arguments: Mapping[str, str]) -> bool:
-    """Run a spider if nothing is due; return False, with nothing changed, if something may be.
+    """Run a spider if nothing is due; return False, with nothing changed, if a target may be due.
 
     name, arguments: of `scrapy crawl`
 
@@ -136,7 +136,7 @@ def _site_of(name: str, arguments: Mapping[str, str]) -> tuple[str, str | None] 
 async def record_quiet_run(
     db: Database, config: Config, spider: str, modules: Sequence[str], file: str | None
 ) -> QuietRun | None:
-    """Record a run of a spider with nothing to do; None if it may have something to do.
+    """Record and return a run with nothing to do; return None if there may be something to do.
 
     file: site definition that the user names; None: as in the last run
 
@@ -179,8 +179,10 @@ def digest_of_inputs(
     modules: SPIDER_MODULES
     keys:    site definition as JSON; None if a spider class defines the site
     file:    its TOML file, which takes precedence; None without one
-    read_at: Unix time at which the definition was read; None: not yet. Without a digest if the
-             definition was edited since then, or the code since it was loaded
+    read_at: Unix time at which the definition was read; None: not yet
+
+    None is also returned if the definition was edited after it was read, or the code after it was
+    loaded.
     """
     try:
         text = keys or ""

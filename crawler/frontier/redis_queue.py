@@ -45,7 +45,8 @@ CLASSES = tuple(
 )
 REDIS_ID = "freshet:id"
 EXPIRY_MS = 24 * 3600 * 1000
-# Maximum time of a command that blocks, and as a share of the time in which a server has to answer.
+# A blocking command waits for this share of the client's timeout, or of MAX_WAIT_SECONDS if the
+# client has none.
 MAX_WAIT_SECONDS, ANSWER_SHARE = 10.0, 0.8
 # Keys in request.meta: name of the leased entry, and the target.
 LEASE = "lease"
@@ -117,7 +118,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         super().__init__(steady.client, spider, key.replace("%", "%%"), serializer)
         self.id, self.worker = "", worker
         self._steady = steady
-        self._ours = [worker, lease_ms, EXPIRY_MS]
+        self._common_args = [worker, lease_ms, EXPIRY_MS]
         self._messages = count(1)
         names = ("join", "open", "feed", "push", "work", "renew", "close", "leave", "finish")
         self._scripts = {name: self._script(name) for name in names}
@@ -176,7 +177,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
     async def wait(self) -> bool:
         """Wait until there may be entries to lease, or the run ends; return False after some time.
 
-        Each message that adds entries wakes as many workers at most. Raises FreshetError at once if
+        A message that adds N entries wakes at most N workers. Raises FreshetError immediately if
         Redis is unavailable.
         """
         answer_seconds = self.server.connection_pool.connection_kwargs.get("socket_timeout")
@@ -221,9 +222,9 @@ class LeasedQueue(Base):  # type: ignore[misc]
         return bool(closes), others, int(float(visits))
 
     async def sums(self) -> tuple[dict[str, float], dict[str, float], int, bool]:
-        """Return the counts of entries, the counts of workers, their number, and any expiry.
+        """Return the counts of entries, the counts of workers, and the number of workers.
 
-        The last value is whether a lease has expired during the run.
+        The fourth value is whether a lease has expired during the run.
         """
         names = [self._key(name) for name in ("counts", "shares", "members")]
         with user_errors(self.server):
@@ -308,7 +309,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         return script
 
     async def _ask(self, name: str, args: Args, new_id: str = "") -> Any:
-        first: list[Any] = [new_id or self.id, *self._ours]
+        first: list[Any] = [new_id or self.id, *self._common_args]
         script = self._scripts[name]
 
         def run() -> Any:

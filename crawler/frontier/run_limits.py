@@ -135,7 +135,7 @@ class Allowance:
         return taken
 
     def give_back(self, count: int) -> None:
-        """Uncount `count` targets that were not handed out after all."""
+        """Give back the allowance for `count` targets that were not handed out after all."""
         if self._left is not None:
             self._left += count
 

@@ -1,10 +1,10 @@
 """Serialize requests for scrapy-redis as JSON, so that write access to Redis cannot run code.
 
-With scrapy-redis's default, pickle, it could. Types that JSON lacks are marked: bytes, and dicts
+With pickle, scrapy-redis's default, it could. Types that JSON lacks are marked: bytes, and dicts
 with keys that are not strings.
 
 Workers share only requests of limited size with the keys, headers and meta below. All other
-requests stay with the worker that created them, so that nobody can use Redis to choose a proxy,
+requests stay with the worker that created them, so that no one can use Redis to choose a proxy,
 send a cookie or disable robots.txt.
 """
 

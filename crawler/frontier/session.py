@@ -75,8 +75,8 @@ class Session:
     warnings:  warnings about the run, once it is summed up
     is_full:   whether this is a full run, which ignores the caps
     left:      state of the spider after the run, once the run is summed up
-    reason:    reason for which the run ended
-    error:     error that ended the run; Busy if another process already runs the spider
+    reason:    reason why the run ended
+    error:     error that ended the run; Busy if another process is already running the spider
     flaw:      error that did not end the run, but makes it fail at its end
     """
 
@@ -142,7 +142,7 @@ class Session:
 
     @property
     def failure(self) -> FreshetError | None:
-        """Error for which the run failed; None after a successful end."""
+        """Error that made the run fail; None after a successful run."""
         if self.error is None and self.flaw is None and not self.ended.is_set():
             return FreshetError(f"{self.spider}: the run did not reach its end")
         return self.error or self.flaw
@@ -173,7 +173,7 @@ class Session:
         self.in_flight.add(target.key)
 
     def take_with(self, target: Target, others: list[Target]) -> None:
-        """Note that the page of a cell is also read for other cells, which need no own request."""
+        """Note that the page of a cell is also read for other cells, which need no request."""
         for other in others:
             self.shared_fetches.add(other.key)
             self.take(other)
@@ -256,7 +256,7 @@ class Session:
         self.frontier.hurry()
 
     def fail(self, error: BaseException) -> None:
-        """End the run because of an error that does not concern a single page; log it once."""
+        """End the run because of an error that affects more than one page; log it once."""
         if self.error is None:
             if not isinstance(error, FreshetError):
                 logger.debug("Run failed", exc_info=error)

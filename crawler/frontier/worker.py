@@ -37,7 +37,7 @@ MIN_PAUSE_SECONDS, SPREAD_SECONDS = 0.05, 0.1
 # Interval between attempts to lease if the worker cannot wait for a token.
 RETRY_SECONDS = 0.5
 # As shares of the duration of a lease: the longest pause, and the time between two renewals, which
-# is longer if a request for leases would do as well.
+# is longer for a worker without leases, whose requests for leases also keep it alive.
 LONGEST_PAUSE, RENEWAL, IDLE_RENEWAL = (0.4, 0.6), 1 / 3, 0.6
 JOIN_SECONDS = 0.2
 # Leases per concurrent request: some wait to be sent, some to be stored.
@@ -308,7 +308,7 @@ class Worker:
             if has_leased:
                 self._wanted.clear()
                 self._arrived.set()
-                # The spider may take the entries now, and want more.
+                # Let the spider take the entries; it may request more.
                 await asyncio.sleep(0)
             if self._has_enough:
                 # Report and lease more entries with one message, unless the spider has none left.
@@ -324,7 +324,7 @@ class Worker:
 
     async def _pause(self) -> None:
         """Wait until a message, this worker or time may have changed what it can lease."""
-        # A worker with more entries than requests at a time leases others when it completes one.
+        # A worker with more entries than concurrent requests leases more when it completes one.
         is_idle = len(self._book.held) <= self._max_leases // LEASES_PER_REQUEST
         if is_idle and (self._listening is None or self._listening.done()):
             self._listening = self._start(self._listen)

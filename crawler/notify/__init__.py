@@ -6,5 +6,6 @@ the next visit of their page (both `expansion`), and delivers what is due (`deli
 (one attempt: a signed webhook, an email, Apprise).
 
 A message is sent at least once, with the same id for every attempt. `delivery` and `messages`
-repeat nothing, store nothing and read no clock to decide: times and random numbers are arguments.
+neither retry nor store anything. `channels` computes the times of attempts from arguments only: the
+current time and a random number generator.
 """

@@ -305,7 +305,7 @@ def valid_channels(
 
 
 def without_secrets(channel: Channel, text: str) -> str:
-    """Replace what may be secret in a channel's keys by `***`.
+    """Replace possible secrets from a channel's keys in a text with `***`.
 
     A service may repeat the URL of a request in its answer, or a library in an error.
     """
@@ -319,7 +319,7 @@ def without_secrets(channel: Channel, text: str) -> str:
             # For most services of Apprise, the host is a token as well.
             words.append(parts.netloc.rpartition("@")[2].partition(":")[0])
         secrets |= {url, *words, *map(unquote, words)}
-    # Short words, such as `hook`, are no secrets, and occur in other texts.
+    # Short words, such as `hook`, are not secrets, and occur in other texts.
     found = [each for each in secrets if each and len(each) >= MIN_SECRET_CHARACTERS]
     for secret in sorted(found, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -348,8 +348,8 @@ def next_attempt(
 def open_from(channel: Channel, at: datetime) -> datetime:
     """Return the first time from `at` on that is not in the channel's quiet hours. Pure.
 
-    Quiet hours follow the clock on the wall of the channel's time zone, also on days on which the
-    clock changes.
+    Quiet hours follow the local time in the channel's time zone, even on days when the clocks
+    change.
     """
     if channel.quiet_hours is None:
         return at
@@ -366,10 +366,10 @@ def open_from(channel: Channel, at: datetime) -> datetime:
 
 
 def digest_due(channel: Channel, at: datetime) -> datetime:
-    """Return the time of the digest that has the events of `at`, outside of quiet hours. Pure.
+    """Return the time of the digest with the events at `at`, outside of quiet hours. Pure.
 
-    It is later than `at`, by at most an hour, a day or a week and the quiet hours. Without a digest
-    it is the first time outside of quiet hours.
+    The time is later than `at`, by at most an hour, a day or a week and the quiet hours. Without a
+    digest, it is the first time outside of quiet hours.
     """
     if channel.digest is None:
         return open_from(channel, at)
@@ -392,7 +392,7 @@ def digest_due(channel: Channel, at: datetime) -> datetime:
 
 
 def first_due(channel: Channel, now: datetime) -> datetime:
-    """Return when a message that is new now is sent first. Pure."""
+    """Return the time of the first attempt for a message that is created now. Pure."""
     return digest_due(channel, now + timedelta(minutes=channel.debounce_minutes))
 
 

@@ -1,7 +1,7 @@
 """Deliver the messages of the outbox: each channel on its own, under a lease, in order.
 
 A message is delivered at least once: a process that ends between sending and storing the result
-sends it again, with the same id. A channel whose messages fail is paused, and delays no other one.
+sends it again, with the same id. A channel whose messages fail is paused, without delaying others.
 Messages that a channel does not accept yet, because of its quiet hours or its limit, are postponed.
 """
 
@@ -44,7 +44,7 @@ ATTEMPT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt failed. retry_after: when the receiver wants the next one; None: any time."""
+    """Why an attempt failed. retry_after: delay that the receiver requests; None: none."""
 
     reason: str
     retry_after: timedelta | None = None
@@ -69,7 +69,7 @@ class Outlet(Protocol):
         """Return the first time from `at` on that is not in quiet hours."""
 
     async def send(self, bundle: Bundle) -> Failure | None:
-        """Send messages of the outbox as one, within a bounded time; None: it was accepted."""
+        """Send messages of the outbox as one, within a time limit; return None if accepted."""
 
     def next_attempt(self, attempts: int, first_at: datetime, now: datetime) -> datetime | None:
         """Return when to try again after `attempts` attempts; None: never."""
@@ -83,8 +83,8 @@ class Delivered:
     reason:       cause of the last dead letter
     is_busy:      whether another process delivers the channel
     is_paused:    whether the channel is unavailable, so that it is tried again later
-    closed_until: time until which due messages were postponed, because of quiet hours or the limit
-                  an hour; None: there was none
+    closed_until: time until which due messages were postponed, because of quiet hours or the hourly
+                  limit; None: none were postponed
     """
 
     channel: str
@@ -125,7 +125,7 @@ class Deliverer:
         return sorted(results, key=lambda result: order.index(result.channel))
 
     def begin(self, outlets: Sequence[Outlet]) -> None:
-        """Start to deliver the channels that are not being delivered."""
+        """Start delivering the channels that are not being delivered yet."""
         for outlet in outlets:
             if outlet.name not in self._running:
                 self._running[outlet.name] = asyncio.create_task(self._deliver(outlet))
@@ -139,7 +139,7 @@ class Deliverer:
         """Return the results of channels that ended; wait for all of them, at most some seconds.
 
         Without a limit, wait for one of them. Raises StorageError if the database stays
-        unavailable; then the other channels are not delivered any more.
+        unavailable; then the other deliveries are stopped.
         """
         if not self._running:
             return []
@@ -156,7 +156,7 @@ class Deliverer:
         return results
 
     async def stop(self) -> list[Delivered]:
-        """Begin no more attempts; return the results after those in progress have ended."""
+        """Start no more attempts; return the results after those in progress have ended."""
         self._is_stopping = True
         results: list[Delivered] = []
         while self.is_running:
@@ -183,7 +183,7 @@ class Deliverer:
         finally:
             await lease.release()
         if result.dead:
-            # One line, however many there are.
+            # A single line, however many messages failed.
             message = "%s: messages not delivered and not tried again: %d, the last one: %s"
             logger.warning(message, outlet.name, result.dead, result.reason)
         return result
@@ -219,7 +219,7 @@ class Deliverer:
                     return
 
     async def _room(self, outlet: Outlet, now: datetime) -> tuple[int, datetime]:
-        """Return the number of messages that a channel accepts now, and when it is open.
+        """Return the number of messages that a channel accepts now, and the time when it opens.
 
         A channel that is not open now accepts nothing.
         """
@@ -275,7 +275,7 @@ def _log_loss(channel: str, error: LeaseLost) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChannelOutlet:
-    """Sends messages of the outbox by a channel of `notify.toml`.
+    """Sends messages of the outbox through a channel of `notify.toml`.
 
     private_hosts: HOST:PORT of webhooks that may be in private networks
     web_url:       URL of the web app, for links; None: no links
@@ -373,7 +373,7 @@ def view_of(document: Document) -> EventView:
 def joined(documents: Sequence[Document]) -> EventView:
     """Return one event for several of a page: the last one, with all changes since the first.
 
-    documents: in order; of pages with many fields, they have only some
+    documents: in order; they lack some fields of pages with more than MAX_FIELDS
     """
     first, last = documents[0]["data"], documents[-1]["data"]
     if len(documents) == 1 or "posts" in last:

@@ -46,7 +46,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 class DeliveryFailed(Exception):
     """Raised if an attempt to send a message failed; `reason` is one line without secrets.
 
-    retry_after_seconds: time that the receiver asks to wait; None: it does not ask
+    retry_after_seconds: delay that the receiver requests; None: none
     """
 
     def __init__(self, reason: str, retry_after_seconds: float | None = None) -> None:
@@ -64,8 +64,8 @@ async def send(
 ) -> None:
     """Send a message once; raises DeliveryFailed, whose reason has no secrets of the channel.
 
-    The receiver may have got the message nevertheless, if its answer was lost or late. It can drop
-    the repetition by the id of the message.
+    After a failure, the receiver may still have received the message, if its answer was lost or
+    late. The receiver can detect the repetition by the id of the message.
 
     private_hosts: HOST:PORT of webhooks that may be in private networks. An address in the URL of
                    the webhook may be private as well, a host name may not: DNS can change it.
@@ -256,7 +256,7 @@ async def _send_email(smtp: Smtp, message: Message, timeout_seconds: float) -> N
             if refused := server.send_message(email):
                 # The others have the message, and would get it again with each attempt.
                 logger.warning("Mail server refused recipients: %s", ", ".join(refused))
-            # The server has accepted the message, whatever it answers now.
+            # The server has accepted the message, even if it fails now.
             with suppress(smtplib.SMTPException, OSError):
                 server.quit()
         finally:
@@ -273,7 +273,7 @@ async def _send_email(smtp: Smtp, message: Message, timeout_seconds: float) -> N
 
 
 def _email(smtp: Smtp, message: Message) -> EmailMessage:
-    """Return the email of a message. EmailMessage rejects line breaks in headers."""
+    """Return the email for a message. EmailMessage rejects line breaks in headers."""
     email = EmailMessage()
     email["From"] = smtp.sender
     email["To"] = ", ".join(smtp.to)
@@ -302,7 +302,7 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
     asset = apprise.AppriseAsset(
         storage_mode=apprise.PersistentStoreMode.MEMORY,
         async_mode=False,
-        # Otherwise it waits in threads of its own, which the end of the process waits for.
+        # Otherwise Apprise waits in its own threads, which delay the end of the process.
         service_timeout=0,
     )
     services = apprise.Apprise(asset=asset)
@@ -317,7 +317,7 @@ def _send_by_apprise(urls: tuple[str, ...], message: Message) -> None:
 
     def keep(entry: Any, _service: Any) -> None:
         if len(reasons) < 10:
-            # Cut later, when secrets are replaced: not within one.
+            # The final cut is made after secrets are replaced, so that no secret is split.
             reasons.append(str(entry.message)[: 10 * MAX_REASON_CHARACTERS])
 
     result = services.notify(
@@ -333,8 +333,8 @@ _threads: Counter[Hashable] = Counter()
 _counting = threading.Lock()
 
 
-def _began(receiver: Hashable) -> bool:
-    """Count a thread of a receiver; return False if it has as many as it may have."""
+def _acquire_thread(receiver: Hashable) -> bool:
+    """Count a new thread for a receiver; return False if MAX_THREADS are running."""
     with _counting:
         if _threads[receiver] >= MAX_THREADS:
             return False
@@ -342,7 +342,7 @@ def _began(receiver: Hashable) -> bool:
         return True
 
 
-def _ended(receiver: Hashable) -> None:
+def _release_thread(receiver: Hashable) -> None:
     with _counting:
         _threads[receiver] -= 1
         if not _threads[receiver]:
@@ -352,11 +352,11 @@ def _ended(receiver: Hashable) -> None:
 async def _in_thread(receiver: Hashable, work: Callable[[], Result]) -> Result:
     """Run work in a thread that neither a cancellation nor the end of the process waits for.
 
-    `asyncio.to_thread` would keep the process until the slowest server has answered.
+    `asyncio.to_thread` would keep the process alive until the slowest server has answered.
 
-    receiver: at most MAX_THREADS threads wait for it
+    receiver: key by which threads are limited to MAX_THREADS
     """
-    if not _began(receiver):
+    if not _acquire_thread(receiver):
         raise DeliveryFailed(f"{MAX_THREADS} earlier deliveries are still waiting for an answer")
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
@@ -372,7 +372,7 @@ async def _in_thread(receiver: Hashable, work: Callable[[], Result]) -> Result:
         except Exception as raised:  # noqa: BLE001 - raised again where the result is awaited
             error = raised
         finally:
-            _ended(receiver)
+            _release_thread(receiver)
         # The loop may have been closed in the meantime.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
@@ -380,6 +380,6 @@ async def _in_thread(receiver: Hashable, work: Callable[[], Result]) -> Result:
     try:
         threading.Thread(target=run, name="notification", daemon=True).start()
     except RuntimeError as error:
-        _ended(receiver)
+        _release_thread(receiver)
         raise DeliveryFailed(f"no thread for the delivery: {error}") from None
     return await done

@@ -32,8 +32,8 @@ from crawler.storage import change_events, outbox, targets
 from crawler.storage.client import Database, MongoRetry
 from crawler.storage.outbox import Bundle, ChannelState, Grouping
 
-# Time after which new events are looked for while a channel is still being delivered, and after
-# which a process that delivers only once ends.
+# Interval of searches for new events while a channel is still being delivered, and time after which
+# a process that delivers only once ends.
 ROUND_SECONDS, MAX_SECONDS = 5.0, 600.0
 
 
@@ -177,7 +177,7 @@ class Rounds:
         return report, problems
 
     async def stop(self) -> list[ChannelReport]:
-        """Begin no more attempts; return the results after those in progress have ended."""
+        """Start no more attempts; return the results after those in progress have ended."""
         return list(map(_report_of, await self._deliverer.stop()))
 
     async def cancel(self) -> None:
@@ -190,7 +190,8 @@ async def run_round(
 ) -> tuple[DeliveryReport, list[str]]:
     """Deliver until nothing is due; return the sums, and the problems of rules and channels.
 
-    While a channel takes long, new events are delivered to the others, for MAX_SECONDS at most.
+    While a channel takes a long time, new events are delivered to the others, for at most
+    MAX_SECONDS.
 
     Raises ConfigError for an invalid `notify.toml`, and StorageError if the database stays
     unavailable.
@@ -225,7 +226,7 @@ def add_to(sums: DeliveryReport, report: DeliveryReport) -> None:
 
 
 def merged(before: Sequence[ChannelReport], after: Sequence[ChannelReport]) -> list[ChannelReport]:
-    """Return reports by channel: sums of numbers, and the later states."""
+    """Return the merged reports by channel: added numbers, and the later states."""
     by_name = {channel["channel"]: channel for channel in before}
     for channel in after:
         if (earlier := by_name.get(channel["channel"])) is not None:

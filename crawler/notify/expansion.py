@@ -1,7 +1,7 @@
 """Apply the rules of notifications to marked events, and store their messages in the outbox.
 
-Any number of processes may do it concurrently, and a crash between two writes repeats an event: the
-ids of messages follow from event, rule and channel.
+Any number of processes may do this concurrently. A crash between two writes repeats an event, but
+causes no second message, because the id of a message derives from event, rule and channel.
 
 With `confirm`, a message waits for the next visit of its page. A page may flicker: a price is wrong
 for an hour, a server has an outage. The message is sent only if the visit finds the same state, and
@@ -25,11 +25,11 @@ from crawler.storage import change_events, notification_rules, outbox, sites, ta
 from crawler.storage.change_events import MarkedEvent
 from crawler.storage.client import Database, Document
 
-# Of the contents that a message shows.
+# Limits of the contents that a message shows.
 MAX_FIELDS, MAX_CHARACTERS = 20, 500
 # Characters before the first difference of two long texts.
 CONTEXT_CHARACTERS = 80
-# Posts of one visit of a feed: those that conditions are applied to, and those in a message.
+# Maximum number of posts of a visit to which conditions are applied, and of posts in a message.
 MAX_POSTS, MAX_SHOWN_POSTS = 500, 20
 ELLIPSIS = "…"
 TABLES = ("channels", "rules")
@@ -43,11 +43,11 @@ REFUTED = "the next visit found another state"
 class RuleSet:
     """All rules and channels.
 
-    rules:    of `notify.toml` and of the web app
-    of_sites: of site definitions, by site
+    rules:    rules of `notify.toml` and of the web app
+    of_sites: rules of site definitions, by site
     channels: valid ones by name. Messages to others wait until the channel is corrected.
     broken:   the problem of each invalid channel, by name
-    repeated: names of rules of the web app that `notify.toml` has as well, which counts
+    repeated: names of rules of the web app that are ignored, because `notify.toml` has them, too
     stored:   names of the rules of the web app
     """
 
@@ -62,7 +62,7 @@ class RuleSet:
     async def read(cls, db: Database, file: Path) -> Self:
         """Read `notify.toml`, the rules of the web app, and those of site definitions.
 
-        Rules of site definitions are as of the last runs. Raises ConfigError with file, rule and
+        Rules of site definitions are those of the last runs. Raises ConfigError with file, rule and
         key; an invalid channel is left out.
         """
         keys = read_keys(file)
@@ -89,7 +89,7 @@ class RuleSet:
         return {rule.name: rule for rule in self.rules} | own
 
     def problems(self, known_sites: Sequence[str]) -> list[str]:
-        """Return a line for each invalid channel, and for what a rule names and does not exist.
+        """Return a line for each invalid channel, ignored rule, and unknown name in a rule.
 
         known_sites: sites with targets
         """
@@ -113,21 +113,21 @@ class RuleSet:
         return lines
 
     def of(self, site: str) -> list[tuple[str, Rule]]:
-        """Return the rules that may be about a site, each with a key that is a part of ids."""
+        """Return the rules that may apply to a site, each with its key, which is part of ids."""
         own = [(f"{site}/{rule.name}", rule) for rule in self.of_sites.get(site, ())]
         return [*((rule.name, rule) for rule in self.rules), *own]
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The result of applying the rules. events: number of events; messages: of new messages."""
+    """The result of applying the rules: the numbers of events and of new messages."""
 
     events: int
     messages: int
 
 
 async def expand(db: Database, rules: RuleSet, now: datetime) -> Expansion:
-    """Apply the rules to the oldest marked events, at most a batch; no events: nothing is left."""
+    """Apply the rules to a batch of the oldest marked events. 0 events: none are left."""
     events = await change_events.marked(db)
     messages = [message async for message in messages_of(db, events, rules, now)]
     inserted = await outbox.insert(db, messages, now)
@@ -139,7 +139,7 @@ async def expand(db: Database, rules: RuleSet, now: datetime) -> Expansion:
 async def messages_of(
     db: Database, events: Sequence[MarkedEvent], rules: RuleSet, now: datetime
 ) -> AsyncIterator[Document]:
-    """Yield the messages about events in the order of these, as `outbox.insert` stores them.
+    """Yield the messages about events, in the same order, as `outbox.insert` stores them.
 
     A message to an unknown channel waits until the channel is defined.
     """
@@ -148,7 +148,7 @@ async def messages_of(
     rows = [case.event.row for case in cases]
     async for row, before, after in change_events.with_contents(db, rows):
         case = next(rest)
-        # Of one visit at a time: it may have MAX_POSTS long posts.
+        # Read for one visit at a time, because a visit may have MAX_POSTS long posts.
         posts = await visits.posts_of(db, row, MAX_POSTS) if "posts_new" in row else []
         for key, rule, of_rule in case.rules:
             matching = [post for post in posts if rule.holds(None, post)]
@@ -182,7 +182,7 @@ async def messages_of(
 class _Case:
     """An event that rules are about, before their conditions are applied.
 
-    rules: key, rule, and which of its events it is
+    rules: for each rule its key, the rule, and the event of the rule that matches
     """
 
     event: MarkedEvent
@@ -217,7 +217,7 @@ def _first_event(row: Document, rule: Rule, url: str, categories: Sequence[str])
 
 
 def _events_in(row: Document) -> list[Event]:
-    """Return the events of a visit or alarm; of an unmarked visit those that its outcome shows."""
+    """Return the events of a visit or alarm; for an unmarked visit, the event of its outcome."""
     if "outcome" not in row:
         return [Event(row["event"])]
     if names := row.get("events"):
@@ -229,10 +229,10 @@ def _events_in(row: Document) -> list[Event]:
 
 
 def data_of(before: Content | None, after: Content | None) -> Document:
-    """Return what a message stores of two contents, of bounded size: changed fields first.
+    """Return the data of two contents that a message stores, limited in size.
 
-    `title`, and `before` and `after` with the same fields; long texts are cut around their first
-    difference.
+    The data are `title`, and `before` and `after` with the same fields, changed fields first. Long
+    texts are cut around their first difference.
     """
     old, new = before or {}, after or {}
     names = sorted({**new, **old}, key=lambda name: old.get(name) == new.get(name))[:MAX_FIELDS]
@@ -255,7 +255,7 @@ def _cut(old: Any, new: Any) -> tuple[Any, Any]:
 
 
 def _common_characters(old: str, new: str) -> int:
-    # By halves, which compares slices: a page may have megabytes.
+    # Binary search, which compares slices, because a page may have megabytes.
     low, high = 0, min(len(old), len(new))
     while low < high:
         middle = (low + high + 1) // 2
@@ -264,7 +264,7 @@ def _common_characters(old: str, new: str) -> int:
 
 
 def _short(value: Any, begin: int = 0) -> Any:
-    """Return a value of bounded size: numbers, times and prices as they are, texts cut."""
+    """Return a value limited in size: numbers, times and prices unchanged, texts cut."""
     if value is None or isinstance(value, bool | int | float | datetime):
         return value
     if isinstance(value, Mapping) and value.keys() == {"amount", "currency"}:

@@ -1,9 +1,9 @@
 """Render events of pages as messages, with templates of the user in a sandbox.
 
-Templates are written in a part of Jinja without assignments, calls, macros and multiplication. What
-is left cannot make long texts of short ones: every loop counts its steps, every filter limits the
-length of what it takes and returns. So the text of a page, however hostile, cannot keep a delivery
-busy or fill the memory.
+Templates are written in a subset of Jinja without assignments, calls, macros and multiplication.
+The rest cannot make long texts of short ones: every loop counts its steps, and every filter limits
+the length of its arguments and its result. So the text of a page, however hostile, cannot keep a
+delivery busy or fill the memory.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ MAX_TEMPLATE_CHARACTERS = 10_000
 # Characters of a rendered text; the rest is cut off.
 MAX_TEXT_CHARACTERS = 50_000
 MAX_TITLE_CHARACTERS = 200
-# Events that a message lists; it gives the number of the others.
+# Maximum number of events that a message lists; the others are only counted.
 MAX_EVENTS = 50
 MAX_FIELDS = 20
 MAX_VALUE_CHARACTERS = 500
-# Limits of one rendering: turns of all loops, processor time, items or characters of a filter.
+# Limits of one rendering: iterations of all loops, processor time, items or characters of a filter.
 MAX_STEPS = 10_000
 MAX_SECONDS = 2.0
 MAX_LENGTH = 20_000
-# Webhook receivers and mail servers compare ids, so an id has no character that needs quoting.
+# Webhook receivers and mail servers compare ids, so an id has no characters that need quoting.
 MESSAGE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 DIGEST = "digest"
 CUT = "\n(cut off here: a message has at most {:,} characters)"
@@ -73,7 +73,7 @@ MANY = """\
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field whose value changed, as text. before, after: None if the field was not there."""
+    """A field whose value changed, as text. before, after: None if the field was missing."""
 
     name: str
     before: str | None
@@ -170,8 +170,8 @@ def message_of(
 ) -> Message:  # fmt: skip
     """Return a message about one event, or a digest of several.
 
-    A template that fails is replaced by the default, and the message says so: an error in a
-    template must not lose a notification.
+    A template that fails is replaced by the default, and the message shows the error, because an
+    error in a template must not lose a notification.
 
     events: at least one, in the order of their times; those beyond MAX_EVENTS are only counted
     more:   number of further events, which were not read
@@ -217,13 +217,13 @@ def rendered(
     compiled = _compiled(template, is_html)
     budget = _Budget(time.thread_time() + MAX_SECONDS)
     sites = list(dict.fromkeys(event.site for event in events))
-    known = {
+    template_context = {
         "event": events[0], "events": list(events), "more": more, "count": len(events) + more,
         "sites": sites, _BUDGET: budget, _ZONE: zone,
     }  # fmt: skip
     parts, room = [], MAX_TEXT_CHARACTERS
     try:
-        for part in compiled.generate(known):
+        for part in compiled.generate(template_context):
             budget.check_time()
             parts.append(part[:room])
             room -= len(part)
@@ -233,7 +233,7 @@ def rendered(
     except _FAILURES as error:
         cause = one_line(str(error).replace(f"{__name__}.", ""))
         raise ConfigError(f"template: {_line(error)}{cause}") from error
-    # A page may contain surrogates, which neither JSON in UTF-8 nor an email can.
+    # A page may contain surrogates, which neither JSON in UTF-8 nor an email can contain.
     return "".join(parts).encode("utf-8", "replace").decode()
 
 
@@ -313,7 +313,7 @@ _COUNTED = "_counted"
 
 @dataclass(slots=True)
 class _Budget:
-    """The turns of loops and the processor time that a rendering has left."""
+    """The loop iterations and the processor time that a rendering has left."""
 
     deadline: float
     steps: int = MAX_STEPS

@@ -42,15 +42,15 @@ LOW_GB = 2.0
 # Free space that the data folder needs if it holds only lock files.
 MIN_LOCKS_GB = 0.05
 MAX_SKEW_SECONDS = 1.0
-# A larger share of failed pages suggests a problem of the site or its definition.
+# A larger share of failed pages suggests a problem with the site or its definition.
 MAX_FAILED_SHARE = 0.1
 # Number of a run's workers to list.
 MAX_SHOWN = 3
-# An unfinished run that started longer ago is considered dead.
+# An unfinished run that started longer ago is considered crashed.
 MAX_RUN = timedelta(hours=1)
-# Time after which a visit that has to be aggregated shows that nothing prunes.
+# If a visit is overdue for aggregation by more than this time, nothing prunes the database.
 MAX_UNPRUNED = timedelta(days=7)
-# Time after which an event without messages shows that nothing delivers notifications.
+# If an event has had no messages for more than this time, nothing delivers notifications.
 MAX_UNDELIVERED = timedelta(hours=1)
 
 SET_CLOCKS = "synchronize the clocks of all machines by NTP: timedatectl set-ntp true"
@@ -305,7 +305,7 @@ async def check_versions(db: Database, spiders: Sequence[str], config: Config) -
 
 
 def judge_versions(name: str, size: int, max_size: float) -> Finding:
-    """Compare the bytes of a spider's versions with their limit; a limit of 0 is none."""
+    """Compare the bytes of a spider's versions with their limit; 0 is no limit."""
     message = f"{megabytes(size)} stored"
     if not max_size:
         return ok(Check.VERSIONS, f"{message}, no limit", of=name)
@@ -323,7 +323,7 @@ async def check_retention(db: Database, config: Config, now: datetime) -> list[F
 
 
 def judge_retention(config: Config, age: timedelta) -> Finding:
-    """Say how long data is kept, and check that it is pruned. age: of the oldest visit."""
+    """Report how long data is kept, and check that it is pruned. age: of the oldest visit."""
     days = {
         "visits": config.keep_visits_days, "daily aggregates": config.keep_aggregates_days,
         "runs": config.keep_runs_days, "plans": config.keep_plans_days,
@@ -351,7 +351,7 @@ async def check_notifications(db: Database, config: Config, now: datetime) -> li
 
 
 def judge_notifications(state: NotifyStatus, now: datetime) -> list[Finding]:
-    """Check that rules name what exists, and that messages are delivered."""
+    """Check that the rules are valid, and that messages are delivered."""
     findings = [warning(Check.NOTIFICATIONS, problem) for problem in state["problems"]]
     oldest = state["oldest_event"]
     if oldest is not None and now - oldest > MAX_UNDELIVERED:

@@ -156,10 +156,10 @@ def check_definitions(
             spiders |= {spider.name: spider for spider in iter_spider_classes(module)}
     jobs: list[Job] = []
     if not names:
-        every = default_jobs(spiders, stored)
-        jobs = list(every.jobs)
-        names = [name for name in every.unwatched if issubclass(spiders[name], WrapperSpider)]
-        for name in every.undefined:
+        defaults = default_jobs(spiders, stored)
+        jobs = list(defaults.jobs)
+        names = [name for name in defaults.unwatched if issubclass(spiders[name], WrapperSpider)]
+        for name in defaults.undefined:
             message, _, todo = undefined_words(name).partition(": ")
             findings.append(warning(Check.WRAPPER, message, todo, of=name))
     for name in names:

@@ -54,7 +54,7 @@ class Metrics:
     """Reports one run to the metrics of its process.
 
     of_process: metrics of all runs of this process, if a service exports them
-    export:     else the export of this run alone, which the run starts and ends
+    export:     else the export of this run only, which the run starts and ends
     """
 
     of_process: ClassVar[ProcessMetrics | None] = None

@@ -29,7 +29,7 @@ Spiders = dict[str, type[Spider]]
 class Job:
     """One spider and its arguments, as for `scrapy crawl`.
 
-    word: how the user names it: the name of a spider or site, or a file
+    word: name given by the user: of a spider, a site or a file
     """
 
     word: str
@@ -38,7 +38,7 @@ class Job:
 
     @property
     def definition(self) -> Definition | None:
-        """The stored definition that the job runs; None for spider classes and files."""
+        """Return the stored definition that the job runs; None for spider classes and files."""
         return getattr(self.spider, "stored_definition", None)
 
     def name(self) -> str:
@@ -94,7 +94,7 @@ def spiders_of(settings: BaseSettings) -> Spiders:
 
 
 def default_jobs(spiders: Spiders, stored: StoredSites) -> DefaultJobs:
-    """Return what runs if the user names nothing."""
+    """Return the jobs that run if the user names no spider."""
     jobs: dict[str, Job] = {}
     undefined: list[str] = []
     for name in stored.watched:
@@ -119,10 +119,10 @@ def undefined_words(name: str) -> str:
 
 
 def initial_jobs(spiders: Spiders) -> list[Job]:
-    """Return the jobs that the service starts with if the user names nothing.
+    """Return the jobs that the service starts with if the user names no spider.
 
-    These are all spider classes, as some may have no targets yet. Examples, and sites without a
-    spider class, are added only when they have targets.
+    These are all spider classes, because some may have no targets yet. Examples, and sites without
+    a spider class, are added only when they have targets.
     """
     names = [name for name in classes(spiders) if issubclass(spiders[name], WrapperSpider)]
     jobs = [job_of(name, spiders, StoredSites()) for name in names]
@@ -150,7 +150,7 @@ def jobs_of(names: list[str], spiders: Spiders, stored: StoredSites) -> list[Job
 
 
 def with_files(names: Iterable[str]) -> Iterator[str]:
-    """Replace each folder (its name ends with /) by its .toml files; raises ConfigError."""
+    """Replace each folder (its name ends with /) with its .toml files; raises ConfigError."""
     for name in names:
         if not name.endswith(os.sep):
             yield name

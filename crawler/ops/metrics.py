@@ -1,4 +1,4 @@
-"""Metrics of a process: its crawl runs, the service's periodic_jobs, and the file with the metrics.
+"""Metrics of a process: its crawl runs, the service's periodic jobs, and the file with the metrics.
 
 Counters of runs are computed on export from the stats that a crawl collects anyway, so they add no
 cost to the crawl. `freshet-NAME.prom` is a file for node_exporter's textfile collector. Concurrent
@@ -66,7 +66,7 @@ PLAIN = {
     "freshet_storage_retries": "Number of retries while MongoDB was unavailable.",
     "freshet_runs_started": "Number of started crawl runs.",
 }
-# With a second label and its values. All series are exported from the start at 0, because
+# Counters with a second label and its values. All series are exported from the start at 0, because
 # Prometheus's increase() misses the event with which a series begins.
 LABELED = {
     "freshet_responses": ("Number of responses by status class.", "code", CLASSES),
@@ -237,7 +237,7 @@ class ProcessMetrics:
             storing.observe(seconds)
             now = session.clock.now()
             for visit in batch:
-                # Not deliveries of WebSub hubs: they were stored until this run began.
+                # Exclude deliveries of WebSub hubs, which wait in storage until a run begins.
                 if visit.fetched.push is None:
                     to_stored.observe((now - visit.fetched.at).total_seconds())
 

@@ -1,9 +1,9 @@
 """Reread: extract archived responses with the current site definition, and restate the histories.
 
 Each visit of an item that has an archived response gets the content that the current definition
-extracts from it. No visit is added. A visit whose outcome changes because of that, as a new field
-changed between two visits, is marked with `reread`. Visits without an archived response keep what
-they have, and are not compared with their neighbors.
+extracts from it. No visit is added. A visit whose outcome changes as a result, for example because
+a new field changed between two visits, is marked with `reread`. Visits without an archived response
+keep their content, and are not compared with their neighbors.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Extractor:
         self._limit_bytes = int(self.spider.config.response_mb * MEGABYTE)
 
     async def read(self, stored: Stored, target: Target) -> Content | None:
-        """Return what the definition extracts from a response for a target; None if nothing."""
+        """Return the content that the definition extracts from a response; None if nothing."""
         try:
             response = self._response(stored)
         except Misbehaves:
@@ -314,7 +314,7 @@ async def reread(
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the current definition extracts from a response."""
+    """The content that the current definition extracts from a response."""
 
     content: dict[str, Any]
     content_hash: str

@@ -1,4 +1,4 @@
-"""The service's schedule: crawl runs when targets are due, replans and others at intervals.
+"""The service's schedule: crawl runs when targets are due, replans and other jobs at intervals.
 
 Also the options of the service, and its systemd units.
 """
@@ -31,7 +31,7 @@ from crawler.web.options import Address, address_of
 logger = logging.getLogger(__name__)
 # Interval between reads of due targets: imports and replans may make targets due earlier.
 DUE_SECONDS = 5.0
-# Pause after a run, by how it ended. Pauses after idle and failed runs double up to the maximum.
+# Pause after a run, by its result. Pauses after idle and failed runs double up to the maximum.
 MIN_PAUSE_SECONDS = 0.2
 IDLE_SECONDS = 30.0
 FAILED_SECONDS = 5.0
@@ -119,7 +119,7 @@ def decide(now: float, states: Mapping[str, SpiderState], room: int) -> tuple[li
     times = {name: ready for name, state in states.items() if (ready := state.ready) is not None}
     waiting = sorted((name for name, ready in times.items() if ready <= now), key=times.__getitem__)
     # Ready spiders beyond `room` do not shorten the sleep: they wait until a run ends, which wakes
-    # us.
+    # the service.
     later = [ready - now for ready in times.values() if ready > now]
     pauses = [state.not_before - now for state in states.values() if state.not_before > now]
     return waiting[: max(0, room)], min([DUE_SECONDS, *later, *pauses])
@@ -156,7 +156,7 @@ class PeriodicJob:
 def periodic_jobs(
     replan_seconds: float, since_plan: float, now: float, *, prunes: bool = True
 ) -> list[PeriodicJob]:
-    """Return the periodic_jobs of a service.
+    """Return the periodic jobs of a service.
 
     replan_seconds: interval between replans; 0: never
     since_plan:     seconds since the last plan or, if there is none, since the first run
@@ -184,7 +184,7 @@ def rotate_logs(config: Config) -> None:
 
 
 def command_line_settings(settings: BaseSettings) -> list[str]:
-    """Return this process's `-s` options, to pass on to commands; those of its log are its own."""
+    """Return this process's `-s` options, to pass on to commands, except the log settings."""
     priority = SETTINGS_PRIORITIES["cmdline"]
     given = (name for name in settings if settings.getpriority(name) == priority)
     passed = sorted(name for name in given if not name.startswith("LOG_"))
@@ -197,7 +197,7 @@ async def run_periodic_jobs(
     counts: Counter[str],
     waits: Callable[[PeriodicJob], Awaitable[float]],
 ) -> None:
-    """Run the periodic_jobs on schedule, one at a time, and count the results, until cancelled.
+    """Run the periodic jobs on schedule, one at a time, and count the results, until cancelled.
 
     waits: returns the seconds that a job has to wait because another machine runs it or has run
     it

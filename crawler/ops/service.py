@@ -138,7 +138,7 @@ def serve(
     config: Config, settings: Settings, jobs: list[Job], options: ServiceOptions
 ) -> ServiceReport:
     """Run the service until it is stopped; return the summary. Raises FreshetError."""
-    # Only for the reactor, DNS and threads as in a crawl: the service creates the crawlers itself.
+    # Used only to set up reactor, DNS and threads as in a crawl: the service creates the crawlers.
     own = settings.copy()
     own.set("LOG_INSTALL_ROOT_HANDLER", False, priority="cmdline")
     process = AsyncCrawlerProcess(own)
@@ -192,7 +192,7 @@ async def _work(
     began, loop = time.monotonic(), asyncio.get_running_loop()
     stop = asyncio.Event()
 
-    def hear() -> None:
+    def request_stop() -> None:
         # Restore the default handlers, so that a second signal ends the process immediately.
         for number in SIGNALS:
             loop.remove_signal_handler(number)
@@ -200,7 +200,7 @@ async def _work(
         stop.set()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, hear)
+        loop.add_signal_handler(number, request_stop)
     if options.seconds is not None:
         loop.call_later(options.seconds, stop.set)
     store = await Store.open(config)
@@ -460,12 +460,12 @@ class Service:
         del self.running[word]
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
-            self._went_well(word, task.result(), self._now() - began)
+            self._run_succeeded(word, task.result(), self._now() - began)
         else:
-            self._went_wrong(word, error)
+            self._run_failed(word, error)
         self._wake.set()
 
-    def _went_well(self, word: str, counts: dict[str, Any], seconds: float) -> None:
+    def _run_succeeded(self, word: str, counts: dict[str, Any], seconds: float) -> None:
         self._names[word] = str(counts["name"])
         self.report.add(word, counts)
         state = self.states[word]
@@ -474,7 +474,7 @@ class Service:
         level = logging.INFO if counts["fetched"] else logging.DEBUG
         logger.log(level, "%s", run_line(counts, seconds))
 
-    def _went_wrong(self, word: str, error: BaseException) -> None:
+    def _run_failed(self, word: str, error: BaseException) -> None:
         state = self.states[word]
         if isinstance(error, Busy):
             state.ended(RunEnd.BUSY, self._now())

@@ -1,11 +1,12 @@
 """Make and explain plans: when to visit each page and feed.
 
 `replan` reads the targets (`population`), determines the budget (`options`), calls the math in
-`schedules`, and writes plans and their documents (`report`). `explain` and `reasons` explain the
-schedule of a target. `learning` selects the pages of a sampling phase. `simulation` compares
-policies on a trace (`traces`), on the history in the database, or on cells under overload, and
-`plots` draws the results. `budget_forecast` computes what any budget would give, and `jobs` runs it
-and replans in a subprocess of the web app.
+`schedules`, and writes plans and their documents (`documents`). `report` describes the current
+plans. `explain` and `explain_reasons` explain the schedule of a target. `sampling_phase` selects
+the pages of a sampling phase. `simulation` compares policies on a trace (`traces`), on the history
+in the database, or on cells under overload, and `plots` draws the results. `budget_forecast` and
+`feed_forecast` compute the expected results of any budget; `crawler.reports.jobs` runs them and
+replans in a subprocess of the web app.
 
 `sharded` does a replan in several processes or on a cluster, which `engines` run, and `visit_log`
 reads histories from exported visits.

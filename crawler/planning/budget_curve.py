@@ -1,4 +1,4 @@
-"""Evaluate the budget curve: what any number of requests a day would give, by site.
+"""Evaluate the budget curve: the expected results of any number of requests a day, by site.
 
 `budget_forecast.curve_of` computes the curve. This module imports neither NumPy nor the database,
 because the web app evaluates the curve while a slider moves.
@@ -79,7 +79,7 @@ class BudgetCurve(TypedDict):
     requests_per_day: list[float]
     """Points of the curve: mean requests per day, ascending."""
     price: list[float | None]
-    """Hours of staleness that the last request saves; null at the least budget."""
+    """Hours of staleness that the last request saves; null at the minimum budget."""
     freshness: list[float]
     """Expected mean freshness."""
     age_days: list[float]
@@ -87,7 +87,7 @@ class BudgetCurve(TypedDict):
     current: Standing
     """With the current schedules."""
     sites: list[SiteCurve]
-    """Curves of the sites, by requests per day at present, the most first."""
+    """Curves of the sites, by current requests per day, highest first."""
     warnings: list[str]
     """Warnings about missing or implausible history."""
 
@@ -203,7 +203,7 @@ def verdict_of(current: Standing, planned: Standing) -> Verdict:
 class Place(NamedTuple):
     """Hold a place between two points of a curve.
 
-    before: number of the point before the place, or of the last but one
+    before: number of the point before the place, or of the second to last one
     share: distance from that point as a share of the distance to the next one, 0 to 1
     """
 

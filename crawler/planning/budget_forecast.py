@@ -1,4 +1,4 @@
-"""Compute the budget curve from the database, and describe what a new plan would move."""
+"""Compute the budget curve from the database, and describe the moves of a new plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from schedules.schedule import WEEK_DAYS, Schedules, chosen_of
 POINTS = 64
 # Maximum number of targets from which the curve is computed, and minimum number from each site.
 MAX_TARGETS, MIN_OF_SITE = 10_000, 50
-# Sites with a curve of their own, or with moves of their own; the others are shown together.
+# Maximum number of sites whose curve or moves are shown separately; the others are combined.
 MAX_SITES = 300
 # Targets listed with their old and new visits.
 MAX_MOVES = 50
@@ -149,7 +149,7 @@ class _Sums(NamedTuple):
 
 
 def _groups(gathered: Gathered, counts: Ints, order: Floats) -> list[tuple[str, Ints]]:
-    """Return the sites that are shown, largest `order` first, by name; the others as one group."""
+    """Return the shown sites with their names, largest `order` first; the others as one group."""
     sites = np.argsort(-order, kind="stable")
     sites = sites[counts[sites] > 0]
     groups = [(gathered.sites[i].name, np.array([i])) for i in sites[:MAX_SITES].tolist()]
@@ -185,7 +185,7 @@ def request_of(budget: float, objective: str | None, *, dry_run: bool) -> Replan
 async def preview_of(
     db: Database, config: Config, budget: float, objective: str | None, say: Say
 ) -> BudgetPreview:
-    """Return what a replan with this budget would move, without storing it."""
+    """Return the moves of a replan with this budget, without storing the plan."""
     made: list[Replan] = []
     current = await plans_in_effect(db, config)
     order = request_of(budget, objective, dry_run=True)

@@ -78,7 +78,7 @@ def replan_report(
 
 
 class Figures(NamedTuple):
-    """Hold sums over the targets of a plan or of a part of it; the sum of parts is that of all.
+    """Hold sums over the targets of a plan or of a part of it. Sums of parts can be added.
 
     limited_by:         (l,) number of targets by index of LIMITS
     seen_twice:         number of targets that were observed twice
@@ -116,7 +116,7 @@ class Figures(NamedTuple):
     ) -> Figures:
         """Return the sums over the targets of a plan.
 
-        learning: number of targets that are left alone because they are being sampled
+        learning: number of targets whose plans are kept because they are being sampled
         updated:  number of targets whose plan is written
         sample:   targets for which the results of daily visits are computed
         """
@@ -255,7 +255,7 @@ def document_of(
             "freshness": _number(figures.freshness),
             "age_days": _number(figures.mean_age_days),
             "load": round(figures.requests_per_day / figures.targets, DIGITS),
-            # Of daily visits to every target.
+            # Expected results of daily visits to every target.
             "daily": {
                 "requests_per_day": figures.targets,
                 "freshness": _number(1 - figures.daily_stale / figures.daily_known),

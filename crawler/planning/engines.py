@@ -1,8 +1,8 @@
 """Engines run the steps of a replan on shards: in processes of this machine, or on a Dask cluster.
 
-Both first read: each source, such as a range of targets, is read once and divided among the shards.
-If a process or worker of the cluster is lost, the replan fails; nothing is computed again, because
-the database has changed since it was read.
+Both start by reading: each source, such as a range of targets, is read once and divided among the
+shards. If a process or worker of the cluster is lost, the replan fails; no step is repeated,
+because the database has changed since it was read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from schedules.compiled import use_threads
 from schedules.population import Own, Shards
 
 R = TypeVar("R")
-# A source is a function and its arguments: read(count, *args) returns what each shard gets of it.
+# A source is a function and its arguments: read(count, *args) returns one piece for each shard.
 Source = tuple[Any, ...]
 Sources = Sequence[Source]
 PIECES = "pieces"
@@ -51,7 +51,7 @@ class Engine(Protocol):
         """Return the number of steps that run at the same time."""
 
     def read(self, sources: Sources, count: int) -> AbstractContextManager[Shards]:
-        """Read all sources during a block; each shard gets a column `pieces`, a list."""
+        """Read all sources, and yield the shards, each with a column `pieces`: a list."""
 
 
 @contextmanager
@@ -102,8 +102,8 @@ class _InFolders:
         return len(self._folders)
 
     def each(self, step: Callable[..., R], *common: Any, own: Own | None = None) -> list[R]:
-        more = [()] * len(self) if own is None else own
-        shards = zip(self._folders, more, strict=True)
+        extra = [()] * len(self) if own is None else own
+        shards = zip(self._folders, extra, strict=True)
         tasks = [(folder, step, (*common, *args)) for folder, args in shards]
         results: list[R] = self.run(_run, tasks)
         return results
@@ -119,9 +119,9 @@ class _InFolders:
             futures.extend(self._pool.submit(function, *task) for task in tasks)
             return [future.result() for future in futures]
         except BrokenProcessPool:
-            # No step must write any more. The pool sets the exceptions of all futures, and would
-            # fail at a cancelled one. It overlooks a process that it was starting when it broke,
-            # and would wait for its end.
+            # No step may write any longer. The pool sets the exceptions of all futures, and would
+            # fail on a canceled one. It misses a process that was starting when the pool broke, and
+            # would wait for that process to end.
             for process in multiprocessing.active_children():
                 process.kill()
                 process.join()
@@ -130,7 +130,7 @@ class _InFolders:
                 "plan stays in effect. Run scrapy replan again, with a larger --shards"
             ) from None
         except BaseException:
-            # No other step must write any more. If the pool breaks now, `wait` would never return.
+            # No other step may write any longer. If the pool breaks now, `wait` would never return.
             for future in [future for future in futures if not future.cancel()]:
                 with suppress(Exception):
                     future.result()
@@ -200,7 +200,7 @@ def _end_with_command() -> None:
 
 
 def _read_into(folders: Sequence[Path], number: int, source: Source) -> None:
-    """Read a source, and write what each shard gets of it into its folder."""
+    """Read a source, and write each shard's piece to its folder."""
     read, *args = source
     for folder, piece in zip(folders, read(len(folders), *args), strict=True):
         pieces = folder / PIECES
@@ -223,7 +223,7 @@ def _connected(address: str) -> Iterator[Engine]:
             "the engine dask:// needs the package distributed. Install it with pip install -r "
             "requirements-dask.txt, or use --engine processes"
         ) from None
-    # Errors are reported in one line, without lost connections and tracebacks.
+    # Silence the library: errors are reported in one line, without its messages and tracebacks.
     for each in logging.root.manager.loggerDict:
         if each.startswith("distributed"):
             logging.getLogger(each).setLevel(logging.CRITICAL)
@@ -286,8 +286,8 @@ class _InCluster:
         return len(self._states)
 
     def each(self, step: Callable[..., R], *common: Any, own: Own | None = None) -> list[R]:
-        more = [()] * len(self) if own is None else own
-        tasks = [(number, (*common, *args)) for number, args in enumerate(more)]
+        extra = [()] * len(self) if own is None else own
+        tasks = [(number, (*common, *args)) for number, args in enumerate(extra)]
         return self._run(step, tasks)
 
     def one(self, number: int, step: Callable[..., R], *args: Any) -> R:
@@ -355,7 +355,7 @@ def _gathered(pieces: list[Any]) -> _State:
 
 
 def _state(before: _State, step: Callable[..., Any], args: tuple[Any, ...]) -> _State:
-    """Run a step on a copy, because the state before is still in the memory of the worker."""
+    """Run a step on a copy, because the previous state is still in the memory of the worker."""
     use_threads(1)
     columns = dict(before.columns)
     return _State(columns, step(columns, *args))

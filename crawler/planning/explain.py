@@ -149,8 +149,8 @@ async def explain_target(
     """Return state, estimates and plan of a target, and its open alarms as the first reasons.
 
     say:      shows progress
-    max_read: of more than MAX_QUICK_TARGETS targets, read a random sample of this size from the
-              site; None: all targets of the site
+    max_read: with more than MAX_QUICK_TARGETS targets, read a random sample of this size from the
+              site; None: read all targets of the site
     """
     name = str(target["spider"])
     say(f"reading the history of {name}")
@@ -380,7 +380,7 @@ def reasons(facts: Facts) -> list[str]:
 
 
 def _overriding_reasons(facts: Facts) -> Iterator[str]:
-    """Yield sentences on what takes precedence over the plan."""
+    """Yield sentences about conditions that take precedence over the plan."""
     target = facts.target
     if (muted_at := target.get("muted_at")) is not None:
         yield f"Muted since {muted_at:%Y-%m-%d %H:%M} UTC: it is not visited until it is unmuted."

@@ -71,7 +71,7 @@ class Expectation(TypedDict):
     age_days: float | None
     """Expected mean age of the copy in days; null without a schedule."""
     value: VisitValue | None
-    """For a page: what its visits are worth."""
+    """For a page: the value of its visits."""
 
 
 class PollBounds(TypedDict):
@@ -122,9 +122,9 @@ class VisitCounts(TypedDict):
     """Numbers of visits."""
 
     made: int
-    """Visits."""
+    """Number of visits."""
     missed: int
-    """Planned visits that were not made."""
+    """Number of planned visits that were not made."""
 
 
 class Explanation(TypedDict):
@@ -159,7 +159,7 @@ class Explanation(TypedDict):
     visits: VisitCounts
     """Numbers of visits."""
     reasons: list[str]
-    """Why the target is visited when it is, in sentences."""
+    """Sentences that explain when and why the target is visited."""
     next_visit: datetime
     """Time from which the target is due."""
     ahead: list[datetime]

@@ -1,4 +1,4 @@
-"""Evaluate the budget curve of feeds: what any number of fetches a day would miss, and how late.
+"""Evaluate the budget curve of feeds: expected misses and delays for any number of fetches a day.
 
 `feed_forecast.feed_curve_of` computes the curve. This module imports neither NumPy nor the
 database, because the web app evaluates the curve while a slider moves.
@@ -97,7 +97,7 @@ class FeedForecast(TypedDict):
     planned: FeedStanding
     """With the budget."""
     verdict: Verdict
-    """Whether fewer posts would be missed, or collected posts be less late."""
+    """Whether fewer posts would be missed, or collected posts would have a shorter delay."""
 
 
 class FeedBudgetForecast(TypedDict):
@@ -112,9 +112,9 @@ class FeedBudgetForecast(TypedDict):
     price: float
     """Posts that one more fetch would save."""
     wins: int
-    """Number of feeds that would miss fewer posts, or be less late."""
+    """Number of feeds that would miss fewer posts, or have a shorter delay."""
     loses: int
-    """Number of feeds that would miss more posts, or be later."""
+    """Number of feeds that would miss more posts, or have a longer delay."""
     feeds: list[FeedForecast]
     """The same by feed, the largest change of fetches first."""
 
@@ -125,7 +125,7 @@ class FeedMove(TypedDict):
     spider: str
     """Name of the spider."""
     url: str
-    """URL of the feed; cut if it is very long."""
+    """URL of the feed; truncated if it is very long."""
     posts_per_week: float
     """Expected posts per week."""
     visits_per_week_before: float
@@ -208,7 +208,7 @@ def _feed(feed: FeedCurve, place: Place) -> FeedForecast:
 
 
 def verdict_of_feed(current: FeedStanding, planned: FeedStanding) -> Verdict:
-    """Return whether fewer posts are missed or, at the same share, posts are less late."""
+    """Return whether fewer posts are missed or, at the same share, the delay is shorter."""
     missed = planned["missed_share"] - current["missed_share"]
     if abs(missed) >= MIN_MISSED_SHARE:
         return "wins" if missed < 0 else "loses"

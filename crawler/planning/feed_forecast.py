@@ -1,4 +1,4 @@
-"""Compute the budget curve of feeds from the database, and describe what a new plan would move."""
+"""Compute the budget curve of feeds from the database, and describe the moves of a new plan."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _columns(
 def _feed_curve(
     key: str, sums: list[_Sums], current: _Sums, group: Ints, scale: float
 ) -> FeedCurve:
-    """Return the curve of a feed, or with an empty key of several feeds."""
+    """Return the curve of a feed or, with an empty key, of several feeds."""
     spider, _, url = key.partition(" ")
     per_day, missed, delay = _columns(sums, group, scale)
     return {
@@ -193,7 +193,7 @@ def _feed_curve(
 async def feed_preview_of(
     db: Database, config: Config, budget: float, say: Say
 ) -> FeedBudgetPreview:
-    """Return what a replan of feeds with this budget would move, without storing it."""
+    """Return the moves of a replan of feeds with this budget, without storing the plan."""
     made: list[Replan] = []
     in_force = await plans_in_effect(db, config, FEEDS)
     request = feed_request(budget, dry_run=True)

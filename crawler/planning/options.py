@@ -147,7 +147,7 @@ def goal_budget(options: PlanOptions, per_day: Callable[[], float]) -> Budget:
 
 
 class Usage(NamedTuple):
-    """Hold what targets use so far; the sum of parts is that of all.
+    """Hold the requests that targets use so far. The usage of parts can be added.
 
     least:   requests a day that keep the longest intervals
     apart:   requests a day of targets whose plan includes spiders that do not take part
@@ -163,7 +163,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, gathered: Gathered, effect: Effect) -> Usage:
-        """Return what these targets use. If the user chose a budget, new targets share it."""
+        """Return the usage of these targets. If the user chose a budget, new targets share it."""
         watched, whole = gathered.watched, effect.whole
         # Polls of a sampling phase, whose plan has an end, are not part of the plans' budgets.
         lasting = [
@@ -184,7 +184,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Usage]) -> Usage:
-        """Return what all parts use."""
+        """Return the usage of all parts together."""
         return cls(
             math.fsum(part.least for part in parts),
             math.fsum(part.apart for part in parts),
@@ -259,7 +259,7 @@ PAGES, FEEDS = KINDS = ("pages", "feeds")
 BALANCED = "balanced"
 OBJECTIVES = {
     BALANCED: Objective(),
-    # Staleness only would give up pages that change fast, so age keeps a small weight.
+    # With staleness only, pages that change fast would be given up, so age keeps a small weight.
     "freshness": Objective(0.99, 0.01, 0.0),
     "age": Objective(0.0, 1.0, 0.0),
     "delay": Objective(0.0, 0.0, 1.0),
@@ -307,7 +307,7 @@ class PlanOptions:
         return any(name in self.given for name in GOALS)
 
     def is_reached(self, freshness: float, age_days: float) -> bool:
-        """Return whether a plan with these means reaches the goal; age if none is given."""
+        """Return whether a plan with these means reaches the goal: freshness if given, else age."""
         if self.freshness is not None:
             return freshness >= self.freshness
         return age_days * DAY_HOURS <= (self.max_age_hours or 0.0)

@@ -91,7 +91,7 @@ async def gather_some(
 
 
 def date_counts(watched: Watched) -> DateCounts:
-    """Return what decides whether the dates of each site are reliable."""
+    """Return the counts that decide whether the dates of each site are reliable."""
     site = watched.spider.astype(np.int64)
     return DateCounts.of(
         watched.histories, watched.stated, watched.false_dates, site, len(watched.spiders)
@@ -186,9 +186,10 @@ def group_numbers(
     categories: int,
     kinds: int,
 ) -> Ints:
-    """Return the (n,) number of each target's group: those of one spider, category and kind.
+    """Return the (n,) group number of each target. A group has one spider, category and kind.
 
-    spider, category, kind: (n,) as in Watched, with so many categories and kinds
+    spider, category, kind: (n,) as in Watched
+    categories, kinds:      number of categories and of kinds
     """
     place = spider.astype(np.int64) * (categories + 1) + category + 1
     numbers: Ints = place * (kinds + 1) + kind + 1

@@ -66,8 +66,8 @@ from schedules.terms import Terms
 
 HOUR_MILLISECONDS = 3_600_000
 DIGITS = 5
-# Targets of a staged document. Slots and texts of a target take at most a few kilobytes, so that it
-# stays below MongoDB's limit of 16 MB.
+# Number of targets in a staged document. Slots and texts of a target take at most a few kilobytes,
+# so a document stays below MongoDB's limit of 16 MB.
 BATCH = 1000
 DAY_SETS = 2**7
 DAILY_TEXTS = DAY_SETS * DAY_HOURS
@@ -104,7 +104,7 @@ class Replan:
         return int(np.count_nonzero(self.written))
 
     def batches(self, *, by_id: bool = False) -> Iterator[TargetPlans]:
-        """Yield the plans of the targets whose plan is written, as they were read or by `_id`."""
+        """Yield the plans of the targets whose plan is written, in reading order or by `_id`."""
         rows = np.flatnonzero(self.written)
         rows = self.gathered.watched.ids.order(rows) if by_id else rows
         when = next_visits(self.gathered, self.plan.schedules, rows, self.now_hours)
@@ -151,8 +151,8 @@ def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours:
     zone = np.array([str(each) for each in population.zones])[population.site[rows]]
     for name in np.unique(zone):
         here = np.flatnonzero(zone == name)
-        own = population.zones[population.site[rows[here[0]]]]
-        when[here] = calendar.next_visits(schedules.of(rows[here]), own, now_hours)
+        clock_zone = population.zones[population.site[rows[here[0]]]]
+        when[here] = calendar.next_visits(schedules.of(rows[here]), clock_zone, now_hours)
     latest = watched.visited[rows] + population.max_hours[rows]
     when = np.maximum(np.fmin(when, latest), now_hours)
     due: Floats = watched.next_visit[rows]
@@ -176,11 +176,11 @@ def in_words(schedules: Schedules) -> Arrays:
     others = [_words(schedules[i]) for i in row]
     table = [*_daily_texts(), *dict.fromkeys(text for texts in others for text in texts)]
     places = {text: place for place, text in enumerate(table[DAILY_TEXTS:], DAILY_TEXTS)}
-    own = [(i, places[text]) for i, texts in zip(row, others, strict=True) for text in texts]
+    clock_zone = [(i, places[text]) for i, texts in zip(row, others, strict=True) for text in texts]
     rows, texts = np.concatenate(
         [
             np.array([owner[begins], hour[begins] * DAY_SETS + days]).T,
-            np.array(own, np.int64).reshape(-1, 2),
+            np.array(clock_zone, np.int64).reshape(-1, 2),
         ]
     ).T
     order = np.argsort(rows, kind="stable")
@@ -189,7 +189,7 @@ def in_words(schedules: Schedules) -> Arrays:
 
 @cache
 def _daily_texts() -> list[str]:
-    """Return (3072,) texts for each hour of the day on each set of weekdays."""
+    """Return 3072 texts: one for each hour of the day on each set of weekdays."""
     days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
     names = [calendar.day_names(listed) or "daily" for listed in days]
     return [f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names]
@@ -226,7 +226,7 @@ async def gathered_of(
         visits = [read_visits(1, history_from, files, now)[0] for files in groups]
         watched = with_histories(watched, np.concatenate(visits))
     gathered = await gather(db, watched, config, hours_of(now))
-    # The histories have these dates now, or none are reliable.
+    # Drop the stated dates: the histories already contain the reliable ones.
     return replace(gathered, watched=replace(watched, stated=np.empty(0)))
 
 

@@ -81,7 +81,7 @@ class ReplanReport(TypedDict):
     objective: str | None
     """For pages: objective of the policy `optimal`."""
     budget_per_day: float | None
-    """Mean requests per day; null if the policy takes no budget."""
+    """Mean requests per day; null if the policy ignores the budget."""
     budget_from: str
     """Source of the budget: `asked`, `goal`, `intervals`, `plans` or `policy`."""
     budget_kept: bool
@@ -105,7 +105,7 @@ class ReplanReport(TypedDict):
     dated: list[str]
     """Spiders whose Last-Modified dates are reliable."""
     limited_by: dict[str, int]
-    """Number of targets by what limits their visits, as in `limited_by` of `scrapy explain`."""
+    """Number of targets by reason that limits visits, as in `limited_by` of `scrapy explain`."""
     totals: ReplanTotals
     """Expected results."""
     ignored: IgnoredData
@@ -123,7 +123,7 @@ class ReplanReport(TypedDict):
 
 
 class SiteMoves(TypedDict):
-    """What a new plan would move at a site."""
+    """Moves of a new plan at a site."""
 
     site: str
     """Name of the site; empty for all smaller sites together."""
@@ -147,7 +147,7 @@ class Move(TypedDict):
     site: str
     """Name of the site."""
     url: str
-    """URL of the target; cut if it is very long."""
+    """URL of the target; truncated if it is very long."""
     visits_per_week_before: float
     """Visits per week with the current schedule."""
     visits_per_week: float

@@ -41,7 +41,7 @@ class PlanSummary(TypedDict):
     objective: str | None
     """For pages: objective of the policy `optimal`."""
     budget_per_day: float | None
-    """Mean requests per day; null if the policy takes no budget."""
+    """Mean requests per day; null if the policy ignores the budget."""
     daily_cap: int
     """Maximum visits per UTC day; 0: no cap."""
     hourly_cap: int
@@ -195,7 +195,7 @@ class SpiderChanges(TypedDict):
     total: ChangeSums
     """Sums of all changes."""
     urls: list[UrlChanges]
-    """URLs with most changes."""
+    """URLs with the most changes."""
     changes: dict[str, list[float]]
     """Number of changes by day of the week and hour."""
     update_size: dict[str, list[float]]
@@ -222,8 +222,8 @@ def requests(slots: Iterable[Row], even: Iterable[Row] = ()) -> Floats:
     week = np.zeros(WEEK_HOURS)
     for row in slots:
         week[row["slot"] % WEEK_HOURS] += row["targets"] / (row["weeks"] or 1)
-    every: float = sum(row["per_week"] for row in even)
-    return week + every / WEEK_HOURS
+    even_visits: float = sum(row["per_week"] for row in even)
+    return week + even_visits / WEEK_HOURS
 
 
 def sums(rows: Iterable[Row], name: str) -> Floats:

@@ -72,7 +72,7 @@ from schedules.population import Columns, Shards, shard_of
 from schedules.terms import POLICIES, BudgetTooSmall
 
 Value = TypeVar("Value")
-# Targets of a shard. A shard of so many takes a few hundred megabytes in the largest step.
+# Number of targets in a shard. Such a shard takes a few hundred megabytes in the largest step.
 TARGETS_OF_A_SHARD = 100_000
 OPTIMAL = POLICIES[0]
 NO_SILENCES = "a replan in shards looks for no silent targets. Run scrapy silence --check"
@@ -80,14 +80,14 @@ NO_SILENCES = "a replan in shards looks for no silent targets. Run scrapy silenc
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Hold where a shard finds the database, and the time of the replan."""
+    """Hold the address of the database for the shards, and the time of the replan."""
 
     uri: str
     config: Config
     now: datetime
 
     def run(self, work: Callable[[Database], Awaitable[Value]]) -> Value:
-        """Return the result of statements, in this process."""
+        """Return the result of database operations, in this process."""
 
         async def connected() -> Value:
             client = open_client(self.uri, self.config)
@@ -115,7 +115,7 @@ class Names(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """Hold what all shards need to describe their targets.
+    """Hold the data that all shards need to describe their targets.
 
     stored:         (s,) sites
     reliable_dates: (s,)
@@ -148,7 +148,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Hold how a replan is divided. shards: their number; None: by the number of targets."""
+    """Hold the engine and the number of shards of a replan; None: by the number of targets."""
 
     engine: Engine
     shards: int | None = None
@@ -156,7 +156,7 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True)
 class _Replan:
-    """Hold a replan of pages: where, which, and with what options."""
+    """Hold a replan of pages: its place, part and request."""
 
     place: Place
     part: Part
@@ -219,7 +219,7 @@ class _Replan:
                 break
             tries -= 1
             budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
-        planned_in = time.perf_counter() - planning
+        planning_seconds = time.perf_counter() - planning
 
         stored, dated = common.stored, common.reliable_dates
         document = document_of(stored, dated, options, terms, budget, price, figures) | {"at": now}
@@ -234,7 +234,7 @@ class _Replan:
                 moved = sum(await asyncio.to_thread(writing))
             await plans.activate_staged(db, staged, moved)
         seconds = round(time.perf_counter() - began, 3)
-        return replan_report(document, moved, seconds, round(planned_in, 3), dry_run=dry_run)
+        return replan_report(document, moved, seconds, round(planning_seconds, 3), dry_run=dry_run)
 
 
 async def replan_in_shards(
@@ -263,7 +263,7 @@ async def replan_in_shards(
 
 
 async def _common(db: Database, names: Sequence[Names]) -> Common:
-    """Return what all shards need, from the names in each."""
+    """Return the data that all shards need, from the names in each shard."""
     spiders = tuple(sorted({spider for each in names for spider in each.spiders}))
     place = {spider: number for number, spider in enumerate(spiders)}
     dates = DateCounts(*(np.zeros(len(spiders), np.int64) for _ in DateCounts._fields))
@@ -298,12 +298,12 @@ def read_targets(
     watched = place.run(lambda db: histories.read_range(db, place.now, spiders, ids))
     number = shard_of(watched.key, count)
     pieces = [watched.of(np.flatnonzero(number == shard)) for shard in range(count)]
-    # How many were cut off is only known for all of them.
+    # The number of truncated histories is known only for the whole range: count it once.
     return [pieces[0], *(replace(piece, ahead=0) for piece in pieces[1:])]
 
 
 def join(columns: Columns) -> Names:
-    """Join what was read for a shard, in the order of the keys."""
+    """Join the pieces read for a shard, in the order of the keys."""
     pieces = columns.pop(PIECES)
     watched = Watched.joined([piece for piece in pieces if isinstance(piece, Watched)])
     visits = [piece for piece in pieces if not isinstance(piece, Watched)]
@@ -330,7 +330,7 @@ def describe(
 ) -> tuple[Usage, Floats]:
     """Describe the targets of a shard for the planner.
 
-    Returns what they use so far, and the shortest and the longest of their longest intervals.
+    Returns their usage so far, and the shortest and the longest of their longest intervals.
     """
     watched = columns["watched"].renamed(*common.names)
     hours, groups = hours_of(place.now), common.group_numbers()
@@ -365,8 +365,9 @@ def stage(columns: Columns, place: Place, plan: Document, price: float, effect: 
 
     plan: `_id` and `at` of the plan's document
     """
-    # Targets of one shard are everywhere in the collection. In the order of their ids, the batches
-    # of all shards reach the same part of it at the same time, while the server has it in memory.
+    # The targets of a shard are spread over the whole collection. In the order of their ids, the
+    # batches of all shards reach the same part of the collection at the same time, while the server
+    # has it in memory.
     batches = _replan(columns, price, effect, place.now).batches(by_id=True)
     longest = timedelta(hours=longest_interval(place.config, feeds=False))
     return place.run(lambda db: plans.stage(db, plan, batches, longest))
@@ -379,7 +380,7 @@ def _replan(columns: Columns, price: float, effect: Effect, now: datetime) -> Re
         columns["watched"], common.stored, columns["population"], columns["histories"],
         common.reliable_dates, columns["fixed"],
     )  # fmt: skip
-    made = plan_of(columns, price)
-    written = made.updated | followed_otherwise(gathered, OPTIMAL, effect)
+    shard_plan = plan_of(columns, price)
+    written = shard_plan.updated | followed_otherwise(gathered, OPTIMAL, effect)
     written &= ~learned(gathered, effect, now)
-    return Replan(gathered, made, OPTIMAL, {}, written, hours_of(now))
+    return Replan(gathered, shard_plan, OPTIMAL, {}, written, hours_of(now))

@@ -68,7 +68,7 @@ async def store_silences(
     """
     if not config.silence_false_alarms_per_week:
         return 0
-    # In a thread, as a replan meanwhile stages its plans.
+    # Run in a thread, because a replan stages its plans at the same time.
     allowed = config.silence_false_alarms_per_week
     silent = await asyncio.to_thread(silences_of, gathered, allowed, mixtures)
     return await alarms.record_silences(db, gathered.watched.spiders, silent, now)
@@ -101,9 +101,9 @@ def silences_of(
 def silent_targets(
     gathered: Gathered, rows: Ints, population: Population, result: Silences
 ) -> Iterator[Silence]:
-    """Yield the silent ones among some targets, and sites with many of them.
+    """Yield the silences of some targets, and of sites with many silent targets.
 
-    rows: the targets of the population
+    rows: rows of the population's targets in `gathered`
     """
     for number in np.flatnonzero(result.shared).tolist():
         own = np.flatnonzero(result.silent & (population.site == number))

@@ -64,7 +64,7 @@ class FeedsResult(TypedDict):
     policy: str
     """Allocation policy."""
     visits: int
-    """Number of fetches that were given."""
+    """Number of fetches that the policy was given."""
     spent: int
     """Number of fetches that were made."""
     missed_pct: float | None
@@ -235,11 +235,11 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals, FeedsReport]
             days = (stop - split) / DAY_HOURS
             visits = [(max(1, round(self.current_budget() * days)), False)]
         totals: dict[int, None] = {}
-        for number, of_each in visits:
-            totals[total := number * feeds if of_each else number] = None
+        for number, is_per_feed in visits:
+            totals[total := number * feeds if is_per_feed else number] = None
             if total > MAX_VISITS:
                 raise ConfigError(
-                    f"--visits {number}{'x' if of_each else ''}: too many visits "
+                    f"--visits {number}{'x' if is_per_feed else ''}: too many visits "
                     f"(maximum {MAX_VISITS:,} in total)"
                 )
         return tuple(totals)

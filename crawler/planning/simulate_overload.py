@@ -83,7 +83,7 @@ PAPER = File(
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Hold n cells in groups, and what happens to them, which is the same for all policies.
+    """Hold n cells in groups, and their course of events, which is the same for all policies.
 
     groups: their names
     group:  (n,) number of each cell's group
@@ -254,8 +254,8 @@ class OverloadSimulation(Simulation[Mix, Ratios, OverloadReport]):
             name: _share(mix, played, np.flatnonzero(mix.group == number))
             for number, name in enumerate(mix.groups)
         }
-        everyone = _share(mix, played, np.arange(len(mix.cells)))
-        return Outcome(policy, amount, Ratios(groups, everyone, jain(played.ratio)))
+        all_cells = _share(mix, played, np.arange(len(mix.cells)))
+        return Outcome(policy, amount, Ratios(groups, all_cells, jain(played.ratio)))
 
     def description(self) -> str:
         """Return a one-line description of the scenario."""

@@ -90,7 +90,7 @@ class PagesResult(TypedDict):
     policy: str
     """Allocation policy; `daily`: each page once a day."""
     budget: float | None
-    """Requests per day that were given; null for references."""
+    """Requests per day that the policy was given; null for references."""
     requests_per_day: float
     """Requests per day that were made."""
     visits: int
@@ -281,8 +281,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals, PagesReport]):
             by_source.append((*begin, *_in_texts(totals.by_source)))
         yield table("all pages weighted equally", (*HEADS, *LOAD_HEADS), by_page)
         yield table("all sources weighted equally", HEADS, by_source)
-        if heedless := [policy for policy in UNBOUNDED if policy in self.policies]:
-            yield f"{', '.join(heedless)}: independent of the budget"
+        if unbounded := [policy for policy in UNBOUNDED if policy in self.policies]:
+            yield f"{', '.join(unbounded)}: independent of the budget"
         if not self.budgets:
             budget = amount(self.outcomes[0].amount)
             yield f"The budget is the current one, {budget} requests a day. Set it with --budget."

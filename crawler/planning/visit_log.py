@@ -1,4 +1,4 @@
-"""Histories from exported visits: Parquet files as `scrapy export visits` writes them.
+"""Read histories from exported visits: the Parquet files that `scrapy export visits` writes.
 
 The change log may be kept only in such files. Each file is read once, one batch of rows at a time,
 and a visit is reduced to 13 bytes. The log has no times that pages state, so a change lies between
@@ -181,7 +181,7 @@ def histories_of(n: int, row: Ints, visits: Visits) -> Histories:
     before = np.where(changed[starts], np.concatenate([[0], at[:-1]])[: len(at)], at - 1)
     since, until = np.full(n, np.nan), np.full(n, np.nan)
     since[of[opens]] = np.where(any_changed[opens], at[opens] - 1, at[opens])
-    # Assigned in order, so that the last one counts.
+    # Assign in order, so that the last visit of each target counts.
     until[of] = at
     owner, after, by = of[any_changed], before[any_changed], at[any_changed]
     counts = np.bincount(owner, minlength=n)

@@ -101,7 +101,7 @@ def cells_report(
             "error": row.get("error"),
             "age_seconds": None if at is None else round((now - at).total_seconds(), 1),
             "ratio": round(row["refreshed"] / row["requested"], 4) if row["requested"] else None,
-            # Depends on the other cells.
+            # Computed below, because it depends on the other cells.
             "expected": None,
             "content": row["content"],
         }

@@ -18,7 +18,7 @@ from crawler.utils.text import count
 
 # Characters.
 MAX_SUMMARY = 160
-# Characters. Of longer values, a summary has only the names of their fields.
+# Characters. For longer values, a summary has only the name of the field.
 MAX_VALUE = 40
 MAX_FIELDS = 5
 Event = Literal["new", "changed", "gone", "back"]

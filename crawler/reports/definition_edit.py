@@ -15,7 +15,7 @@ from crawler.extract.fields import FieldType
 MAX_PATTERNS = 50
 MAX_FIELDS = 60
 PATTERN_KEYS = ("list_pages", "item_pages", "not_list_pages", "not_item_pages")
-# Keys of which a form has one input, which may be empty.
+# Keys with a single input in a form, which may be empty.
 SINGLE_KEYS = ("main_text", "delay_seconds", "concurrency", "robots", "user_agent")
 USER_AGENT = "User-Agent"
 
@@ -63,7 +63,8 @@ class CategoryEdit(BaseModel):
 class DefinitionEdit(BaseModel):
     """The keys of a site definition that the web app edits; all others stay as they are.
 
-    `category` and the keys that a form has once also stay as they are if they are not given.
+    `category`, `main_text`, `delay_seconds`, `concurrency`, `robots` and `user_agent` also stay as
+    they are if they are not given.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -117,7 +118,7 @@ class DefinitionEdit(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> DefinitionEdit:
-        """Return the edited keys of a definition as written."""
+        """Return an edit with the keys of a definition as written."""
         fields = []
         for name, value in (values.get("fields") or {}).items():
             table = {"css": value} if isinstance(value, str) else dict(value)
@@ -149,12 +150,11 @@ class DefinitionEdit(BaseModel):
     def values(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the keys of the definition, with all other keys of `base`.
 
-        Raises ConfigError if two fields have the same name, or for a new variable of the
-        environment.
+        Raises ConfigError if two fields have the same name, or for a new environment variable.
         """
         names = [field.name for field in self.fields]
-        if double := next((name for name in names if names.count(name) > 1), None):
-            raise ConfigError(f"fields: two fields have the name {double!r}")
+        if duplicate := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(f"fields: two fields have the name {duplicate!r}")
         edited: dict[str, Any] = {"name": self.name, "start_urls": self.start_urls}
         for key in PATTERN_KEYS:
             patterns: list[str] = getattr(self, key)
@@ -208,7 +208,7 @@ class DefinitionEdit(BaseModel):
 
 
 def as_list(value: Any) -> list[str]:
-    """Return the texts of a key that may have one or several."""
+    """Return the texts of a key that may have one text or a list."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else [str(each) for each in value]

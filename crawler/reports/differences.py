@@ -198,7 +198,7 @@ def _parts(changes: Sequence[Change]) -> Iterator[Part]:
 
 
 def _context(text: str, *, is_start: bool, is_end: bool) -> Iterator[Part]:
-    """Yield unchanged text, without what is far from the edits around it."""
+    """Yield unchanged text, but omit the middle, which is far from the edits around it."""
     head = 0 if is_start else CONTEXT
     tail = 0 if is_end else CONTEXT
     if len(text) <= head + tail + CONTEXT:

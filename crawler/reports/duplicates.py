@@ -35,10 +35,10 @@ MAX_CHARACTERS, MAX_SENTENCES, MAX_PAIRS = 100_000, 1500, 2500
 # Characters.
 MAX_SENTENCE = 240
 CONTEXT_ROWS = 1
-# Minimum share of common words for sentences to be shown as two versions of one sentence.
+# Minimum share of common words for two sentences to be shown as versions of one sentence.
 MIN_COMMON_WORDS = 0.2
 SAME, CHANGED, LEFT, RIGHT, GAP = " ", "|", "<", ">", "…"
-# Full stops, exclamation and question marks of Chinese and Japanese, and closing quotation marks.
+# Periods, exclamation and question marks of Chinese and Japanese, and closing quotation marks.
 _STOPS = "\u3002\uff01\uff1f\uff61"
 _CLOSING = "\"'\u201d\u2019\u300d\u300f)\\]\uff09\u3011"
 _ENDS = re.compile(rf"[{_STOPS}]+[{_CLOSING}]*|[.!?…]+[{_CLOSING}]*\s+")
@@ -205,7 +205,7 @@ def is_long(text: str) -> bool:
 
 
 def sentences(text: str) -> list[str]:
-    """Return a text's sentences as printable text; long ones are split into pieces."""
+    """Return the sentences of a text as printable text, long ones split into pieces."""
     pieces: list[str] = []
     for line in text.splitlines():
         for sentence in _ENDS.sub(lambda end: f"{end[0]}\n", line).split("\n"):
@@ -279,7 +279,7 @@ async def compare_posts(
         raise ConfigError(f"both are the same post: {posts[0]['_id']}")
     label = await labels.of_pair(db, posts[0]["_id"], posts[1]["_id"])
     a, b = await _compared_posts(db, scheme, posts)
-    # Long texts take seconds.
+    # In a thread, because long texts take seconds.
     return await asyncio.to_thread(
         _compared, (posts[0], a), (posts[1], b), scheme, label, by_datasketch=by_datasketch
     )
@@ -440,7 +440,7 @@ def side_by_side(diff: Sequence[DiffRow]) -> list[PairRow]:
 
 
 def _pieces(text: str, differing: Sequence[Span], row: DiffRow) -> list[Piece]:
-    """Split a sentence at the ends of the parts that only this side has."""
+    """Split a sentence at the boundaries of the parts that only this side has."""
     if not text:
         return []
     if row["mark"] == SAME:

@@ -1,9 +1,9 @@
 """Freshness, age and requests of sites, estimated from a sample of their targets.
 
-The uncertainty of a rate is known by its mean and its 5 % and 95 % quantiles. It is replaced by
-three rates, the two quantiles and a middle one that preserves the mean, with the weights of Pearson
-and Tukey (Keefer and Bodily 1983). The mean rate would understate freshness: a page that may change
-rarely is likely to be unchanged.
+The uncertainty of a rate is given by its mean and its 5 % and 95 % quantiles. The distribution is
+replaced by three rates, the two quantiles and a middle one that preserves the mean, with the
+weights of Pearson and Tukey (Keefer and Bodily 1983). The mean rate would understate freshness: a
+page that may change rarely is likely to be unchanged.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Estimates:
     """Estimates for one spider; NaN if unknown.
 
     planned:          number of targets with a planned frequency or a fixed period
-    requests_per_day: required by these targets
-    expected_*:       means expected by the plan, over pages and planned cells
-    present_*:        the same at the current time
+    requests_per_day: requests that these targets require
+    expected_*:       means that the plan expects, over pages and planned cells
+    present_*:        the same means at the current time
     missed_per_week, delay_seconds: expected by the plan, for feeds
     """
 
@@ -61,19 +61,19 @@ def estimated(sample: Sample, of_spiders: Counter[str]) -> Iterator[tuple[str, E
     fresh = freshness(rates, hours) * of_pages
     age = age_hours(rates, hours) * of_pages
     for number, name in enumerate(sample.spiders):
-        own: Flags = sample.spider == number
-        part = of_spiders[name] / np.count_nonzero(own)
+        mask: Flags = sample.spider == number
+        part = of_spiders[name] / np.count_nonzero(mask)
         yield (
             name,
             Estimates(
-                planned=round(part * np.count_nonzero(sample.visits[own] > 0)),
-                requests_per_day=part * _sum(sample.visits[own]) / WEEK_DAYS,
-                expected_freshness=_mean(sample.freshness[own]),
-                expected_age_seconds=_mean(sample.age_days[own]) * DAY_SECONDS,
-                present_freshness=_mean(fresh[own]),
-                present_age_seconds=_mean(age[own]) * HOUR_SECONDS,
-                missed_per_week=part * _sum(sample.missed[own]),
-                delay_seconds=_mean(sample.delay_hours[own]) * HOUR_SECONDS,
+                planned=round(part * np.count_nonzero(sample.visits[mask] > 0)),
+                requests_per_day=part * _sum(sample.visits[mask]) / WEEK_DAYS,
+                expected_freshness=_mean(sample.freshness[mask]),
+                expected_age_seconds=_mean(sample.age_days[mask]) * DAY_SECONDS,
+                present_freshness=_mean(fresh[mask]),
+                present_age_seconds=_mean(age[mask]) * HOUR_SECONDS,
+                missed_per_week=part * _sum(sample.missed[mask]),
+                delay_seconds=_mean(sample.delay_hours[mask]) * HOUR_SECONDS,
             ),
         )
 

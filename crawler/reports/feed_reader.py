@@ -22,7 +22,7 @@ MAX_VERSIONS = 10
 MAX_COPIES = 20
 # Copies of one post in a list of posts.
 MAX_SHOWN_COPIES = 5
-# Feeds in which a page of feeds that need attention searches.
+# Maximum number of feeds to search for a page of feeds that need attention.
 MAX_SEARCHED = 500
 # Characters of a version that are compared.
 MAX_TEXT = 100_000
@@ -138,7 +138,7 @@ class FullPost(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """What a reader looks at: a feed, a folder, or all feeds.
+    """The feeds that a reader views: a feed, a folder, or all feeds.
 
     title: name of the feed or folder; empty for all feeds
     """
@@ -150,7 +150,7 @@ class Shelf:
 
 
 async def shelf_of(db: Database, feed: str, folder: str) -> Shelf | None:
-    """Return the part of the feeds that a page names; None if it does not exist."""
+    """Return a feed or a folder, or all feeds if both are empty; None if it does not exist."""
     if feed:
         names = await storage.titles(db, [feed])
         return Shelf(names[feed], View(frozenset([feed])), feed=feed) if names else None
@@ -171,7 +171,7 @@ async def river(
 ) -> tuple[list[ReaderPost], Key | None]:
     """Return posts, newest first, and the key after which to continue; None at the end.
 
-    every: also those that are read
+    every: also return posts that the reader has read
     """
     part = await storage.river(db, shelf.view, None if every else reading, limit, after)
     shown_copies = {key: rows[:MAX_SHOWN_COPIES] for key, rows in part.copies.items()}
@@ -232,7 +232,7 @@ async def full_post(db: Database, reading: Reading, key: str) -> FullPost | None
     keys = {storage.feed_of(each) for each in (post, *copies) if "feed" in each}
     names = await storage.titles(db, keys)
     versions = await storage.versions_of(db, post, MAX_VERSIONS)
-    own = _copy(post, names)
+    as_copy = _copy(post, names)
 
     def compared() -> list[PostVersion]:
         """Compare each version with the one before it, which follows it in the list."""
@@ -248,10 +248,10 @@ async def full_post(db: Database, reading: Reading, key: str) -> FullPost | None
     return {
         "id": key,
         "spider": post["spider"],
-        "feed": own["feed"],
-        "source": own["source"],
-        "title": own["title"],
-        "url": own["url"],
+        "feed": as_copy["feed"],
+        "source": as_copy["source"],
+        "title": as_copy["title"],
+        "url": as_copy["url"],
         "text": post.get("text"),
         "published": post.get("published"),
         "first_seen": post["first_seen"],

@@ -148,7 +148,7 @@ async def history_of(
 
     spider: required if several spiders visit the URL
     source: URL of a feed, to return its post instead of the page
-    last:   only the last visits, this many; 0: all
+    last:   maximum number of visits, the latest ones; 0: all
     """
     names = names_of(url, config)
     items = await identity.posts_of_urls(db, [url, *names], spider)
@@ -160,10 +160,10 @@ async def history_of(
     pages = [target for target in watched if "post" not in target] or watched
     if source is not None or (feed_posts and not pages):
         post = _post_of_source(feed_posts, url, source)
-        key, owner = post["_id"], post["spider"]
+        key, spider_name = post["_id"], post["spider"]
         return {
             "url": post["url"],
-            "spider": owner,
+            "spider": spider_name,
             "target": None,
             "post": {
                 "id": key,
@@ -176,7 +176,7 @@ async def history_of(
                 "changed_at": post.get("changed_at"),
             },
             "visits": [],
-            "versions": await _versions(db, owner, key.removeprefix(f"{owner} ")),
+            "versions": await _versions(db, spider_name, key.removeprefix(f"{spider_name} ")),
             "sources": _sources(other for other in feed_posts if other["_id"] != key),
         }
     target = (
@@ -184,15 +184,15 @@ async def history_of(
         if len(pages) == 1
         else await target_of(db, config, url, spider, among=("targets", "posts"))
     )
-    owner, stored_url = target["spider"], target["url"]
-    rows = await visits.of_target(db, owner, stored_url, last)
+    spider_name, stored_url = target["spider"], target["url"]
+    rows = await visits.of_target(db, spider_name, stored_url, last)
     return {
         "url": stored_url,
-        "spider": owner,
+        "spider": spider_name,
         "target": state_of(target),
         "post": None,
         "visits": [visit_row(row) for row in rows],
-        "versions": await _versions(db, owner, stored_url),
+        "versions": await _versions(db, spider_name, stored_url),
         "sources": _sources(feed_posts),
     }
 
@@ -251,7 +251,7 @@ async def _versions(db: Database, spider: str, target: str) -> list[Version]:
 
 
 def visit_row(row: Document) -> VisitRow:
-    """Return a stored visit as a report has it."""
+    """Return the report of a stored visit."""
     return {
         "id": str(row["_id"]),
         "at": row["at"],

@@ -1,13 +1,13 @@
-"""The inbox of the web app: pages that changed since a reader last looked, newest first.
+"""The inbox of the web app: pages with changes that a reader has not read, newest first.
 
 The unread events are read in windows of bounded size, newest first. A web page is listed at its
 newest event, with its net difference over all unread events. All entries of a window with the same
 edit, or nearly the same, are folded into one. A page of the inbox is a part of a window: the other
 pages of the window read it again, unless it is still in `Windows`.
 
-The time of a visit is that of the response, and it is stored a moment later. So nothing is marked
-as read by time within the last SETTLING: those changes are marked page by page, and a change that
-is stored late stays unread.
+The time of a visit is that of the response, and the visit is stored a moment later. So changes of
+the last SETTLING are never marked as read by time, but page by page, and a change that is stored
+late stays unread.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key
 from crawler.utils.regex import Pattern, compiled
 
-# A window ends after so many events, compared pages, or bytes of compared contents.
+# Limits of a window: events, compared pages, and bytes of compared contents.
 MAX_EVENTS, MAX_COMPARED, MAX_BYTES = 5000, 500, 40_000_000
-# Time after which a window ends if it has enough entries for a page, or if it has filters, because
-# these may leave out all of its events.
+# Time after which a window ends if it has enough entries for a page, or if filters are set, because
+# filters may exclude all events.
 MAX_SECONDS, MIN_ENTRIES = 0.1, 50
 BATCH = 100
 MAX_COUNTED = 10_000
 MILLISECOND = timedelta(milliseconds=1)
 KINDS: tuple[ChangeKind, ...] = ("new", "changed", "gone", "back")
-# An id that stays the same, and the entry.
+# A permanent id, and the entry.
 FeedEntry = tuple[str, Entry]
 
 
@@ -101,7 +101,7 @@ class InboxPage:
     until:  events up to this time are considered, on all pages of the list
     start:  time of the newest event of the window; None: there is none
     end:    all unread, selected events after this time and up to `start` are in `entries`, or in
-            entries of pages before; None: no events are left
+            entries of earlier pages; None: no events are left
     next:   where the next page begins; None: no more events
     muted:  number of events of the window that were hidden by patterns
     """
@@ -125,8 +125,8 @@ async def read_inbox(
 ) -> InboxPage:
     """Return a page of the unread changes of a reader, newest first.
 
-    until:   as on the first page
-    windows: that were read before, and where to keep the window of this page
+    until:   the same time as for the first page
+    windows: cache of windows
     """
     window = await _window(db, reader, filters, until, position, windows)
     groups = [
@@ -188,7 +188,7 @@ async def pages_of_entry(
     event: ObjectId,
     windows: Windows | None = None,
 ) -> list[ChangedPage]:
-    """Return all pages with the edit of an event, the last changed first; empty without any.
+    """Return all pages with the edit of an event, the last changed first; empty if not found.
 
     until, position: of the page of the inbox that has the entry
     """
@@ -230,7 +230,7 @@ async def count_unread(db: Database, reader: Reader, site: str = "") -> int:
 class _Scan:
     """Collects the entries of a window.
 
-    max_entries: stop before one more entry, and keep each visit and each day on its own; None: for
+    max_entries: maximum number of entries of a feed, which joins neither visits nor days; None: for
                  the inbox
     groups:      changes with the same edit, the newest first, by fold key
     start:       time of the newest event that was read
@@ -278,7 +278,7 @@ class _Scan:
             batch = rows.rows if skipped_to is None else rows.rows[: skipped_to[1]]
             if batch and self.start is None:
                 self.start = batch[0]["at"]
-            wanted = [row for row in batch if self._wants(row)]
+            wanted = [row for row in batch if self._is_candidate(row)]
             compared = await net_changes(
                 self._db, reader, wanted, self._until, joins_visits=self._max_entries is None
             )
@@ -288,7 +288,7 @@ class _Scan:
                     return last
                 last = row["at"], row["_id"]
             if skipped_to is not None:
-                # The rest of the range is read: continue before it.
+                # The reader has read the rest of the range: continue before it.
                 last = skipped_to[0], FIRST_ID
             elif rows.last is None:
                 return None
@@ -307,8 +307,8 @@ class _Scan:
         """Return the changes with the same or nearly the same edit, the newest first."""
         return await asyncio.to_thread(_fold_similar, list(self.groups.values()))
 
-    def _wants(self, row: Document) -> bool:
-        """Return whether an event is unread and selected, as far as its row shows."""
+    def _is_candidate(self, row: Document) -> bool:
+        """Return whether an event is unread and may be selected, judging by its row only."""
         url: str = row["target"]
         if self._reader.has_read(row["spider"], url, row["at"]):
             return False
@@ -329,7 +329,7 @@ class _Scan:
         )
 
     def _add(self, net: NetChange) -> bool:
-        """Add a change to its entry; return False if it needs one more than the maximum."""
+        """Add a change to its entry; return False if that would exceed the maximum of entries."""
         key = net.fold_key
         if self._max_entries is not None:
             key = (*key, f"{net.event['at']:%Y-%m-%d}", net.is_single and net.event["_id"])
@@ -345,7 +345,7 @@ def matches(patterns: Sequence[Pattern], url: str) -> bool:
 
 
 def _fold_similar(groups: list[list[NetChange]]) -> list[list[NetChange]]:
-    """Join entries of one site whose edits are nearly the same, each with its newest first."""
+    """Join entries of one site whose edits are nearly the same, the newest change of each first."""
     firsts = [group[0].difference if group[0].kind == "changed" else None for group in groups]
     joined: dict[int, list[NetChange]] = {}
     for number, owner in enumerate(similar_edits(firsts)):
@@ -365,9 +365,9 @@ async def _entries_of(db: Database, groups: Sequence[Sequence[NetChange]]) -> li
 SETTLING = timedelta(minutes=1)
 # Events that are marked page by page in one request.
 MAX_MARKED = 1000
-# Events by which the reader's time moves on in one request, except for ranges that are skipped.
+# Limits on advancing the reader's time in one request: steps, and events of a step.
 STEPS, STEP = 4, 500
-# Unread events in one step whose pages may have been read later.
+# Unread events of a step for which later events that have been read are searched.
 MAX_LATER = 200
 
 
@@ -376,8 +376,8 @@ async def mark_events(
 ) -> int:
     """Mark the pages of events as read up to these events; return the number of pages.
 
-    span: the first and the last time between which all events are among the given ones; they are
-          marked as one range
+    span: first and last time of a range whose events are all among the given ones; the range is
+          marked as a whole
 
     Raises ConfigError if too many pages would be marked one by one.
     """
@@ -416,7 +416,7 @@ def _pages(rows: Sequence[Document]) -> list[tuple[str, str, datetime]]:
 
 
 async def _store(db: Database, name: str, mark: readers.Edit, now: datetime) -> None:
-    """Store marks, and move the reader's time past the changes before which all are read."""
+    """Store marks, and advance the reader's time past the changes that are all read."""
     reader = await readers.update(db, name, mark)
     if (until := await _all_read_until(db, reader, now - SETTLING)) is not None:
         await readers.update(db, name, lambda reader: reader.read_all(until))
@@ -425,7 +425,7 @@ async def _store(db: Database, name: str, mark: readers.Edit, now: datetime) -> 
 async def _all_read_until(db: Database, reader: Reader, until: datetime) -> datetime | None:
     """Return a time up to which a reader has read all changes, or has muted them.
 
-    None if the reader's own time is not known to be too early.
+    Returns None if this time is not later than the reader's stored time.
     """
     mutes = [compiled(pattern) for pattern in reader.mutes]
     reached = reader.read_until
@@ -451,7 +451,7 @@ async def _all_read_until(db: Database, reader: Reader, until: datetime) -> date
 async def _first_unread(
     db: Database, reader: Reader, rows: Sequence[Document], until: datetime
 ) -> datetime | None:
-    """Return the time of the first event whose page has no later event that is read.
+    """Return the time of the first event whose page has no later event that has been read.
 
     The net difference at the later event included the earlier ones.
     """

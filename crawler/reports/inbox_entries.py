@@ -81,7 +81,7 @@ class Entry(TypedDict):
 async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents) -> Entry:
     """Return the entry of changes with the same edit, the newest first.
 
-    contents: of the newest
+    contents: contents before and after the newest change
     """
     net = group[0]
     event = net.event
@@ -109,7 +109,7 @@ async def entry_of(db: Database, group: Sequence[NetChange], contents: Contents)
 
 
 def changed_page(net: NetChange) -> ChangedPage:
-    """Return a page as entries list it."""
+    """Return a page as it is listed in entries."""
     return {"event": str(net.event["_id"]), "url": net.event["target"], "at": net.event["at"]}
 
 
@@ -194,8 +194,8 @@ async def page_change(db: Database, reader: Reader, event: ObjectId) -> PageChan
     joined = await net_changes(db, reader, rows, row["at"], joins_visits=not is_read)
     net = joined.changes.get(event)
     if net is None:
-        alone = await net_changes(db, reader, rows, row["at"], joins_visits=False)
-        net = alone.changes[event]
+        unjoined = await net_changes(db, reader, rows, row["at"], joins_visits=False)
+        net = unjoined.changes[event]
     (contents,) = await contents_of(db, [net])
     before, after = contents
     first, second = before or {}, after or {}

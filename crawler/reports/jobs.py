@@ -1,10 +1,11 @@
-"""Order a job of the web app, and run it: `python -m crawler.reports.jobs`.
+"""Runs jobs of the web app, and defines their requests: `python -m crawler.reports.jobs`.
 
-Plans need compiled code, minutes and a gigabyte. Comparisons of posts need compiled code, whose
+Planning needs compiled code, minutes and a gigabyte. Comparisons of posts need compiled code, whose
 compiler takes 60 MB and a second to load. The web app runs both in subprocesses, so that they
 neither slow it down nor keep its memory.
 
-The web app imports this module for its orders, so NumPy and Numba are imported only to run a job.
+The web app imports this module for the models of requests, so NumPy and Numba are imported only to
+run a job.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 MODULE = "crawler.reports.jobs"
 REPLAN_BUSY = "another replan is running"
 CHANGED = "the plan has changed since the dry run. Make the dry run again."
-# Of planning jobs; the web app and crawls go first.
+# Of planning jobs, so that the web app and crawls have priority.
 NICENESS = 5
 
 Kind = Literal["curve", "preview", "apply", "simulate", "feed_curve", "feed_preview", "feed_apply"]
@@ -51,13 +52,13 @@ POLICY_NAMES: tuple[Policy, ...] = get_args(Policy)
 
 
 class JobOrder(BaseModel):
-    """The order of a planning job.
+    """A request for a planning job.
 
     config:    settings of the app
     budget:    requests a day; None for curves, and in simulations for the current budget
-    objective: of pages; None: the objective in the settings
-    policies:  of a simulation; empty: the default
-    plans:     to apply: ids of the plans in effect at the dry run
+    objective: objective for pages; None: the objective in the settings
+    policies:  policies to simulate; empty: the default
+    plans:     to apply a dry run: ids of the plans in effect at the time of the dry run
     """
 
     kind: Kind
@@ -69,7 +70,7 @@ class JobOrder(BaseModel):
 
 
 class PairOrder(BaseModel):
-    """The order to compare or to label two posts.
+    """A request to compare or to label two posts.
 
     config: settings of the app
     posts:  ids of the posts; to compare them, URLs as well
@@ -92,7 +93,7 @@ ORDERS: TypeAdapter[JobOrder | PairOrder] = TypeAdapter(
 
 
 async def main() -> None:
-    """Run the jobs that standard input orders, all of one app."""
+    """Run the jobs that an app requests on standard input."""
     async with AsyncExitStack() as stack:
         db: Database | None = None
 
@@ -104,7 +105,7 @@ async def main() -> None:
                 os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
             with raising_unreachable():
                 if isinstance(order, JobOrder) and order.kind == SIMULATE:
-                    # It opens the database on its own, in a loop of its own.
+                    # The simulation opens the database itself, in its own event loop.
                     return await asyncio.to_thread(simulated, config, order, say)
                 if db is None:
                     db = await stack.enter_async_context(opened(config))
@@ -147,7 +148,7 @@ async def _planned(db: Database, config: Config, order: JobOrder, say: Say) -> A
 async def _applied(
     db: Database, config: Config, order: JobOrder, request: ReplanRequest, kind: str, say: Say
 ) -> ReplanReport:
-    """Make and store a plan; raises Busy if others are in effect than at the dry run."""
+    """Make and store a plan; raises Busy if the plans in effect have changed since the dry run."""
     from crawler.planning.budget_forecast import plans_in_effect
     from crawler.planning.replan import replan_parts
 
@@ -159,7 +160,7 @@ async def _applied(
 
 
 def simulated(config: Config, order: JobOrder, say: Say) -> Any:
-    """Return the figures of `scrapy simulate pages --history`, with the policies of an order."""
+    """Return the report of `scrapy simulate pages --history` for the policies of a request."""
     from crawler.planning.simulate_pages import PageSimulation
 
     opts = argparse.Namespace(

@@ -1,10 +1,11 @@
 """Net changes of pages: the unread events of each page, joined, and their difference.
 
-Contents are read and compared in batches and not kept: only differences are. `Windows` keeps the
-parts of inboxes that were read a moment ago, so that their other pages need not compare again. A
-part depends on what its reader has read, on the filters, and on the events up to a time. The first
-part of a list is used for a later time, too. Before a part is used again, its events are counted,
-because the time of a visit is that of the response, and it is stored a moment later.
+Contents are read and compared in batches, and only their differences are kept. `Windows` caches the
+windows of inboxes that were read a moment ago, so that the other pages of a window need no new
+comparison. A window depends on the changes that its reader has read, on the filters, and on the
+events up to a time. The first window of a list is used for a later time, too. Before a window is
+used again, its events are counted: the time of a visit is that of the response, and the visit is
+stored a moment later.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from crawler.storage.paging import Key
 
 ChangeKind = Literal["new", "changed", "gone", "back"]
 FoldKey = tuple[object, ...]
-# A window has up to 50 events of each page.
+# Only these fields of older events are kept, because a window has up to 50 events of each page.
 OLDER_FIELDS = ("outcome", "diff_size", "posts_new", "posts_edited")
 # Contents before and after a change; None if not stored.
 Contents = tuple[Document | None, Document | None]
@@ -38,8 +39,8 @@ Contents = tuple[Document | None, Document | None]
 class NetChange:
     """The net change of a page over some events, newest first.
 
-    before: page before the oldest of them
-    fields: names of the fields that differ; of all fields if the earlier content is not stored
+    before: state of the page before the oldest event
+    fields: names of the fields that differ, or of all fields if the earlier content is not stored
     """
 
     events: list[Document]
@@ -56,7 +57,7 @@ class NetChange:
 
     @property
     def is_same(self) -> bool:
-        """Return whether the content is that of before."""
+        """Return whether the content is the same as before the oldest event."""
         return bool(
             self.before.content_hash and self.before.content_hash == self.event.get("content_hash")
         )
@@ -109,7 +110,7 @@ async def net_changes(
     *,
     joins_visits: bool = True,
 ) -> Compared:
-    """Return the net changes of the events that are the newest of their pages.
+    """Return the net changes for those events that are the newest of their pages.
 
     joins_visits: join the unread events of a page; else each event is a change
     """
@@ -123,7 +124,7 @@ async def net_changes(
     for row in rows:
         events = of_pages.get(row["_id"], [])
         if events and events[0]["_id"] == row["_id"]:
-            # The events after the newest one that is read, at least the first.
+            # The newest event, and the events after the newest one that has been read.
             older = takewhile(
                 lambda event: not reader.has_read(event["spider"], event["target"], event["at"]),
                 events[1:],
@@ -188,7 +189,7 @@ MAX_AGE_SECONDS = 60.0
 # Estimated memory of all windows; most take 1 to 4 MB.
 MAX_BYTES = 12_000_000
 CHANGE_BYTES, EVENT_BYTES = 3000, 300
-# Events to count. Windows with more are read again.
+# Maximum number of events to count. Windows with more events are always read again.
 MAX_COUNTED = 10_000
 
 
@@ -203,8 +204,8 @@ class Window:
     muted:  number of events that patterns hide
     since:  time after which its events are counted; None: from the first one
     before: key of the event before the window; None: the window is the first of its list
-    spider: that all its events have; None: any
-    count:  number of events in that time, at most MAX_COUNTED
+    spider: spider of all its events; None: any
+    count:  number of its events, at most MAX_COUNTED
     """
 
     groups: list[list[NetChange]]
@@ -220,7 +221,7 @@ class Window:
 
     @property
     def n_bytes(self) -> int:
-        """Return the estimated memory."""
+        """Return the estimated memory in bytes."""
         nets = [net for group in self.groups for net in group]
         texts = [net.difference for net in nets if net.difference is not None]
         return (
@@ -237,7 +238,7 @@ class Windows:
         self._kept: OrderedDict[Hashable, tuple[Window, int]] = OrderedDict()
 
     async def get(self, db: Database, key: Hashable, until: datetime) -> Window | None:
-        """Return a window that shows what reading it now would show; None if there is none."""
+        """Return a cached window that is still valid; None if there is none."""
         window, _ = self._kept.get(key, (None, 0))
         if window is None or time.monotonic() - window.at > MAX_AGE_SECONDS:
             return None

@@ -1,4 +1,4 @@
-"""Reports on notifications: channels with their state, rules and where they are, open problems."""
+"""Reports on notifications: channels with their state, rules with their source, and problems."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Defined:
 
     @classmethod
     def read(cls, file: Path) -> Defined:
-        """Read the file. Problems have its name, not its path."""
+        """Read the file. Problems contain only the name of the file, not its path."""
         try:
             return cls(*valid_channels(read_keys(file), file.name))
         except ConfigError as error:
@@ -106,7 +106,7 @@ class Defined:
 
 
 async def notifications(db: Database, file: Path) -> NotificationsReport:
-    """Return all channels and rules, also if `notify.toml` is invalid."""
+    """Return all channels and rules, even if `notify.toml` is invalid."""
     defined, problems = Defined.read(file), []
     try:
         rules = await RuleSet.read(db, file)
@@ -115,8 +115,8 @@ async def notifications(db: Database, file: Path) -> NotificationsReport:
     except ConfigError as error:
         cause = str(error).replace(str(file), file.name)
         problems.append(f"Nothing is delivered until this is corrected: {cause}")
-        own = await notification_rules.read(db)
-        rules = RuleSet(own, {}, stored=frozenset(rule.name for rule in own))
+        stored_rules = await notification_rules.read(db)
+        rules = RuleSet(stored_rules, {}, stored=frozenset(rule.name for rule in stored_rules))
     names = {*defined.channels, *defined.broken, *await outbox.channel_names(db)}
     reports: list[RuleReport] = []
     for key, rule in rules.by_key.items():
@@ -132,7 +132,7 @@ async def notifications(db: Database, file: Path) -> NotificationsReport:
 
 
 async def channel_report(db: Database, defined: Defined, name: str) -> ChannelReport:
-    """Return a channel with its state, also if it is not defined."""
+    """Return a channel with its state, even if it is not defined."""
     channel = defined.channels.get(name)
     return {
         "name": name,
@@ -147,7 +147,7 @@ async def channel_report(db: Database, defined: Defined, name: str) -> ChannelRe
 async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
     """Return the channels with dead letters, and those to which nothing can be delivered."""
     defined = Defined.read(file)
-    troubled: list[ChannelAlert] = []
+    failing: list[ChannelAlert] = []
     for name in sorted({*defined.channels, *defined.broken, *await outbox.channel_names(db)}):
         dead, (is_broken, reason) = (
             await outbox.count_dead(db, name), await outbox.failure_of(db, name),
@@ -157,8 +157,8 @@ async def alerts(db: Database, file: Path) -> list[ChannelAlert]:
             is_broken = name in defined.broken or await outbox.is_any_waiting(db, name)
         if dead or is_broken:
             cause = (problem or reason) if is_broken else ""
-            troubled.append({"channel": name, "dead": dead, "broken": is_broken, "reason": cause})
-    return troubled
+            failing.append({"channel": name, "dead": dead, "broken": is_broken, "reason": cause})
+    return failing
 
 
 async def preview_rule(
@@ -183,7 +183,7 @@ def _receiver(channel: Channel) -> str:
         return urlsplit(channel.webhook).hostname or ""
     if channel.smtp is not None:
         return channel.smtp.host
-    # The rest of such a URL may be secret.
+    # Only the services: the rest of a URL for Apprise may be secret.
     return ", ".join(dict.fromkeys(url.partition("://")[0] for url in channel.apprise))
 
 

@@ -119,7 +119,7 @@ async def found_posts(
     with_copies: return near-duplicates, not only their number
     """
     posts: list[FoundPost] = []
-    # Without the full texts, to save memory.
+    # Only the sources of each item, without the full texts, to save memory.
     stored: list[Document] = []
     has_more = False
     async with aclosing(items) as matching:

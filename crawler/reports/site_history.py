@@ -19,7 +19,7 @@ from crawler.storage.paging import Key
 from crawler.storage.sites import Site
 from schedules.history import CHANGE, Floats
 
-# Changes of this time count for the week.
+# Weeks of changes in the pattern of the week.
 CHANGES_WEEKS = 8
 FRESHNESS_DAYS = 28
 # Targets to estimate the freshness from: its standard error is at most 0.02.
@@ -62,7 +62,7 @@ class SiteProfile:
 async def site_profile(
     db: Database, site: Site, now: datetime, counts: ChangeCounts
 ) -> SiteProfile:
-    """Return categories, when the site changed in the last weeks, and when its plan visits it.
+    """Return the categories of a site, and its changes and planned visits by hour of the week.
 
     counts: kept between calls
     """
@@ -83,8 +83,8 @@ async def site_profile(
 async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayFreshness]:
     """Estimate a site's freshness at noon of the last days from the changes found since.
 
-    A change happened at any time between two observations with equal probability, and the copy was
-    outdated from then on until the second one.
+    A change is assumed to be equally likely at any time between two observations. The copy was
+    outdated from the change until the second observation.
     """
     histories = await site_targets.sample_histories(db, site.name, SAMPLE_SIZE)
     today = now.astimezone(site.zone).date()
@@ -99,7 +99,7 @@ async def freshness_by_day(db: Database, site: Site, now: datetime) -> list[DayF
 
 
 def _freshness(histories: Sequence[Document], minutes: Floats) -> list[tuple[float, int]]:
-    """Return the number of current copies, and of known ones, at each time."""
+    """Return the expected number of current copies, and the number of known ones, at each time."""
     fresh, counts = np.zeros(len(minutes)), np.zeros(len(minutes), int)
     for history in histories:
         since, until = (history[name].timestamp() / MINUTE_SECONDS for name in ("since", "until"))
@@ -177,7 +177,10 @@ async def site_visits(
     limit: int,
     before: datetime | None,
 ) -> SiteVisits:
-    """Return visits of the last weeks, newest first. before: None: from the newest on."""
+    """Return visits of the last weeks, newest first.
+
+    before: time of the last visit of the page before; None: first page
+    """
     times = (now - timedelta(weeks=CHANGES_WEEKS), before or now + timedelta(hours=1))
     hour = wanted.hour_of_week
     place = None if hour is None else (hour, site.zone)

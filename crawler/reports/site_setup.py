@@ -38,9 +38,9 @@ MAX_SHOWN_CATEGORIES = 30
 MAX_VALUE_CHARACTERS = 300
 MAX_URL_CHARACTERS = 2000
 MIN_NAME_CHARACTERS = 3
-# Example page, and other pages whose values are shown next to it.
+# Number of item pages whose values are shown.
 SAMPLE_PAGES = 6
-# Site definitions need an item pattern. This one stands for it until the user has chosen one.
+# Placeholder for the required item pattern, until the user has chosen one.
 NO_PATTERN = "^$"
 DRAFT_NAME = "new-site"
 UTC = ZoneInfo("UTC")
@@ -144,8 +144,8 @@ def checked(edit: DefinitionEdit, base: Mapping[str, Any] | None, config: Config
 def refuse_private(url: str, config: Config) -> None:
     """Raise ConfigError for the URL of a private address that no setting allows.
 
-    In the terminal, typing an address is enough. In the web app, its user may be somebody else than
-    the owner of the machine.
+    In a terminal, typing an address is permission enough. In the web app, the user may not be the
+    owner of the machine.
     """
     address = literal(host_of(url))
     if address is None or is_public(address) or config.private_addresses:
@@ -262,7 +262,7 @@ def links_of(html: str, url: str) -> tuple[Anchor, ...]:
 
 
 def shown_page(html: str, url: str) -> str:
-    """Return the markup of a page with numbered elements, and nothing active."""
+    """Return the markup of a page with numbered elements, without active content."""
     return numbered_html(page_of(html, url).selector)
 
 
@@ -342,7 +342,7 @@ def site_name(url: str) -> str:
     if literal(host) is not None:
         return DRAFT_NAME
     name = host.rpartition(".")[0] or host
-    return "".join(sign if sign.isalnum() and sign.isascii() else "-" for sign in name).strip("-")
+    return "".join(char if char.isalnum() and char.isascii() else "-" for char in name).strip("-")
 
 
 def absolute(url: str) -> str:

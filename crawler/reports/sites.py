@@ -210,21 +210,21 @@ def board_site(
         "last_error": state.error,
         "last_visits": state.counts.get("visits") if state.finished else None,
         "next_visit": state.next_visit,
-        "planned_per_day": _known(estimates.requests_per_day) if estimates else None,
-        "freshness": _known(estimates.present_freshness) if estimates else None,
-        "expected_freshness": _known(estimates.expected_freshness) if estimates else None,
+        "planned_per_day": _none_if_nan(estimates.requests_per_day) if estimates else None,
+        "freshness": _none_if_nan(estimates.present_freshness) if estimates else None,
+        "expected_freshness": _none_if_nan(estimates.expected_freshness) if estimates else None,
         "estimated_at": read.at if read else None,
         "open_alarms": open_alarms,
         "figures": figures,
     }
 
 
-def _known(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
 async def running_names(db: Database) -> dict[str, datetime]:
-    """Return the sites with a run in progress, and when their runs took the lease."""
+    """Return the sites with a run in progress, and the times when the runs took the lease."""
     holders = await leases.active(db, leases.CRAWL)
     return {
         lease.removeprefix(leases.CRAWL): min(holder.since for holder in each)
@@ -262,7 +262,7 @@ def tags_of(text: str) -> list[str]:
 
 
 def checked_tags(texts: Sequence[str]) -> list[str]:
-    """Return tags without repetitions and surplus spaces; raises ConfigError."""
+    """Return tags without duplicates and extra spaces; raises ConfigError."""
     tags = [tag for tag in dict.fromkeys(" ".join(text.split()) for text in texts) if tag]
     if len(tags) > MAX_TAGS:
         raise ConfigError(f"{len(tags)} tags are too many. Use at most {MAX_TAGS}")
@@ -352,7 +352,7 @@ def _example(row: dict[str, Any]) -> FailureExample:
 
 
 async def known_site(db: Database, name: str) -> Site:
-    """Return the settings of a site; raises ConfigError if nothing of it is stored."""
+    """Return the settings of a site; raises ConfigError if nothing is stored for it."""
     state = await overview.state_of(db, name)
     is_crawled = state.kind is not None or state.started is not None
     if not is_crawled and not await sites.is_stored(db, name):

@@ -1,6 +1,6 @@
-"""One target: what is stored of it, what users can set, how to find it, and its deletion.
+"""One target: its stored state, its settings, the search for it, and its deletion.
 
-The id of a target in URLs is its `_id`, which has the spider and the URL, in base64.
+The id of a target in URLs is its `_id` (spider and URL) in base64.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MIN_HOURS = 1.0
 MAX_URL_CHARACTERS = 8000
-# Fields to draw.
+# Maximum number of fields to draw.
 MAX_SERIES = 8
 # A text with one number and little else, such as a price without a type in the site definition.
 ONE_NUMBER = re.compile(r"[^\d\n]{0,6}\d[\d.,'\u00a0\u202f]*[^\d\n]{0,6}")
@@ -114,7 +114,7 @@ class Series(TypedDict):
 
 
 async def read_target(db: Database, target: str) -> Document | None:
-    """Return the stored target with this id in URLs; None if there is none."""
+    """Return the stored target with this id from a URL; None if there is none."""
     key = target_key(target)
     return None if key is None else await target_settings.find(db, key)
 
@@ -180,7 +180,7 @@ def _summary(row: Document) -> TargetSummary:
 
 
 def problems_of_limits(target: Document, limits: IntervalLimits, config: Config) -> dict[str, str]:
-    """Return what is wrong with limits for a target, by field; empty if they can be set."""
+    """Return the problems of limits for a target, by field; empty if they can be set."""
     problems: dict[str, str] = {}
     if not _may_have_limits(target):
         reason = (
@@ -280,7 +280,7 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
         for row in rows
     }
     times = {(row["at"], row["content_hash"]) for row in rows}
-    # A page may return to an earlier content, of which there is one version only.
+    # A page may return to earlier content, which is stored as a version only once.
     changes = await posts.content_changes(db, spider, url)
     times |= {(row["at"], row["content_hash"]) for row in changes if row.get("content_hash")}
     by_name: dict[str, Series] = {}
@@ -295,7 +295,7 @@ async def series_of(db: Database, spider: str, url: str) -> list[Series]:
 
 
 def _number(value: Any) -> tuple[float, str | None] | None:
-    """Return the number that a field has, with the currency of a price; None without one."""
+    """Return the number in a value, with the currency of a price; None without a number."""
     if isinstance(value, str):
         if ONE_NUMBER.fullmatch(value.strip()) is None:
             return None

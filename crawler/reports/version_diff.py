@@ -186,7 +186,7 @@ class _Builder:
             yield {"kind": "changed", "lines": lines, "segments": list(self._words(old, new))}
 
     def _unchanged(self, lines: Sequence[str], head: int, tail: int) -> Iterator[Part]:
-        """Yield unchanged lines, of which only `head` first and `tail` last ones are shown."""
+        """Yield unchanged lines, of which only the first `head` and last `tail` are shown."""
         # A fold takes one line, so folding one line gains nothing.
         if len(lines) <= head + tail + 1:
             yield self._same(lines)
@@ -254,7 +254,7 @@ def field_lines(value: Any) -> list[str]:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as people write it: a price as `12.5 EUR`, nothing for null."""
+    """Return a value as readable text: a price as `12.5 EUR`, nothing for null."""
     if value is None:
         return ""
     if isinstance(value, dict):

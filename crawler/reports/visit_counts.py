@@ -1,7 +1,7 @@
-"""Numbers of visits and changes of sites by hour. Times that are over are counted once and kept.
+"""Numbers of visits and changes of sites by hour. Past hours are counted once and cached.
 
-A site with a million visits a week takes seconds to count, so that the numbers of the board count
-only the last hours again. The first count goes day by day, with pauses for requests.
+A site with a million visits a week takes seconds to count, so the board counts only the last hours
+again. The first count goes day by day, with pauses for requests.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from schedules.history import Floats
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 FAILED = (Outcome.ERROR, Outcome.BLOCKED)
-# The time of a visit is that of the response, and it is stored later, after an outage much later.
+# A visit has the time of its response, but is stored later; after an outage, much later.
 SETTLING = HOUR
 # Everything is counted again after this time, because visits are removed with their targets.
 MAX_AGE = timedelta(hours=6)
-# Sites whose hours are kept, with about 60 kB each.
+# Maximum number of sites whose hours are cached, with about 60 kB each.
 MAX_SITES = 150
-# Sites whose changes are kept, with 56 days of 168 numbers of 4 bytes, 45 kB each.
+# Maximum number of cached sites, with 56 days of 168 numbers of 4 bytes, 45 kB each.
 MAX_CHANGE_SITES = 50
 
 
 @dataclass(frozen=True, slots=True)
 class HourVisits:
-    """Numbers of visits in an hour; the names are those of `DayVisits`. requests: of the visits."""
+    """Numbers of visits in an hour; the names are those of `DayVisits`."""
 
     visits: int = 0
     new: int = 0
@@ -77,7 +77,7 @@ class _Weeks:
 
 
 class ChangeCounts:
-    """Counts changes, and keeps the numbers of the MAX_CHANGE_SITES sites last asked for."""
+    """Counts changes, and keeps the numbers of the last MAX_CHANGE_SITES sites requested."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, _Weeks] = OrderedDict()
@@ -89,8 +89,8 @@ class ChangeCounts:
 
         since: start of a day (UTC)
 
-        Of a site with many changes, each day is a query of its own, with a pause after it, and days
-        that are over are not counted again for MAX_AGE.
+        For a site with many changes, each day is a separate query, followed by a pause, and past
+        days are not counted again for MAX_AGE.
         """
         kept = self._kept.pop(site.name, None)
         if await change_events.count(db, since, PART, site.name) < PART:
@@ -114,7 +114,7 @@ class ChangeCounts:
 
 
 class VisitCounts:
-    """Counts visits, and keeps the numbers of the MAX_SITES sites that were last asked for."""
+    """Counts visits, and keeps the numbers of the last MAX_SITES sites requested."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, _Counted] = OrderedDict()
@@ -122,7 +122,7 @@ class VisitCounts:
     async def by_hour(
         self, db: Database, name: str, since: datetime, now: datetime
     ) -> dict[datetime, HourVisits]:
-        """Return the visits of a site by the start of their hour (UTC); hours without are left out.
+        """Return the visits of a site by the start of the hour (UTC), for hours with visits.
 
         since: `now` minus a constant time; the hour that includes it is counted as a whole
         """

@@ -19,8 +19,8 @@ from crawler.storage.targets import ALIVE
 from crawler.utils.text import count
 
 SILENT, BROKEN = "silent", "broken"
-# Pages that broke in the same way have one alarm of their site from this number on, and from this
-# share of the visits of the run.
+# Minimum number of pages that broke in the same way, and their minimum share of the run's visits,
+# for one alarm about the whole site.
 MIN_SITE_PAGES, MIN_SITE_SHARE = 3, 0.02
 WHAT_BROKE = {
     Breakage.SELECTOR: "lost fields that they had before",
@@ -40,9 +40,9 @@ class Silence:
     """A target that has been silent for too long.
 
     target:      its URL; empty for a whole site
-    since:       last change; for a site, the last one of its silent pages
+    since:       time of the last change; for a site, the last one of its silent pages
     expected_at: mean time of the next change
-    chance:      probability that a living target is silent for so long
+    chance:      probability that a target that still changes is silent for this long
     field:       the field that is silent; empty for the whole page
     """
 
@@ -69,7 +69,7 @@ class AlarmReport(TypedDict):
     at: datetime
     """Time when the alarm was raised."""
     since: datetime
-    """Time of the last change; of a broken page the visit that found it."""
+    """Time of the last change; for a broken page, of the visit that found it."""
     expected_at: datetime | None
     """Time by which the next change was expected on average; null for broken pages."""
     chance: float
@@ -95,7 +95,7 @@ async def record_silences(
     for part in in_batches(worst, BATCH):
         writes = []
         for each in part:
-            # The last change of a site's silent pages varies, but its alarm stays the same one.
+            # The last change of a site's silent pages varies, but the site keeps the same alarm.
             key = f"{each.spider} {each.target} {each.since:%Y-%m-%dT%H:%M} {SILENT}"
             key = f"{key} {each.field}" if each.field else key
             key = key if each.target else open_sites.get((each.spider, each.field), key)
@@ -115,9 +115,9 @@ async def record_silences(
 
 
 async def record_broken(db: Database, spider: str, visits: int, now: datetime) -> int:
-    """Store the alarms of a spider's broken pages; return the number of new ones.
+    """Store the alarms of a spider's broken pages; return the number of new alarms.
 
-    visits: number of visits of the run that ends
+    visits: number of visits in the run that is ending
 
     Alarms of pages that work again end. Safe to repeat.
     """
@@ -133,18 +133,18 @@ async def record_broken(db: Database, spider: str, visits: int, now: datetime) -
         is_shared = n >= MIN_SITE_PAGES and (is_open or n >= MIN_SITE_SHARE * visits)
         async for row in rows.limit(1 if is_shared else MAX_ALARMS):
             target = "" if is_shared else row["url"]
-            since, what = row["broken"]["since"], row["broken"]["text"]
+            since, page_text = row["broken"]["since"], row["broken"]["text"]
             text = f"{count(n, 'page')} {WHAT_BROKE[how]}, such as {row['url']}"
             key = f"{spider} {target} {how} {since:%Y-%m-%dT%H:%M:%S} {BROKEN}"
             if is_shared:
-                # The first page varies, but the alarm stays the same one.
+                # The first broken page varies, but the site keeps the same alarm.
                 key = min((k for k in open_sites if k.startswith(f"{spider}  {how} ")), default=key)
             current.append(key)
             begun: Document = {
                 "spider": spider, "target": target, "event": BROKEN, "at": now, "since": since,
                 "chance": 0.0, "notify": True,
             }  # fmt: skip
-            state: Document = {"text": text if is_shared else what, "ended_at": None}
+            state: Document = {"text": text if is_shared else page_text, "ended_at": None}
             update: Document = {"$setOnInsert": begun, "$set": state}
             writes.append(UpdateOne({"_id": key}, update, upsert=True))
     for part in in_batches(writes, BATCH):
@@ -161,7 +161,7 @@ async def _end_others(db: Database, query: Document, current: list[str], now: da
 
 
 def old(now: datetime) -> Document:
-    """Return the query for alarms that ended so long ago that they are deleted."""
+    """Return the query for ended alarms that are old enough to delete."""
     return {"ended_at": {"$lt": now - KEPT}}
 
 

@@ -35,7 +35,8 @@ SIZES = np.full(256, UNKNOWN, np.int64)
 SIZES[[UNDEFINED, NULL, MIN_KEY, MAX_KEY]] = 0
 SIZES[[DOUBLE, DATE, TIMESTAMP, INT64]] = 8
 SIZES[[OBJECT_ID, BOOLEAN, INT32, DECIMAL]] = 12, 1, 4, 16
-# What the length of a value leaves out: itself, and the subtype of a binary.
+# Bytes that the length of a value does not count: the length itself, the subtype of a binary, and
+# the ObjectId of a pointer.
 BESIDE_LENGTH = np.zeros(256, np.int64)
 BESIDE_LENGTH[[STRING, CODE, SYMBOL, BINARY, POINTER]] = 4, 4, 4, 5, 16
 SIZES[[STRING, DOCUMENT, ARRAY, BINARY, POINTER, CODE, SYMBOL, SCOPED_CODE]] = LENGTH_FIRST
@@ -60,7 +61,7 @@ class Fields(NamedTuple):
 def fields_of(paths: Sequence[str]) -> Fields:
     """Return the fields of these paths, such as `plan` and `plan.slots`.
 
-    The path of a document must be given as well as those of its fields.
+    The path of an embedded document must be given in addition to the paths of its fields.
     """
     split = [path.rpartition(".") for path in paths]
     names = [name.encode() for _, _, name in split]
@@ -85,35 +86,35 @@ class Batch:
 
     def numbers(self, path: str) -> Floats:
         """Return (n,) numbers; times in milliseconds since 1970; NaN where there is none."""
-        return _numbers(self._data, *self._of(path))
+        return _numbers(self._data, *self._values_of(path))
 
     def texts(self, path: str) -> Texts:
         """Return (n,) texts; hexadecimal for an ObjectId, empty for other types."""
-        return _as_texts(_texts(self._data, *self._of(path)))
+        return _as_texts(_texts(self._data, *self._values_of(path)))
 
     def first_texts(self, path: str) -> Texts:
         """Return the first element of each array; empty if it is not a text."""
-        elements = _first_elements(self._data, *self._of(path), (SIZES, BESIDE_LENGTH))
+        elements = _first_elements(self._data, *self._values_of(path), (SIZES, BESIDE_LENGTH))
         return _as_texts(_texts(self._data, *elements))
 
     def rows_of_same_texts(self, path: str, other: str) -> Ints:
-        """Return the rows in which two fields have the same text, which is not empty."""
-        texts = (_texts(self._data, *self._of(each)) for each in (path, other))
+        """Return the rows in which two fields have the same non-empty text."""
+        texts = (_texts(self._data, *self._values_of(each)) for each in (path, other))
         return np.flatnonzero(_same(*texts))
 
     def binaries(self, path: str) -> Texts:
         """Return (n,) binary values; empty for other types."""
-        return _as_texts(_blocks(self._data, *self._of(path), BINARY, 5))
+        return _as_texts(_blocks(self._data, *self._values_of(path), BINARY, 5))
 
     def arrays(self, path: str) -> Texts:
         """Return (n,) arrays as BSON; empty for other types."""
-        return _as_texts(_blocks(self._data, *self._of(path), ARRAY, 0))
+        return _as_texts(_blocks(self._data, *self._values_of(path), ARRAY, 0))
 
     def number_arrays(self, path: str) -> tuple[Ints, Floats]:
         """Return the (n,) lengths of arrays of numbers, and their elements."""
-        return _number_arrays(self._data, *self._of(path))
+        return _number_arrays(self._data, *self._values_of(path))
 
-    def _of(self, path: str) -> tuple[Bytes, Ints]:
+    def _values_of(self, path: str) -> tuple[Bytes, Ints]:
         field = self._paths.index(path)
         return self._types[field], self._places[field]
 
@@ -135,7 +136,7 @@ Part = bytes | Texts | Pieces
 
 
 def joined(parts: Sequence[Part], n: int) -> Texts:
-    """Join parts row by row. A part is the same for all n rows (bytes), or one for each."""
+    """Join parts row by row. A part is constant (bytes), or has one piece for each row."""
     pieces = []
     for is_constant, group in groupby(parts, lambda part: isinstance(part, bytes)):
         if is_constant:
@@ -193,12 +194,12 @@ def element(name: str, column: Column) -> list[Part]:
         return _arrays(name, column)
     if column.dtype.kind in "iu":
         return [_head(INT32, name), _fixed(column, "<i4")]
-    known = np.isfinite(column)
-    if known.all():
+    is_finite = np.isfinite(column)
+    if is_finite.all():
         return [_head(DOUBLE, name), _fixed(column, "<f8")]
     first = np.arange(len(column)) * 8
-    numbers = Pieces(column.astype("<f8").tobytes(), first, first + 8 * known)
-    return [_fixed(np.where(known, DOUBLE, NULL), "u1"), _head(DOUBLE, name)[1:], numbers]
+    numbers = Pieces(column.astype("<f8").tobytes(), first, first + 8 * is_finite)
+    return [_fixed(np.where(is_finite, DOUBLE, NULL), "u1"), _head(DOUBLE, name)[1:], numbers]
 
 
 def _arrays(name: str, column: Arrays) -> list[Part]:
@@ -321,7 +322,7 @@ def _after_text(data: Bytes, at: int, end: int) -> int:
 
 @compiled
 def _size(data: Bytes, kind: int, at: int, end: int, sizes: tuple[Ints, Ints]) -> int:
-    """Return the bytes of a value; negative if its type is unknown or it is cut off."""
+    """Return the size of a value in bytes; negative if its type is unknown or it is truncated."""
     if kind == REGEX:
         return _after_text(data, _after_text(data, at, end), end) - at
     size: int = sizes[0][kind]
@@ -336,7 +337,7 @@ def _size(data: Bytes, kind: int, at: int, end: int, sizes: tuple[Ints, Ints]) -
 def _field(data: Bytes, begin: int, end: int, fields: Fields, level: int, likely: int) -> int:
     """Return the field of the document `level` with the name data[begin:end]; -1: none.
 
-    likely: where to begin the search, as documents usually have the same order
+    likely: field with which the search begins, because documents usually have the same order
     """
     count = len(fields.parent)
     for k in range(count):

@@ -1,4 +1,4 @@
-"""Queries for the inbox of changes and for notifications: events of the change log, their pages.
+"""Queries for the inbox of changes and for notifications: events of the change log and their pages.
 
 Visits and alarms that rules of notifications are about are stored with a mark (`notify`), which is
 removed once their messages are stored.
@@ -20,23 +20,24 @@ from crawler.storage.client import Database, Document
 from crawler.storage.paging import Key, Rows, read_page
 from crawler.storage.targets import EPOCH
 
-# Lower than all ids: nothing at its time comes after it, newest first.
+# Lower than all ids: sorted newest first, no event at the same time comes after it.
 FIRST_ID = ObjectId("0" * 24)
 NEWEST_FIRST = [("at", -1), ("_id", -1)]
 BY_TIME = [("event", 1), ("at", 1), ("_id", 1)]
 BY_SITE = [("event", 1), ("spider", 1), ("at", 1), ("_id", 1)]
-# Sites whose events the server merges: each is a part of the query.
+# Maximum number of sites whose events the server merges; each adds a branch to the query.
 MAX_MERGED = 200
 OLDEST_FIRST = (("at", 1), ("_id", 1))
 # Collections with marked events: documents with `at`, `spider` and `target`.
 SOURCES = ("visits", "alarms")
 # Marked events that are read together.
 MAX_MARKED = 200
-# Unread changes of one page that are joined; the net difference begins before the oldest of them.
+# Maximum number of unread changes of a page that are joined. The net difference begins
+# before the oldest of them.
 MAX_JOINED = 50
 # Uncompressed bytes. Larger contents are not compared in the inbox.
 MAX_CONTENT_BYTES = 400_000
-# Bytes of all contents that are read together.
+# Maximum bytes of all contents that are read together.
 MAX_BYTES = 40_000_000
 FIELDS: Document = {
     "spider": 1, "target": 1, "at": 1, "outcome": 1, "diff_size": 1, "content_hash": 1,
@@ -69,8 +70,8 @@ async def newest(
 ) -> Rows:
     """Return events up to `until`, newest first, without most of those that a reader has read.
 
-    after:  key (time, `_id`) of the last event of the page before
-    spider: of this spider only
+    after:  key (time, `_id`) of the last event of the previous page
+    spider: only events of this spider
     """
     span: Document = {"$lte": until if after is None else min(until, after[0])}
     if reader.read_until is not None:
@@ -94,10 +95,10 @@ async def newest(
 def _by_site(
     query: Document, reader: Reader, spiders: Sequence[str]
 ) -> tuple[Document, list[tuple[str, int]]]:
-    """Return a query that begins in each site where its reader is, and the index for it.
+    """Return a query for the events after the reader's position in each site, and its index.
 
-    The server merges the sites in order of time. With more than MAX_MERGED sites, it reads the
-    events of all of them instead, and drops those that are read.
+    The server merges the sites in order of time. With more than MAX_MERGED sites, it scans
+    the events of all sites instead, and drops those that the reader has read.
     """
     if len(spiders) > MAX_MERGED:
         read = [{"spider": name, "at": {"$lte": at}} for name, at in reader.sites.items()]
@@ -126,11 +127,11 @@ async def count(
     spider: str | None = None,
     until: datetime | None = None,
 ) -> int:
-    """Return the number of events after `since`, at most `most`. until: up to this time only."""
+    """Return the number of events after `since`, at most `most`. until: count up to this time."""
     query: Document = {"event": True}
     if spider is not None:
         query["spider"] = spider
-    # A comparison is answered by the index alone; `$exists` reads the documents.
+    # A comparison needs only the index; `$exists` would read the documents.
     query["at"] = {"$gt": since or EPOCH} | ({} if until is None else {"$lte": until})
     return await db.visits.count_documents(query, limit=most)
 
@@ -206,7 +207,7 @@ def _state_of(rows: Sequence[Document]) -> PageState:
 async def contents(db: Database, keys: Sequence[str]) -> tuple[dict[str, Document], int]:
     """Return stored contents by the `_id` of their versions, and their uncompressed bytes.
 
-    Contents larger than MAX_CONTENT_BYTES are left out, and all after MAX_BYTES in total.
+    Omits contents larger than MAX_CONTENT_BYTES, and those that would exceed MAX_BYTES in total.
     """
     sizes = await _sizes(db, keys)
     wanted, total = [], 0
@@ -217,8 +218,8 @@ async def contents(db: Database, keys: Sequence[str]) -> tuple[dict[str, Documen
             total += size
     query: Document = {"_id": {"$in": wanted}}
     rows = db.versions.find(query, {"content": 1})
-    found = {row["_id"]: row["content"] async for row in rows if row.get("content") is not None}
-    return found, total
+    by_key = {row["_id"]: row["content"] async for row in rows if row.get("content") is not None}
+    return by_key, total
 
 
 async def with_contents(
@@ -226,8 +227,8 @@ async def with_contents(
 ) -> AsyncIterator[tuple[Document, Document | None, Document | None]]:
     """Yield events in their order, each with the contents of its page before and after it.
 
-    A content is None if it is not stored. Contents of at most MAX_BYTES are held at a time, unless
-    those of one event are larger.
+    A content is None if it is not stored. At most MAX_BYTES of contents are in memory at a time,
+    unless the contents of a single event are larger.
 
     events: rows of `visits`; others, such as alarms, have no contents
     """
@@ -252,7 +253,7 @@ async def with_contents(
         for event, pair in zip(events[start:stop], keys[start:stop], strict=True):
             earlier, later = map(stored.get, pair or ("", ""))
             yield event, earlier, later
-        # Not held while the next ones are read.
+        # Free these contents before the next ones are read.
         stored.clear()
         start = stop
 
@@ -268,7 +269,7 @@ async def _sizes(db: Database, keys: Sequence[str]) -> dict[str, int]:
 
 
 async def categories(db: Database, keys: Sequence[str]) -> Mapping[str, list[str]]:
-    """Return the categories of targets by their `_id`, at most ten of each."""
+    """Return the categories of targets by their `_id`, at most ten per target."""
     query: Document = {"_id": {"$in": list(keys)}, "categories.0": {"$exists": True}}
     rows = db.targets.find(query, {"categories": {"$slice": 10}})
     return {row["_id"]: row["categories"] async for row in rows}

@@ -88,7 +88,8 @@ Database = AsyncDatabase[Document]
 UNJOURNALED = WriteConcern(w=1, j=False)
 MONGO_URI_HINT = "Check MONGO_URI, or unset it to use the embedded server"
 CLOCK_SAMPLES = 3
-# Interval of reading the server's clock. Two good clocks drift apart by about a millisecond in it.
+# Interval between readings of the server's clock, in which two good clocks drift apart by about a
+# millisecond.
 CLOCK_SECONDS = 30.0
 # Larger differences are logged as a wrong clock.
 SKEW_SECONDS = 5.0
@@ -96,8 +97,8 @@ SKEW_SECONDS = 5.0
 CLOCK_RESOLUTION_SECONDS = 0.001
 # The version of the stored data. Every command checks it, and `schema` is slow to import.
 VERSION = 3
-# The document of `meta` with the version, during a copy with the source, and while restored
-# collections replace the current ones with their names.
+# The document of `meta` with the version. During a copy it also has the source, and while restored
+# collections replace the current ones, their names.
 META: Document = {"_id": "schema"}
 
 
@@ -267,9 +268,9 @@ class Store:
     async def open(cls, config: Config, *, prepares: bool = True) -> Store:
         """Connect to the database and migrate it; raise StorageError or ConfigError.
 
-        prepares: False leaves a database as it is that is new or has another version
+        prepares: False leaves the database unchanged even if it is new or has another version
 
-        Raises ClockError if its clock differs too much from this machine's.
+        Raises ClockError if the server's clock differs too much from this machine's.
         """
         uri = await asyncio.to_thread(server_uri, config)
         client = open_client(uri, config)
@@ -328,7 +329,7 @@ class Outage:
     """Track whether a server is unavailable, and since when.
 
     logger:   of the module that retries
-    name:     of the server, as a line begins with it
+    name:     of the server, with which log messages begin
     count:    outages so far
     ended_at: when the last one ended
     """

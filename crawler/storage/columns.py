@@ -62,7 +62,7 @@ def keys_of(texts: Texts) -> Keys:
 
 
 def keys_of_texts(texts: Iterable[str]) -> Keys:
-    """Return the same as `keys_of` for other texts."""
+    """Return the same numbers as `keys_of`, for texts that are not in a column."""
     return _digests(text.encode() for text in texts)
 
 
@@ -72,7 +72,7 @@ def _digests(texts: Iterable[bytes]) -> Keys:
 
 
 class Choices(NamedTuple):
-    """Hold n of few texts. rows: (n,) place of each text in the table."""
+    """Hold n texts with few distinct values. rows: (n,) place of each text in the table."""
 
     table: Sequence[str]
     rows: Ints

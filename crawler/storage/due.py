@@ -56,14 +56,14 @@ async def most_overdue(
 ) -> list[Target]:
     """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`.
 
-    without: keys of targets to leave out of these
+    without: keys of targets to leave out; they count toward `limit`
     """
     query = {"spider": spider} | _due(until, excluded_hosts)
     # In one batch; by default, the first has 101 documents.
     cursor = db.targets.find(query, NOT_FOR_A_VISIT, batch_size=limit)
     rows = await cursor.sort("next_visit").limit(limit).to_list()
-    found = [from_document(row) for row in rows if row["_id"] not in without]
-    return await _logged(db, found, until)
+    selected = [from_document(row) for row in rows if row["_id"] not in without]
+    return await _logged(db, selected, until)
 
 
 async def ordered_keys(
@@ -110,7 +110,7 @@ def _due(until: datetime, excluded_hosts: Sequence[str]) -> Document:
 
 
 async def _logged(db: Database, read: list[Target], started: datetime) -> list[Target]:
-    """Copy last visits to the log, which the next visits overwrite; return the targets.
+    """Copy last visits to the log before the next visits overwrite them; return the targets.
 
     started: visits before this time are in the log, or were repaired
     """

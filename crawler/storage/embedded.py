@@ -45,13 +45,14 @@ MAX_LOG_BYTES = 16 * MEGABYTE
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
 # States in /proc of a process that is suspended until it gets SIGCONT.
 STOPPED = ("T", "t")
-# A replan moves a million keys of an index: with the defaults, where only 5 % of a small cache may
-# be unwritten, each page of the index would be written for every fourth key, in twice the time.
+# A replan moves a million keys of an index. With the defaults, where only 5 % of a small cache may
+# be unwritten, each page of the index would be written once for every four keys, and a replan would
+# take twice as long.
 EVICTION = (
     "eviction_dirty_target=40,eviction_dirty_trigger=60,"
     "eviction_updates_target=30,eviction_updates_trigger=40"
 )
-# MongoDB's wire protocol: length, request, the request answered, and the kind of message.
+# Header of MongoDB's wire protocol: length, request id, id of the answered request, and opcode.
 _HEADER, OP_MSG = struct.Struct("<4i"), 2013
 MAX_REPLY_BYTES = 16 * 1024**2
 MAX_SOCKET_PATH_BYTES = 100  # the kernel allows 107 bytes, mongod appends nothing
@@ -85,10 +86,10 @@ class EmbeddedServer:
 
     @property
     def socket(self) -> Path:
-        """Return the path of the Unix socket, in the temporary folder if it is too long."""
-        near = self.folder / "mongod.sock"
-        if len(os.fsencode(near)) <= MAX_SOCKET_PATH_BYTES:
-            return near
+        """Return the path of the Unix socket; in the temporary folder if the path is too long."""
+        preferred = self.folder / "mongod.sock"
+        if len(os.fsencode(preferred)) <= MAX_SOCKET_PATH_BYTES:
+            return preferred
         digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"freshet-{os.getuid()}-{digest}" / "mongod.sock"
 
@@ -149,13 +150,13 @@ class EmbeddedServer:
         return True
 
     def rotate_log(self) -> None:
-        """Rename the server's log if it is large, so that two files bound it. Raises OSError."""
+        """Rename the server's log if it is large; at most two files remain. Raises OSError."""
         if rotate(self.log, MAX_LOG_BYTES) and (pid := self.pid()) is not None:
             # The server opens a new file.
             os.kill(pid, signal.SIGUSR1)
 
     def is_stopped(self) -> bool:
-        """Return whether a signal or a debugger suspended its process."""
+        """Return whether a signal or a debugger suspended the server's process."""
         try:
             text = Path(f"/proc/{self.pid()}/stat").read_text()
         except OSError:
@@ -191,7 +192,7 @@ class EmbeddedServer:
 
     @property
     def _silence_file(self) -> Path:
-        """Path of an empty file, whose time is when the server was first unresponsive."""
+        """Return the path of a file; its time is when the server was first unresponsive."""
         return self.folder / "mongod.silent"
 
     def pid(self) -> int | None:
@@ -236,8 +237,8 @@ class EmbeddedServer:
 
     def _launch(self) -> None:
         free_bytes = shutil.disk_usage(self.folder).free
-        if lack := low_disk_message(f"data folder {self.folder}", free_bytes, self.min_free_mb):
-            raise ServerError(lack)
+        if shortage := low_disk_message(f"data folder {self.folder}", free_bytes, self.min_free_mb):
+            raise ServerError(shortage)
         (self.folder / "db").mkdir(exist_ok=True)
         self.socket.parent.mkdir(mode=0o700, exist_ok=True)
         if self.socket.parent != self.folder:

@@ -16,7 +16,7 @@ from pymongo import ASCENDING
 
 from crawler.storage.client import Database, Document
 
-# Documents of a batch; the server also limits a batch to 16 MB.
+# Maximum number of documents in a batch; the server also limits a batch to 16 MB.
 BATCH = 10_000
 DAY = timedelta(days=1)
 FIRST_DAY = datetime.min.replace(tzinfo=UTC)
@@ -29,7 +29,7 @@ NAIVE: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConvers
 class Span:
     """A part of a collection.
 
-    spider: of this spider; None: of all
+    spider: only documents of this spider; None: of all spiders
     time:   field of the times `since` (inclusive) and `until` (exclusive), by which the documents
             are ordered; None: all documents, ordered by `_id`
     """
@@ -96,19 +96,19 @@ async def read_raw(
 ) -> AsyncIterator[bytes]:
     """Yield the documents of a span in order, in batches of concatenated BSON.
 
-    The server sorts what no index sorts, on its disk if it does not fit into memory.
+    Without an index in this order, the server sorts, on disk if the data does not fit into memory.
     """
     cursor = db[collection].find_raw_batches(
         span.query, dict.fromkeys(fields, 1), sort=span.order, batch_size=BATCH, allow_disk_use=True
     )
     async with cursor:
         async for batch in cursor:
-            # The driver's types are those of the documents.
+            # The driver annotates the batches as documents.
             yield cast(bytes, batch)
 
 
 def decoded(batch: bytes) -> tuple[list[Document], list[int]]:
-    """Return the documents of a batch, and the bytes of each one in BSON."""
+    """Return the documents of a batch, and the size of each one in bytes of BSON."""
     sizes: list[int] = []
     position, end = 0, len(batch)
     while position < end:

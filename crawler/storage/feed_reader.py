@@ -22,8 +22,9 @@ from crawler.storage.paging import Key, read_page
 
 MAX_DAYS = 60
 MAX_READ = 300
-# Rows that a page scans for posts to show, and that the numbers of unread posts count.
+# Maximum number of posts that a page scans for posts to show, and posts in a batch.
 SCANNED, BATCH = 4000, 250
+# Maximum number of posts among which unread posts are counted.
 COUNTED = 2000
 # Feeds of a folder that one page shows; each has its own range in the index.
 MAX_FEEDS = 2000
@@ -40,7 +41,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class FeedReading:
-    """What a reader has read of a feed. until: time; read: ids of later posts."""
+    """The read posts of a feed. until: all posts first seen by then; read: ids of later ones."""
 
     until: datetime
     read: frozenset[str] = frozenset()
@@ -48,7 +49,7 @@ class FeedReading:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a reader has read. until: of all feeds; feeds: by the `_id` of the feed."""
+    """The posts a reader has read. until: in all feeds; feeds: of each feed, by its `_id`."""
 
     reader: str
     until: datetime
@@ -74,7 +75,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The posts that a page is about. feeds: `_id`s of their feeds; None: all feeds."""
+    """The posts of some feeds, which a page shows. feeds: their `_id`s; None: all feeds."""
 
     feeds: frozenset[str] | None = None
 
@@ -115,7 +116,7 @@ def feed_of(post: Document) -> str:
 
 
 async def reading_of(db: Database, reader: str, now: datetime) -> Reading:
-    """Return what a reader has read."""
+    """Return the posts that a reader has read."""
     until, feeds = now - timedelta(days=MAX_DAYS), {}
     async for row in db.reading.find({"reader": reader}):
         if row["feed"] == ALL_FEEDS:
@@ -143,37 +144,37 @@ async def river(
 
     reading: leave out what this reader has read; None: return all posts
 
-    A page may have fewer posts than `limit` though there are more: it scans at most SCANNED posts.
+    A page may have fewer posts than `limit` even if more follow: it scans at most SCANNED posts.
     """
     query = OF_FEEDS | view.query
     if reading is not None:
         query |= {"first_seen": {"$gt": reading.until_of(view)}}
-    found: list[Document] = []
+    visible: list[Document] = []
     last = after
     for _ in range(SCANNED // BATCH):
         page = await read_page(db.posts, query, NEWEST_FIRST, BATCH, last, dict.fromkeys(FIELDS, 1))
         kept = [post for post in page.rows if reading is None or not reading.has_read(post)]
         folded = await _folded(db, view, kept)
-        found += [post for post in kept if post["_id"] not in folded]
+        visible += [post for post in kept if post["_id"] not in folded]
         last = page.last
-        if len(found) > limit:
-            found = found[:limit]
-            last = (found[-1]["first_seen"], found[-1]["_id"])
-        if last is None or len(found) == limit:
+        if len(visible) > limit:
+            visible = visible[:limit]
+            last = (visible[-1]["first_seen"], visible[-1]["_id"])
+        if last is None or len(visible) == limit:
             break
-    ids = [post["_id"] for post in found]
+    ids = [post["_id"] for post in visible]
     is_text = {"$eq": [{"$type": "$text"}, "string"]}
     excerpt = {"$cond": [is_text, {"$substrCP": ["$text", 0, EXCERPT]}, ""]}
     cursor = db.posts.find({"_id": {"$in": ids}}, {"excerpt": excerpt})
     excerpts = {row["_id"]: row["excerpt"] async for row in cursor}
-    for post in found:
+    for post in visible:
         post["excerpt"] = excerpts.get(post["_id"], "")
     copies, counts = await _copies(db, ids)
-    return River(found, last, copies, counts)
+    return River(visible, last, copies, counts)
 
 
 async def _folded(db: Database, view: View, posts: Sequence[Document]) -> set[str]:
-    """Return the posts whose original is in the view, too."""
+    """Return the `_id`s of the posts whose original is also in the view."""
     of = {post["_id"]: post["duplicate_of"] for post in posts if "duplicate_of" in post}
     if not of:
         return set()
@@ -209,7 +210,7 @@ async def unread_counts(db: Database, reading: Reading) -> dict[str, int]:
 
 
 async def titles(db: Database, keys: Collection[str]) -> dict[str, str]:
-    """Return the titles of feeds by `_id`, else their URLs."""
+    """Return the title of each feed, or its URL if it has none, by `_id`."""
     cursor = db.targets.find({"_id": {"$in": list(keys)}}, {"url": 1, "title": 1})
     named = {row["_id"]: (row.get("title"), row["url"]) async for row in cursor}
     monitors = db.feeds.find({"_id": {"$in": list(keys)}}, {"title": 1})
@@ -254,7 +255,7 @@ async def mark_read(db: Database, reading: Reading, post: Document) -> None:
 
 
 async def mark_unread(db: Database, reading: Reading, post: Document) -> bool:
-    """Record that a reader has not read a post; False if older posts count as read together."""
+    """Record that a reader has not read a post; return False if its time makes it count as read."""
     state = reading.feeds.get(feed_of(post))
     if state is None or post["_id"] not in state.read:
         return not reading.has_read(post)
@@ -269,7 +270,7 @@ async def mark_all_read(db: Database, reading: Reading, view: View, until: datet
         until = max(until, reading.until)
         await _put(db, reading.reader, {ALL_FEEDS: FeedReading(until)})
         done: Iterable[str] = (key for key, state in reading.feeds.items() if state.until <= until)
-        # Only the ids of posts that are newer still matter.
+        # The entry for all feeds replaces entries without ids of later posts.
         await db.reading.delete_many(
             {"reader": reading.reader, "feed": {"$in": list(done)}, "read": []}
         )

@@ -177,7 +177,7 @@ async def page_of(
     db: Database, query: Document, limit: int, after: Key | None = None
 ) -> tuple[list[tuple[Document, Document]], Key | None]:
     """Return a page of feeds as `listed` yields them, and the key of the next page."""
-    # Without the spiders, the server would read the targets of all sites before them.
+    # Without these ranges, the server would also read the targets of sites without feeds.
     names = await db.targets.distinct("spider", {"kind": FEED})
     of_spiders = [{"_id": {"$gte": f"{name} ", "$lt": f"{name}!"}} for name in names]
     if not of_spiders:
@@ -200,9 +200,9 @@ async def edit(
     categories: Sequence[str],
     before: tuple[str | None, Sequence[str]],
 ) -> bool:
-    """Set title and categories of a feed; False if others than those in `before` are stored.
+    """Set title and categories of a feed; return False if the stored ones differ from `before`.
 
-    title: None: show the title in the document
+    title: None: use the title in the feed's document
     """
     query: Document = {"_id": key, "kind": FEED, "title": before[0]}
     query["categories"] = list(before[1]) if before[1] else {"$in": [None, []]}
@@ -211,7 +211,7 @@ async def edit(
 
 
 async def edited(db: Database, key: str) -> tuple[str | None, list[str]]:
-    """Return what `edit` can change: the title that a user gave a feed, and its categories."""
+    """Return the values that `edit` changes: the title that a user gave a feed, and categories."""
     target = await db.targets.find_one({"_id": key}, {"title": 1, "categories": 1}) or {}
     return target.get("title"), target.get("categories") or []
 
@@ -261,7 +261,10 @@ async def remove(
     *,
     really: bool,
 ) -> dict[str, int]:
-    """Remove feeds with their posts and pages; return counts by collection."""
+    """Remove feeds with their posts and pages; return counts by collection.
+
+    really: False to only count
+    """
     counts: dict[str, int] = {}
     for url in urls:
         for collection, query in await _queries_to_remove(db, spider, url):

@@ -53,7 +53,7 @@ class Server:
 
     replica_set: its name; None for a standalone server and a shard router (`is_router`)
     ahead_seconds: its clock minus ours; negative if it is behind
-    free_bytes, total_bytes: of its data's disk; None if the server does not report them
+    free_bytes, total_bytes: of the disk with its data; None if the server does not report them
     """
 
     version: tuple[int, ...]
@@ -71,7 +71,7 @@ class IndexProblem:
     """An index that is missing or differs from the schema.
 
     differs: another index has this name
-    command: for mongosh, creates the index
+    command: mongosh command that creates the index
     """
 
     collection: str
@@ -83,7 +83,7 @@ class IndexProblem:
 
 @asynccontextmanager
 async def reached(config: Config) -> AsyncIterator[Database]:
-    """Open the database as it is. Raises StorageError or ConfigError.
+    """Open the database without migrating it. Raises StorageError or ConfigError.
 
     Starts the embedded server if needed.
     """
@@ -119,7 +119,7 @@ async def server(db: Database) -> Server:
 
 
 async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
-    """Return the milliseconds of a write to a majority's journal; remove the document.
+    """Return how many milliseconds a write to a majority's journal takes; remove the document.
 
     Raises StorageError if the write or reading it back fails.
     """
@@ -141,7 +141,7 @@ async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
 
 
 async def data_version(db: Database) -> int | None:
-    """Return the version of the data; None if there are none.
+    """Return the version of the data; None if the database has none.
 
     Raises StorageError for an unfinished copy or restore.
     """
@@ -177,7 +177,7 @@ async def index_problems(db: Database) -> list[IndexProblem]:
 
 
 async def index_definitions(db: Database, collection: str) -> dict[str, Document]:
-    """Return a collection's indexes by name, without `_id_`; empty without a collection."""
+    """Return the indexes of a collection by name, without `_id_`; empty if it does not exist."""
     try:
         rows = await (await db[collection].list_indexes()).to_list(None)
     except OperationFailure as error:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from crawler.storage.bson_columns import Batch
 
 BATCH = 3000
-# Keys of a query: URLs of 2,000 bytes are a quarter of the largest one.
+# Keys per query: with URLs of 2,000 bytes, they fill a quarter of the largest possible query.
 KEYS = 2000
 HOUR_MILLISECONDS = 3_600_000
 HOUR_SECONDS = 3600
@@ -92,7 +92,7 @@ class Watched:
     false_dates:   (n,) visits with a new Last-Modified and the old content
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
-    fields:     which fields of items changed, by the present selectors
+    fields:     changes of the fields of items that the current selectors extracted
     schedules:  active schedules; 0 visits a week without a plan
     ahead:      number of histories with changes after `now`, which were cut off
     """
@@ -125,19 +125,19 @@ class Watched:
         return len(self.ids)
 
     def of(self, rows: Ints) -> Watched:
-        """Return some of the targets, without changes of fields; `ahead` stays that of all."""
+        """Return some of the targets, without changes of fields; `ahead` still counts all."""
         histories = self.histories.of(rows)
         stated = self.stated[places_of(rows, self.histories.first)[1]]
-        own = {name: getattr(self, name)[rows] for name in PER_TARGET}
+        per_target = {name: getattr(self, name)[rows] for name in PER_TARGET}
         return replace(
             self, ids=self.ids.of(rows), histories=histories, fields=FieldHistories.none(),
-            stated=stated, schedules=self.schedules.of(rows), **own,
+            stated=stated, schedules=self.schedules.of(rows), **per_target,
         )  # fmt: skip
 
     def renamed(
         self, spiders: tuple[str, ...], categories: tuple[str, ...], kinds: tuple[str, ...]
     ) -> Watched:
-        """Return the same targets with numbers of these names, which include all of theirs."""
+        """Return the same targets, renumbered for these names, which include all of their names."""
         return replace(
             self,
             spiders=spiders, spider=_renumbered(self.spider, self.spiders, spiders),
@@ -177,9 +177,9 @@ class Watched:
 def _renumbered(
     numbers: NDArray[np.int32], names: tuple[str, ...], others: tuple[str, ...]
 ) -> NDArray[np.int32]:
-    """Return numbers of names as numbers of the same names among others."""
+    """Return places in `names` as places of the same names in `others`."""
     place = {name: number for number, name in enumerate(others)}
-    # The last one is for rows without a name, whose number is -1.
+    # The last entry is for rows without a name, whose number is -1.
     table = np.array([*(place[name] for name in names), -1], np.int32)
     result: NDArray[np.int32] = table[numbers]
     return result
@@ -210,7 +210,7 @@ async def read_range(
 
 
 async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> Watched:
-    """Read all watched targets of these spiders, of all if None; cut changes after `now`."""
+    """Read the watched targets of these spiders (None: of all), without changes after `now`."""
     query, options = to_plan(spiders), dict[str, Any](batchSize=BATCH)
     if spiders is not None:
         total = await db.targets.estimated_document_count()
@@ -227,7 +227,7 @@ async def read_sample(
 ) -> Watched:
     """Read a random sample of the watched targets of a spider, with pauses for other requests.
 
-    included: `_id` of a target that is in the sample in any case
+    included: `_id` of a target that is always in the sample
     """
     keys = sorted({included, *await draw_keys(db, spider, size)})
     columns = _Columns()
@@ -238,14 +238,14 @@ async def read_sample(
 
 
 async def _add(db: Database, columns: _Columns, query: Document, options: dict[str, Any]) -> None:
-    """Add the targets that a query finds. options: of the aggregation."""
+    """Add the targets that a query matches. options: arguments of the aggregation."""
     pipeline: list[Document] = [{"$match": query}, {"$project": FIELDS}]
     cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
     async with cursor:
         # The server prepares the next batch while one is read.
-        coming = asyncio.ensure_future(anext(cursor, None))
-        while (batch := await coming) is not None:
-            coming = asyncio.ensure_future(anext(cursor, None))
+        next_batch = asyncio.ensure_future(anext(cursor, None))
+        while (batch := await next_batch) is not None:
+            next_batch = asyncio.ensure_future(anext(cursor, None))
             # Sends the request before decoding blocks the event loop.
             await asyncio.sleep(0)
             columns.add(cast(bytes, batch))
@@ -277,7 +277,7 @@ class _Columns:
         batch = self._bson.Batch(data, PATHS)
         ids = batch.texts("_id")
         self.ids.extend(ids)
-        # Here, as the server meanwhile prepares the next batch.
+        # Computed here, while the server prepares the next batch.
         self.keys.add(keys_of(ids))
         category = batch.first_texts(NAMES[-1])
         parts = [part for name in NAMES[:-1] for part in (batch.texts(name), BETWEEN.encode())]
@@ -334,7 +334,7 @@ class _FieldColumns:
         self._number += len(batch)
         names = batch.arrays("field_history.names").of(rows)
         bounds = pairwise(names.first.tolist())
-        # The arrays as text with a character for each byte: there are few different ones.
+        # The BSON arrays as texts with one character per byte; few of them are distinct.
         self._names.add([names.data[begin:end].decode("latin-1") for begin, end in bounds])
         self._since.add(batch.numbers("field_history.since")[rows] / HOUR_MILLISECONDS)
         changes = batch.binaries("field_history.changes").of(rows)
@@ -356,7 +356,7 @@ class _FieldColumns:
 
 
 def until_now(histories: Histories, stated: Floats, now: float) -> tuple[Histories, Floats, int]:
-    """Cut histories at `now`; return them and the number of those with later changes.
+    """Return histories and `stated` up to `now`, and the number of histories that were longer.
 
     stated: (c,) times that pages state for the changes   now: hours since 1970
     """

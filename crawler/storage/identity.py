@@ -38,7 +38,8 @@ from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from crawler.utils.urls import canonical, host_of, item_key
 
 BATCH = 1000
-# Stored posts with one link that prove that it is shared; further posts do not store it.
+# Number of stored posts with the same link that prove that the link is shared; further posts do not
+# store their link.
 MIN_WITNESSES = 2
 SCHEMES = ("https://", "http://")
 OF_TARGET: Document = {"spider": 1, "url": 1, "kind": 1, "final_url": 1, "alias_of": 1, "post": 1}
@@ -120,7 +121,7 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
 
 
 async def rename_moved(db: Database, spider: str, confirmations: int) -> list[tuple[str, str]]:
-    """Rename feeds that N visits in a row found moved; return pairs of old and new URL."""
+    """Rename feeds that `confirmations` visits in a row found moved; return old and new URLs."""
     query: Document = {
         "spider": spider,
         "kind": str(Kind.FEED),
@@ -137,7 +138,8 @@ async def rename_moved(db: Database, spider: str, confirmations: int) -> list[tu
         aliases = [alias for alias in target.get("aliases", ()) if alias not in (old, new)]
         aliases = [*aliases, old][-MAX_ALIASES:]
         await _copy(db, "targets", key, names | {"host": host_of(new), "aliases": aliases})
-        # If the new URL was a target before, its visits write posts of the old URL's visits.
+        # If the new URL already was a target, its visits now update posts that visits of the old
+        # URL wrote, so its fence must not be lower.
         higher: Document = {"$max": {"fence": target.get("fence", 0)}}
         await db.targets.update_one({"_id": names["_id"]}, higher)
         await db.targets.delete_one({"_id": key})
@@ -159,7 +161,7 @@ async def _copy(db: Database, collection: str, key: str, names: Document) -> Non
 
 
 class FeedPost(NamedTuple):
-    """A post that a visit of a feed brought. link: key of its link."""
+    """A post that a visit of a feed collected. link: key of its link."""
 
     visit: Visit
     key: str
@@ -211,7 +213,7 @@ async def posts_of_urls(db: Database, urls: Sequence[str], spider: str | None) -
 
 
 async def settle_shared(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
-    """Remove the item of stored posts whose link another post of their feed has now."""
+    """Remove the item of stored posts whose link another post of their feed now has."""
     rows = [row for row in _rows(batch) if row.key not in row.visit.items]
     gone: dict[str, str | None] = {}
     for part in in_batches(rows, BATCH):
@@ -226,7 +228,7 @@ async def settle_shared(db: Database, registry: Registry | None, batch: Sequence
 
 
 async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
-    """Update posts to redirects that these or concurrent visits found.
+    """Apply redirects that these or concurrent visits found to stored posts.
 
     Called when targets are written: if two workers store a page and its feed post concurrently, at
     least one of them sees the other.
@@ -273,7 +275,7 @@ async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Vis
 async def _once_per_feed(
     db: Database, items: Mapping[str, str | None], feeds: Mapping[str, tuple[str, str]]
 ) -> dict[str, str | None]:
-    """Remove posts whose feed has another source of the item that they would get.
+    """Return the new items, except where the feed of the post already has a source of that item.
 
     items: new items by post; feeds: spider and feed of each post
     """
@@ -369,7 +371,7 @@ def _identify_posts(
 
 
 async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
-    """Set the items of feed posts whose page was elsewhere than their link."""
+    """Set the items of feed posts whose pages were fetched, by the final URLs of the pages."""
     pages = {
         str(visit.fetched.target.post): visit
         for visit in batch
@@ -403,7 +405,7 @@ async def _resolved(db: Database, rows: Sequence[FeedPost]) -> dict[str, str | N
                 watched[link].append(target)
                 if target.get("alias_of"):
                     keys.append(f"{target['spider']} {target['alias_of']}")
-    # The targets that aliases among these are aliases of.
+    # The owners of the aliases among these targets.
     owners: dict[str, Document] = {}
     if keys:
         cursor = db.targets.find({"_id": {"$in": keys}}, OF_TARGET)

@@ -27,7 +27,7 @@ BATCH = 1000
 TEXTS_BATCH = 50
 MAX_EXAMPLES = 3
 DAY = timedelta(days=1)
-# Fields of a signature, and those of its post.
+# Fences of a signature, and the fields of its post with the same numbers.
 FENCES = {"fence": "fence", "page_fence": "page.fence"}
 OF_TARGET = (
     "spider", "url", "first_seen", "requested", "visited_at", "outcome", "content_hash", "alias_of",
@@ -130,7 +130,7 @@ class _Checker:
     """Compares collections with each other.
 
     rolled: by spider, the time before which the log may have daily aggregates instead of visits
-    aggregated: by spider, its first daily aggregates; earlier ones may have been deleted
+    aggregated: by spider, the day of its first daily aggregates; earlier ones may have been deleted
     """
 
     db: Database
@@ -352,7 +352,7 @@ class _Checker:
         members = {row["post"]: row for row in rows["members"]}
         posts = {row["_id"]: row for row in rows["posts"]}
         if not rows["cluster"]:
-            # In Redis each post has a cluster, whose document is created with the first copy.
+            # With Redis, each post has a cluster, but its document is created with the first copy.
             for key in posts:
                 example = f"{key}: its cluster {cluster} does not exist"
                 report.add(Invariant.CLUSTER_ORIGINAL, example)
@@ -447,7 +447,7 @@ async def _batches(cursor: Any, size: int = BATCH) -> AsyncIterator[list[Documen
 
 
 def _is_other(post: Document, target: Document) -> bool:
-    """Return whether a post has another content than its target; False for aliases."""
+    """Return whether the content of a post differs from its target's; False for aliases."""
     if target["kind"] != str(Kind.ITEM) or "alias_of" in target:
         return False
     return bool(target.get("content_hash") != post.get("content_hash"))

@@ -59,7 +59,7 @@ PROC = Path("/proc")
 # Fields after the name in /proc/PID/stat: the state, and when the process was started.
 STATE, STARTED = 0, 19
 ENDED = ("Z", "X")
-# Of an aggregation over `holders`.
+# Condition of an aggregation over `holders`: the lease of the holder has not ended.
 IN_TIME: Document = {"$gt": ["$$this.until", "$$NOW"]}
 
 
@@ -107,7 +107,7 @@ class Lease:
         self._keeping: asyncio.Task[None] | None = None
 
     async def take(self, busy: str, shared: str = "") -> None:
-        """Take the lease; raise Busy with `busy` and the holder.
+        """Take the lease; raise Busy with `busy` and the holder if another process has it.
 
         shared: id of the Redis through which workers share this work; empty if not shared
         """
@@ -261,7 +261,7 @@ async def active(
 
 
 async def refuse_second(db: Database, name: str, busy: str, *, shares: bool) -> None:
-    """Raise Busy if another process holds the lease of a work; take no lease.
+    """Raise Busy if another process holds a lease; do not take it.
 
     shares: workers may share the work, so a shared lease is not an obstacle
     """
@@ -353,7 +353,7 @@ async def claim_job(db: Database, work: str, now: datetime, apart: timedelta) ->
 
 
 def new_fence(now: datetime) -> int:
-    """Return the fence of a new target, higher than that of a deleted one with its key."""
+    """Return the fence of a new target, higher than that of a deleted target with its key."""
     return int(now.timestamp()) * FENCES_OF_A_VISIT
 
 

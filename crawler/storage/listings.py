@@ -112,7 +112,7 @@ async def _discover(
 
 
 async def _record_lastmods(db: Database, spider: str, links: Iterable[Link], due: datetime) -> None:
-    """Store each link's `lastmod`; if it is trusted, make targets due that are older."""
+    """Store each link's `lastmod`; if it is trusted, make targets due that were visited earlier."""
     dated = [link for link in links if link.lastmod is not None]
     if not dated:
         return

@@ -1,7 +1,7 @@
 """`notification_rules`: rules of notifications that users write in the web app.
 
-Rules of `notify.toml` and of site definitions are in files. All three have the same keys, and rules
-of the file and of the web app share their names.
+Rules of `notify.toml` and of site definitions are in files. All three kinds have the same keys.
+`notify.toml` and the web app share one namespace for the names of rules.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALL_WANTED = Wanted(frozenset(Event), frozenset({DEFAULT_FAILURES}))
 
 
 async def read(db: Database) -> Rules:
-    """Return all rules by name; raises ConfigError for one that a later version cannot read."""
+    """Return all rules by name; raises ConfigError for a rule that this version cannot read."""
     rows = db.notification_rules.find({}, {"keys": 1}).sort("_id").limit(MAX_RULES)
     return rules_in([row["keys"] async for row in rows], SOURCE)
 
@@ -64,7 +64,7 @@ async def add(db: Database, rule: Rule, by: str, now: datetime) -> None:
 async def replace(db: Database, rule: Rule, edits: int | None, by: str, now: datetime) -> None:
     """Store a rule in place of the one with its name.
 
-    edits: number of edits of the rule that was edited; None: of any. Raises ConfigError if somebody
+    edits: number of edits that the stored rule must have; None: any. Raises ConfigError if somebody
            has changed or removed the rule since.
     """
     query: Document = {"_id": rule.name} | ({} if edits is None else {"edits": edits})
@@ -87,7 +87,7 @@ def _fields(rule: Rule, by: str, now: datetime) -> Document:
 
 
 class WantedEvents:
-    """The events that rules want from a site, for a run that marks them.
+    """The events of a site that rules select, for a run that marks them.
 
     file:    `notify.toml`. If it is invalid, all events are wanted, so that none is lost until it
              is corrected, and a warning is logged.

@@ -12,8 +12,8 @@ delivered    the channel accepted it; deleted after KEPT
 dead         it will not be tried again, until somebody retries it; `reason` says why
 dropped      the next visit found another state, so it is not sent; deleted after KEPT
 
-A channel is delivered by one process at a time, under a lease. Updates name the number of attempts
-that the process has read, so that a process that lost its lease changes nothing afterwards. A
+A channel is delivered by one process at a time, under a lease. Updates require the number of
+attempts that the process has read, so a process that lost its lease changes nothing afterwards. A
 message waits as long as an earlier one of the same channel and target does, which keeps the order.
 
 Messages that are sent as one are a bundle. Its id is stored in its messages before the first
@@ -44,11 +44,11 @@ DEAD_KEPT = timedelta(days=60)
 MAX_WAITING = 10_000
 MAX_DEAD = 10_000
 BATCH = 200
-# Messages of a digest, messages of a page that are joined, and messages of a bundle that are read.
+# Maximum number of messages in a digest, of a page that are joined, and of a bundle that are read.
 MAX_DIGEST, MAX_JOINED, MAX_READ = 1000, 50, 50
 MAX_REASON_CHARACTERS = 300
-# Messages of a state that are counted: all that may wait, and few for pages, which read the states
-# of all channels.
+# Maximum counts of messages in a state: high enough for all that may wait, and lower for web pages,
+# which read the states of all channels.
 MAX_COUNTED, FEW_COUNTED = MAX_WAITING, 1000
 ORDER = [("at", ASCENDING), ("_id", ASCENDING)]
 NEWEST_FIRST = [("at", DESCENDING), ("_id", DESCENDING)]
@@ -67,7 +67,7 @@ class State(StrEnum):
     DROPPED = "dropped"
 
 
-# States with a limited number of messages, and the field with the time at which others began.
+# States with a limited number of messages, and, for the others, the field with their start time.
 LIMITED = (State.UNCONFIRMED, State.WAITING)
 BEGAN = {
     State.DELIVERED: "delivered_at",
@@ -122,7 +122,7 @@ class Bundle:
 class ChannelState(TypedDict):
     """The messages of a channel.
 
-    Numbers are at most 10,000 in commands and 1,000 in the web app; there may be more.
+    Counting stops at 10,000 in commands and at 1,000 in the web app.
     """
 
     channel: str
@@ -237,7 +237,7 @@ async def due(
     grouping: Grouping = Grouping.NONE,
     limit: int = BATCH,
 ) -> list[Bundle]:
-    """Return what a channel has to receive, in order: at most one bundle of each page, or a digest.
+    """Return the bundles to send to a channel, in order: at most one of each page, or a digest.
 
     Fixes the messages of new bundles, so the caller needs the lease on the channel.
     """
@@ -370,7 +370,7 @@ async def _bound_dead(db: Database, channel: str) -> None:
 
 
 def _as_read(bundle: Bundle) -> Document:
-    """Return a query for the messages of a bundle unless another process has tried it meanwhile."""
+    """Return a query for the messages of a bundle; no match if another process has tried it."""
     read: Document = {"state": str(State.WAITING), "attempts": bundle.attempts}
     if bundle.is_fixed:
         return read | {"channel": bundle.messages[0]["channel"], "bundle": bundle.id}
@@ -398,7 +398,7 @@ async def _oldest(db: Database, query: Document, number: int) -> list[str]:
 async def postpone(db: Database, channel: str, now: datetime, until: datetime) -> int:
     """Postpone the due messages of a channel that accepts none before a time; return their number.
 
-    Safe to repeat, but the number is of the last call.
+    Safe to repeat, but a repeated call does not count the messages of the first one.
     """
     due_now: Document = {"channel": channel, "state": str(State.WAITING), "due": {"$lte": now}}
     return (await db.outbox.update_many(due_now, {"$set": {"due": until}})).modified_count
@@ -470,7 +470,7 @@ async def channel_names(db: Database) -> list[str]:
 
 
 async def state_of(db: Database, channel: str, most: int = MAX_COUNTED) -> ChannelState:
-    """Return the state of a channel, which may have no messages. most: limit of each number."""
+    """Return the state of a channel, which may have no messages. most: maximum of each count."""
 
     def of(state: State) -> Document:
         return {"channel": channel, "state": str(state)}
@@ -556,7 +556,7 @@ async def drop_old(db: Database, now: datetime) -> int:
 
 
 def old(now: datetime) -> Document:
-    """Return the query for messages that ended so long ago that they are deleted."""
+    """Return the query for ended messages that are old enough to delete."""
     ages = {state: DEAD_KEPT if state is State.DEAD else KEPT for state in BEGAN}
     return {
         "$or": [

@@ -1,4 +1,4 @@
-"""The state of each site, as the web app's board shows it: of now, and numbers that take longer."""
+"""The state of each site for the web app's board, and counts that take longer to read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TargetNumbers:
 
     targets: all, including gone ones and aliases
     overdue: due for more than an hour
-    errors:  their last visit failed
+    errors:  targets whose last visit failed
     """
 
     targets: int
@@ -149,7 +149,7 @@ async def target_numbers(db: Database, name: str, now: datetime) -> TargetNumber
 async def visits_by_hour(
     db: Database, name: str, since: datetime, until: datetime | None = None
 ) -> list[Document]:
-    """Count the visits of a site since a time. until: before this time only.
+    """Count the visits of a site since a time. until: only visits before this time.
 
     Returns rows of `hour` (UTC), `outcome`, `is_event`, `is_request` and `n`.
     """
@@ -168,7 +168,7 @@ async def visits_by_hour(
 
 
 async def visits_of_run(db: Database, name: str, started: datetime) -> dict[str, int]:
-    """Return the stored visits of a site since the start of a run, by outcome."""
+    """Return the number of stored visits of a site since the start of a run, by outcome."""
     pipeline: list[Document] = [
         {"$match": {"spider": name, "at": {"$gte": started}}},
         {"$group": {"_id": "$outcome", "n": {"$sum": 1}}},

@@ -1,8 +1,8 @@
 """Long lists in bounded steps: pages for people, and parts of scans with pauses in between.
 
 A page begins after a *key*: the values by which the rows are sorted, of the last row shown. Its
-cost does not grow with its number. Rows that are added or deleted meanwhile do not shift the
-following pages, as they would with a number of rows to skip.
+cost does not grow with the number of pages before it. Rows that are added or deleted meanwhile do
+not shift the following pages, as they would with a number of rows to skip.
 
 A scan reads a whole collection. One query over a million documents occupies a processor of the
 server for seconds, and what it reads displaces what pages need. A part takes tens of milliseconds,
@@ -28,7 +28,7 @@ from crawler.storage.client import Database, Document
 Key = tuple[Any, ...]
 # Field names, each with 1 for ascending or -1 for descending order.
 Order = Sequence[tuple[str, int]]
-# Documents of a part. A part with all their planned numbers is 3 MB.
+# Documents in a part. With all numbers of their plans, a part is 3 MB.
 PART = 10_000
 # Pause after a part, as a multiple of its duration: a scan uses at most a third of the time.
 PAUSE_FACTOR = 2.0
@@ -58,15 +58,15 @@ async def read_page(
     """Read a page of documents.
 
     order:  the last field must be unique, such as `_id`; an index should have the same fields
-    after:  key of the last row of the page before; None: first page
+    after:  key of the last row of the previous page; None: first page
     fields: projection; must include the fields of `order`
     hint:   index to use; None: as the server chooses, which may try several for longer than the
             page takes
     """
     if after is not None:
         query = {"$and": [query, later(order, after)]}
-    found = collection.find(query, fields, hint=None if hint is None else list(hint))
-    rows = await found.sort(list(order)).limit(limit + 1).to_list(None)
+    matches = collection.find(query, fields, hint=None if hint is None else list(hint))
+    rows = await matches.sort(list(order)).limit(limit + 1).to_list(None)
     if len(rows) <= limit:
         return Rows(rows, None)
     rows = rows[:limit]
@@ -76,7 +76,7 @@ async def read_page(
 def later(order: Order, key: Key) -> Document:
     """Return a query for the rows after a key; raises ConfigError for a key of another list.
 
-    Its first part is implied by the others: it makes the server begin at the key of the index,
+    Its first condition is implied by the others: it makes the server begin at the key in the index,
     instead of at the first row of the list.
     """
     if len(key) != len(order):
@@ -114,7 +114,7 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
 
 
 async def resting(work: Awaitable[Value]) -> Value:
-    """Return the result of a query, after a pause for the requests of others."""
+    """Return the result of a query, after a pause in which the server can handle other requests."""
     began = time.monotonic()
     result = await work
     await asyncio.sleep(PAUSE_FACTOR * (time.monotonic() - began))
@@ -147,7 +147,7 @@ async def _aggregated(db: Database, stages: list[Document]) -> list[dict[str, An
 
 
 async def is_larger(db: Database, spider: str, size: int) -> bool:
-    """Return whether a spider has more targets than a number."""
+    """Return whether a spider has more than `size` targets."""
     query: Document = {"_id": keys_of(spider)}
     return await db.targets.count_documents(query, limit=size + 1) > size
 

@@ -43,7 +43,7 @@ MAX_WRITES = 3
 # Targets due within this time may be visited while a plan is copied to the targets.
 MARGIN = timedelta(hours=1)
 WEEK_DAYS = 7
-# The group of targets in a sampling phase, in `groups`.
+# Frequency class that `groups` returns for targets in a sampling phase.
 LEARNING = "learning"
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=True)
 
@@ -183,14 +183,14 @@ async def activate(
 
 @asynccontextmanager
 async def staging(db: Database, plan: Document) -> AsyncIterator[Document]:
-    """Begin a plan during a block that stages it; yield its document. Discard it after an error."""
+    """Store a new plan and yield it to a block that stages it. Discard it after an error."""
     plan = {"_id": ObjectId()} | plan | {"state": STAGING}
     await recover(db, plan["at"], plan["spiders"])
     await db.plans.insert_one(plan)
     try:
         yield plan
     except BaseException:
-        await _undo(db, plan)
+        await _discard(db, plan)
         raise
 
 
@@ -213,11 +213,11 @@ async def stage(
 
 
 async def activate_staged(db: Database, plan: Document, count: int) -> None:
-    """Activate a plan of which the plans of `count` targets are staged, as `activate` does."""
+    """Activate a plan that is staged for `count` targets, as `activate` does."""
     if not await _change_state(db, plan, STAGING, ACTIVATING, {"updated": count}):
         await _staged(db, plan).drop()
         raise StorageError("another replan has started meanwhile: this one changed nothing")
-    await _carry_on(db, plan, plan["at"])
+    await _copy_to_targets(db, plan, plan["at"])
 
 
 async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:
@@ -227,7 +227,7 @@ async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = No
     """
     unfinished = await _in_state(db, ACTIVATING, spiders)
     for plan in unfinished:
-        await _carry_on(db, plan, now)
+        await _copy_to_targets(db, plan, now)
     return len(unfinished)
 
 
@@ -239,7 +239,7 @@ async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = N
     await finish(db, now, spiders)
     begun = await _in_state(db, STAGING, spiders)
     for plan in begun:
-        await _undo(db, plan)
+        await _discard(db, plan)
     # A crash may leave staged collections of plans that are active or discarded.
     needed = await db.plans.distinct("_id", {"state": {"$in": [STAGING, ACTIVATING]}})
     staged = await db.list_collection_names(filter={"name": {"$regex": f"^{STAGED}"}})
@@ -263,13 +263,13 @@ async def earliest_after(db: Database, spiders: Sequence[str], now: datetime) ->
     return await db.plans.find_one(query, sort=[("at", ASCENDING)])
 
 
-async def _undo(db: Database, plan: Document) -> None:
+async def _discard(db: Database, plan: Document) -> None:
     """Discard a plan that was never active, with its staged collection."""
     if await _change_state(db, plan, STAGING, DISCARDED, {}):
         await _staged(db, plan).drop()
 
 
-async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
+async def _copy_to_targets(db: Database, plan: Document, now: datetime) -> None:
     """Copy an active plan to its targets; safe to repeat."""
     try:
         async with _ConcurrentWrites() as writes:
@@ -450,7 +450,7 @@ async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Docum
 async def planned(
     db: Database, spiders: Sequence[str] | None = None, limit: int = 0
 ) -> list[Document]:
-    """Return URL, group, windows, weeks and slots of planned targets; limit 0: of all."""
+    """Return spider, URL and main plan fields of planned targets; limit 0: of all."""
     query = to_plan(spiders) | {"plan": {"$exists": True}}
     names = ("frequency_class", "windows", "weeks", "slots", "every_hours", "visits_per_week")
     fields = {"_id": 0, "spider": 1, "url": 1} | {f"plan.{name}": 1 for name in names}

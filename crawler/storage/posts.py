@@ -62,7 +62,7 @@ async def store_versions(db: Database, rows: Sequence[Document]) -> None:
 
 
 def row_of(visit: Visit) -> Document:
-    """Return the version that a visit brought."""
+    """Return the version that a visit stores."""
     fetched, target = visit.fetched, visit.fetched.target
     return {
         "_id": _key(target.spider, target.url, fetched.content_hash),
@@ -228,11 +228,11 @@ async def field_coverage(
     return counts
 
 
-# Newest versions and changes to read for the values of fields over time.
+# Maximum number of versions, and of changes, to read for the values of fields over time.
 MAX_POINTS = 500
-# Longer texts are not values to draw.
+# Longer texts are not drawn.
 MAX_VALUE_CHARACTERS = 40
-# The values of prices and numbers, and texts that may be one.
+# Types of the numbers to draw; prices and short texts, which may be numbers, are drawn as well.
 DRAWN_TYPES = ("int", "long", "double", "decimal")
 BY_TIME = [("at", DESCENDING)]
 WITHOUT_CONTENT = {"content_hash": 1, "at": 1, "size": 1, "visit": 1}

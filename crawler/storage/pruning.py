@@ -19,7 +19,7 @@ from crawler.storage.client import Database, Document, in_batches_by_size
 from crawler.storage.retention import SizeLimits, current_versions, recount_all
 
 DAY = timedelta(days=1)
-# Targets whose versions are deleted together, and the number of their versions.
+# Maximum number of targets whose versions are deleted together, and of these versions.
 BATCH, MAX_IDS = 500, 50_000
 # Fields of visits that `days` aggregates.
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
@@ -27,7 +27,7 @@ SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What bounds a collection. grows: what adds a document; until: what deletes it."""
+    """The bound of a collection. grows: how documents are added; until: when they are deleted."""
 
     grows: str
     until: str
@@ -101,7 +101,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """What to keep. versions: number per target, 0: all; ages: None: without limit."""
+    """The data to keep. versions: number per target, 0: all; others: maximum age, None: any."""
 
     versions: int
     visits: timedelta | None
@@ -111,7 +111,7 @@ class Ages:
 
     @classmethod
     def of(cls, config: Config) -> Ages:
-        """Return what the settings say."""
+        """Return the limits in the settings."""
         return cls(
             config.keep_versions,
             *(
@@ -203,7 +203,10 @@ async def prune_shared(db: Database, ages: Ages, now: datetime, *, really: bool)
 
 
 async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) -> int:
-    """Keep `keep` >= 1 versions of each target and post, and the current one; return removed."""
+    """Delete all but `keep` >= 1 versions of each target and post; return the number deleted.
+
+    The newest versions stay, and always the current one.
+    """
     pipeline: list[Document] = [
         {"$match": {"spider": spider}},
         {"$sort": {"target": 1, "at": -1}},
@@ -304,10 +307,10 @@ async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool
 
 
 async def drop_plans(db: Database, before: datetime, *, really: bool) -> int:
-    """Delete plans made before a time that are of no use any more; return their number.
+    """Delete plans made before a time that are no longer needed; return their number.
 
-    Plans of targets stay, and so does the newest plan of each group of spiders. A sampling phase
-    stays until it has ended, and the last one of each spider stays.
+    Keeps plans that targets have, the newest plan of each group of spiders, sampling phases that
+    have not ended, and the last phase of each spider.
     """
     query: Document = {
         "at": {"$lt": before},

@@ -23,7 +23,7 @@ DAY = timedelta(days=1)
 async def take_over(db: Database, keys: Sequence[str]) -> None:
     """Prevent the processes that had these targets from storing their visits.
 
-    They may have stored a part of it, so the next visits store all content again.
+    These processes may have stored parts of the visits, so the next visits store all content again.
     """
     query: Document = {"_id": {"$in": list(keys)}}
     update: Document = {"$inc": {"fence": 1}, "$set": {"again": True}}
@@ -58,7 +58,7 @@ async def drop(db: Database, batch: Sequence[Visit]) -> None:
 async def undo(
     db: Database, registry: Registry | None, spider: str, since: datetime, now: datetime
 ) -> None:
-    """Remove what a spider's visits since a time stored that is not in the log.
+    """Remove versions and posts that visits since a time stored, if the log lacks their visits.
 
     since: the log was repaired since this time, and no visit is in progress
 

@@ -273,7 +273,7 @@ class RedisRetry(Retrying):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the server is available long enough for all workers to notice."""
+        """Return whether the server has been available long enough for all workers to notice."""
         now = asyncio.get_running_loop().time()
         return not self.outage.is_on and now >= self.outage.ended_at + GRACE_SECONDS
 
@@ -281,7 +281,7 @@ class RedisRetry(Retrying):
         if not (isinstance(error, RedisError) and is_unavailable(error)):
             raise error
         now = asyncio.get_running_loop().time()
-        # Also for a call that fails now, as `is_settled` depends on the outage.
+        # Recorded even if the call fails now, because `is_settled` depends on the outage.
         self.outage.lasts(now, " ".join(str(error).split())[:200], self.seconds)
         if now > began + self.seconds:
             with user_errors(self.client):

@@ -23,7 +23,7 @@ from crawler.storage.client import Database, Document, in_batches
 from crawler.storage.search import with_words
 
 BATCH = 500
-# A document can have 16 MB, and a write that is split over several documents is not possible.
+# A document is limited to 16 MB, and a write cannot be split over several documents.
 MAX_PART_BYTES, MAX_WRITE_BYTES = 8 * 1024**2, 15 * 1024**2
 # The newest visits of a target; older ones keep their contents.
 MAX_VISITS = 50_000
@@ -89,7 +89,7 @@ async def version_visits(db: Database, spider: str, url: str) -> dict[str, Any]:
 def post_update(
     content: Document, markup: Sequence[str], compared: Sequence[str] | None
 ) -> Document:
-    """Return the update of an item with a restated content. compared: None for the usual fields."""
+    """Return the update of an item with a restated content. compared: None: the default fields."""
     texts = as_texts(content, markup)
     update: Document = {
         "$set": {
@@ -144,10 +144,10 @@ async def recover(db: Database, spider: str) -> int:
     """
     done = 0
     by_target = db.rereads.find({"spider": spider}, {"writes": 0}).sort("_id", 1)
-    found: dict[str, list[Document]] = defaultdict(list)
+    parts_by_target: dict[str, list[Document]] = defaultdict(list)
     async for part in by_target:
-        found[part["target"]].append(part)
-    for key, parts in found.items():
+        parts_by_target[part["target"]].append(part)
+    for key, parts in parts_by_target.items():
         ids = [part["_id"] for part in parts]
         if len(parts) < parts[0]["parts"]:
             await db.rereads.delete_many({"_id": {"$in": ids}})
@@ -185,11 +185,11 @@ def _by_size(parts: Sequence[Document]) -> Iterable[list[Document]]:
     few: list[Document] = []
     size = 0
     for part in parts:
-        own = sum(len(row) for row in part["writes"])
-        if few and size + own > MAX_PART_BYTES:
+        part_bytes = sum(len(row) for row in part["writes"])
+        if few and size + part_bytes > MAX_PART_BYTES:
             yield few
             few, size = [], 0
         few.append(part)
-        size += own
+        size += part_bytes
     if few:
         yield few

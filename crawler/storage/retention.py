@@ -67,7 +67,7 @@ def measure(batch: Iterable[Visit]) -> None:
 
 
 async def recount_all(db: Database, spider: str, names: Sequence[str]) -> None:
-    """Correct the `kept_bytes` of some targets, which are no feeds, after versions were replaced.
+    """Correct the `kept_bytes` of targets other than feeds after versions were replaced.
 
     names: URLs, at most a batch
     """
@@ -108,7 +108,7 @@ class SizeLimits:
         self._db, self._spider = db, spider
         self._target_bytes = config.max_target_mb * MEGABYTE or math.inf
         self._site_bytes = config.max_site_mb * MEGABYTE or math.inf
-        # Of all processes and runs, as of the last query.
+        # Bytes of all processes and runs, as of the last query.
         self._site_kept: int | None = None
         self._unwritten = 0
 
@@ -227,8 +227,8 @@ class SizeLimits:
             updates = []
             for row in gone:
                 # Versions of posts match no target here, as a post's `_id` is not a target's.
-                less: Document = {"$subtract": [{"$ifNull": ["$kept_bytes", 0]}, row["bytes"]]}
-                kept_bytes = [{"$set": {"kept_bytes": {"$max": [0, less]}}}]
+                remaining: Document = {"$subtract": [{"$ifNull": ["$kept_bytes", 0]}, row["bytes"]]}
+                kept_bytes = [{"$set": {"kept_bytes": {"$max": [0, remaining]}}}]
                 updates.append(UpdateOne({"_id": f"{row['spider']} {row['target']}"}, kept_bytes))
             await self._db.targets.bulk_write(updates, ordered=False)
         return kept, removed + len(gone)
@@ -270,8 +270,8 @@ async def forget_url(
         name: {field: {"$in": owners}} for name, field in OF_A_URL.items()
     }
     items = [item_key(row.get("final_url") or row["url"]) for row in pages]
-    own: Document = {"_id": {"$in": [row["_id"] for row in pages]}}
-    queries["posts"] = {"$or": [own, {"item": {"$in": [item for item in items if item]}}]}
+    by_key: Document = {"_id": {"$in": [row["_id"] for row in pages]}}
+    queries["posts"] = {"$or": [by_key, {"item": {"$in": [item for item in items if item]}}]}
     of_feeds = queries["posts"] | {"feed": {"$exists": True}}
     posts = await db.posts.find(of_feeds, {"spider": 1}).to_list(None)
     of_posts = [
@@ -303,7 +303,7 @@ async def forget_spider(
 ) -> dict[str, int]:
     """Remove all data of a spider; return counts by collection.
 
-    Plans of several spiders stay for the others.
+    Plans that include other spiders are kept for those spiders.
     """
     queries: dict[str, Document] = {name: {"spider": spider} for name in OF_A_SPIDER}
     queries["plans"] = {"$or": [{"spiders": [spider]}, {"samples": spider}]}

@@ -1,12 +1,12 @@
 """`runs`: one document per run, with its counts; an unfinished one means a crash.
 
-Also what runs leave for later ones: `dead`, the dead letters of queues, and `hosts` that asked
-for a pause.
+Also data that runs leave for later ones: `dead_letters`, the dead letters of queues, and `hosts`
+that asked for a pause.
 
-Cron starts a run every few minutes for each site, mostly for nothing. `is_quiet` reads indexes to
-find that a run would visit nothing and change nothing, without the site definition and the
-libraries that read it: the run before stored `inputs`, the digest of everything outside of the
-database that it read, and the inputs of this run have the same digest.
+Cron starts a run of each site every few minutes, and most runs have nothing to do. `is_quiet` reads
+indexes to detect that a run would visit and change nothing, without loading the site definition and
+the libraries that read it: the previous run stored `inputs`, the digest of everything that it read
+outside of the database, and the inputs of this run have the same digest.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def fail(db: Database, spider: str, started: datetime, at: datetime, error
 async def note_links(db: Database, run: ObjectId, links: LinkCounts) -> None:
     """Store links that a worker found, for the worker that ends the run.
 
-    Safe to repeat; MAX_LINKS are kept in all.
+    Safe to repeat; at most MAX_LINKS are kept.
     """
     seen: Document = {"$push": {"unmatched": {"$each": [*links.unmatched], "$slice": MAX_LINKS}}}
     if links.examples:
@@ -327,9 +327,9 @@ async def _last_fetches(db: Database, spider: str) -> Fetches | None:
 
 @dataclass(frozen=True, slots=True)
 class LastInputs:
-    """What the last run of a site read.
+    """The inputs of the last run of a site.
 
-    digest: of its inputs; None if the spider may do more than visit due targets
+    digest: of all inputs; None if the spider may do more than visit due targets
     keys:   site definition as JSON; None if a spider class defines the site
     file:   TOML file of the site definition; None without one
     """
@@ -356,7 +356,7 @@ async def last_inputs(db: Database, spider: str) -> LastInputs | None:
 
 
 async def is_quiet(db: Database, spider: str, now: datetime, confirmations: int) -> bool:
-    """Return whether a run with the inputs of the run before would visit and change nothing.
+    """Return whether a run with the inputs of the previous run would visit and change nothing.
 
     Anything that an interrupted process or another command has left for the next run counts as
     work, and so does a due target that the run would not visit.

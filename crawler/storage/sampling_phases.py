@@ -95,7 +95,7 @@ class Phase:
 
 
 async def current(db: Database, spider: str) -> Phase | None:
-    """Return the phase that a spider is in, or that is over but not ended yet."""
+    """Return a spider's phase that `end` has not ended yet; None without one."""
     query: Document = {"samples": spider, "ended": None}
     document = await db.plans.find_one(query, sort=[("at", -1)])
     return Phase.of(document) if document else None
@@ -137,7 +137,7 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
         await end(db, phase, phase.until)
         return None
     rotation = phase.rotation_at(now)
-    await _give_back(db, phase, {"$gte": 0, "$ne": rotation})
+    await _restore_plans(db, phase, {"$gte": 0, "$ne": rotation})
     pages = await _pages(db, phase, rotation)
     left = max(0, int(phase.requests_per_day) - await _spent_today(db, phase, pages, rotation, now))
     pages = [row for row in pages if not (row.get("gone") or "alias_of" in row)]
@@ -155,8 +155,8 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
     writes: list[UpdateOne] = []
     for row in pages:
         if row.get("plan", {}).get("id") != phase.id:
-            own = {"$literal": plan | {"phase_hours": row["learning"]["phase"]}}
-            held = {"$mergeObjects": [own, {"former": {"$ifNull": ["$plan", "$$REMOVE"]}}]}
+            poll_plan = {"$literal": plan | {"phase_hours": row["learning"]["phase"]}}
+            held = {"$mergeObjects": [poll_plan, {"former": {"$ifNull": ["$plan", "$$REMOVE"]}}]}
             writes.append(UpdateOne({"_id": row["_id"]}, [{"$set": {"plan": held}}]))
     # Pages that would miss their next poll are moved to it, except retries of failing pages.
     latest = now + timedelta(hours=phase.every_hours)
@@ -175,7 +175,7 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
 
 async def end(db: Database, phase: Phase, at: datetime) -> None:
     """End a phase: restore the former plans of all targets, and store the totals."""
-    await _give_back(db, phase, {"$gte": 0})
+    await _restore_plans(db, phase, {"$gte": 0})
     rows = [row async for row in polls(db, phase, at)]
     totals = {name: sum(row[name] for row in rows) for name in ("polls", "changes")}
     marked = {"spider": phase.spider, "learning.rotation": {"$gte": 0}, "learning.of": phase.id}
@@ -219,7 +219,7 @@ async def _pages(db: Database, phase: Phase, rotation: int) -> list[Document]:
     return await db.targets.find(query, dict.fromkeys(READ, 1)).sort("next_visit").to_list(None)
 
 
-async def _give_back(db: Database, phase: Phase, rotation: Document) -> None:
+async def _restore_plans(db: Database, phase: Phase, rotation: Document) -> None:
     """Restore the former plans of the pages of some rotations; keep their next visits."""
     query = {"spider": phase.spider, "learning.rotation": rotation, "plan.id": phase.id}
     await db.targets.update_many(query, [{"$set": {"plan": FORMER}}])

@@ -31,7 +31,7 @@ COPYING, RESTORING = "copying", "restoring"
 # Prefix of the collections that a restore has loaded, but that are not in use yet.
 RESTORED = "restored_"
 # Collections whose documents hardly change. With zstd, also for the indexes, a visit needs 110
-# bytes instead of 160, and a post half as much. Inserting a visit takes 5 us more of the server.
+# bytes instead of 160, and a post half as much. Inserting a visit takes the server 5 us longer.
 COMPRESSED = frozenset(
     ("visits", "versions", "days", "posts", "listings", "runs", "signatures", "pushes", "rereads",
      "outbox", "audit")

@@ -124,10 +124,10 @@ async def _united(
 ) -> AsyncGenerator[Document]:
     """Yield the items of the posts that lookups find, with the score of the best source."""
     # The score of a post is the sum of its scores in the lookups.
-    first, *more = look_ups
-    united = [{"$unionWith": {"coll": "posts", "pipeline": stages}} for stages in more]
+    first, *others = look_ups
+    united = [{"$unionWith": {"coll": "posts", "pipeline": stages}} for stages in others]
     kept = {name: {"$first": f"${name}"} for name in ("date", "item", "cluster")}
-    worth = {"_id": "$_id", "score": {"$sum": "$score"}} | kept
+    scored = {"_id": "$_id", "score": {"$sum": "$score"}} | kept
     of_item: Document = {
         "_id": {"$ifNull": ["$item", "$_id"]},
         "score": {"$max": "$score"},
@@ -136,7 +136,7 @@ async def _united(
         "posts": {"$push": "$_id"},
         "clusters": {"$push": "$cluster"},
     }
-    stages: list[Document] = [*first, *united, *([{"$group": worth}] if united else [])]
+    stages: list[Document] = [*first, *united, *([{"$group": scored}] if united else [])]
     stages += [{"$group": of_item}, {"$sort": BEST_FIRST}]
     try:
         cursor = await db.posts.aggregate(stages, allowDiskUse=True)
@@ -193,7 +193,7 @@ async def _items(
     async for post in db.posts.find({"item": {"$in": items}}, OF_SOURCES).sort("_id"):
         sources.setdefault(post["item"], []).append(post)
     several = [post["_id"] for of_item in sources.values() if len(of_item) > 1 for post in of_item]
-    meant = (
+    preferred = (
         set(await db.posts.distinct("_id", {"$and": [{"_id": {"$in": several}}, condition]}))
         if condition and several
         else set()
@@ -205,7 +205,7 @@ async def _items(
             if query.matches(texts := texts_of(post)):
                 # Longest text first, then pages before feeds' posts; `_id` breaks ties.
                 rank = sum(map(len, texts)), "feed" not in post, post["_id"]
-                matching[post["_id"] in meant, *rank] = post
+                matching[post["_id"] in preferred, *rank] = post
         if matching:
             best = matching[max(matching)]
             of_item = sources.get(row.get("item") or "", [best])
@@ -223,8 +223,8 @@ async def _items(
 def texts_of(post: Document) -> list[str]:
     """Return title, text, and all other indexed texts of a post."""
     main = (post.get("title"), post.get("text"))
-    more = [text for text in field_texts(_fields_of(post)) if text not in main]
-    return [*(text for text in main if isinstance(text, str)), *more]
+    others = [text for text in field_texts(_fields_of(post)) if text not in main]
+    return [*(text for text in main if isinstance(text, str)), *others]
 
 
 async def counted(db: Database, items: Sequence[Document]) -> list[int]:

@@ -1,7 +1,7 @@
-"""Pages of the targets of one site, filtered and sorted by indexes, and what they have in common.
+"""Pages of the targets of one site, filtered and sorted by indexes, and statistics of all of them.
 
 Each list follows one index. Conditions that the index does not have are tested on at most
-MAX_SCANNED targets for each page, so that a page takes a bounded time; the next page goes on there.
+MAX_SCANNED targets for each page, so that a page takes bounded time; the next page continues there.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sorting(StrEnum):
 class TargetFilter:
     """Conditions on the targets of a site; None: all.
 
-    text: part of the URL, as `crawler.utils.urls.like` has it
+    text: part of the URL, a pattern of `crawler.utils.urls.like`
     """
 
     kind: Kind | None = None
@@ -84,7 +84,7 @@ class TargetPage:
 async def page_of_targets(
     db: Database, spider: str, wanted: TargetFilter, now: datetime, limit: int, after: Key | None
 ) -> TargetPage:
-    """Return a page of the targets of a site. after: key of the page before; None: first page."""
+    """Return a page of the targets of a site. after: last key of the previous page; None: first."""
     indexed, order, rest = _query_of(spider, wanted, now)
     # Without it, the server tries all indexes of the spider, which takes 30 times as long.
     hint = _index_of(indexed, order)
@@ -118,8 +118,8 @@ def _query_of(spider: str, wanted: TargetFilter, now: datetime) -> tuple[Documen
     order: Order = [("url", ASCENDING)]
     status, is_by_time = wanted.status, wanted.sorting is not Sorting.URL
     if status in (TargetStatus.DUE, TargetStatus.OVERDUE) or (status is None and is_by_time):
-        way = DESCENDING if wanted.sorting is Sorting.LATEST else ASCENDING
-        order = [("next_visit", way), ("url", way)]
+        direction = DESCENDING if wanted.sorting is Sorting.LATEST else ASCENDING
+        order = [("next_visit", direction), ("url", direction)]
         until = {TargetStatus.DUE: now, TargetStatus.OVERDUE: now - OVERDUE}
         indexed["next_visit"] = {"$lte": until[status]} if status else {"$lt": NEVER}
     elif status is TargetStatus.ERROR:
@@ -161,13 +161,13 @@ def _index_of(indexed: Document, order: Order) -> list[tuple[str, int]]:
 
 def _up_to(order: Order, key: Key) -> Document:
     """Return the range of the first field up to a key, where the server stops reading the index."""
-    (name, way), value = order[0], key[0]
-    return {name: {"$lte" if way > 0 else "$gte": value}}
+    (name, direction), value = order[0], key[0]
+    return {name: {"$lte" if direction > 0 else "$gte": value}}
 
 
 @dataclass(frozen=True, slots=True)
 class TargetProfile:
-    """What the targets of a site have in common.
+    """Statistics of the targets of a site.
 
     categories: number of targets in each category, the MAX_CATEGORIES with most targets
     slots:      rows of `weeks`, `slot` and `targets` of planned targets

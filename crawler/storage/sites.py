@@ -170,7 +170,7 @@ async def of_spiders(db: Database, spiders: Sequence[str]) -> tuple[Site, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What users set for a site in the web app.
+    """The settings of a site that users change in the web app.
 
     paused_at: time since which the service starts no runs of the site; None: not paused
     """
@@ -180,7 +180,7 @@ class Marks:
 
 
 async def marks(db: Database) -> dict[str, Marks]:
-    """Return what users set for each site that had a run, by name."""
+    """Return the users' settings for each site that had a run, by name."""
     cursor = db.sites.find({}, {"paused_at": 1, "tags": 1})
     return {
         row["_id"]: Marks(row.get("paused_at"), tuple(row.get("tags", ()))) async for row in cursor
@@ -188,7 +188,7 @@ async def marks(db: Database) -> dict[str, Marks]:
 
 
 async def paused(db: Database) -> set[str]:
-    """Return the names of the sites of which the service starts no runs."""
+    """Return the names of the sites for which the service starts no runs."""
     cursor = db.sites.find({"paused_at": {"$exists": True}}, {"_id": 1})
     return {row["_id"] async for row in cursor}
 
@@ -237,7 +237,7 @@ Render = Callable[[str, dict[str, Any]], str]
 
 @dataclass(frozen=True, slots=True)
 class Editable:
-    """A site definition with the digest that its replacement must name.
+    """A site definition with the digest by which its replacement detects other edits.
 
     values: keys and values as written
     path:   TOML file that takes precedence over the database; None without one on this machine

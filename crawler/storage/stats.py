@@ -1,7 +1,7 @@
 """Database-wide counts for metrics, computed by the server, and a sample of planned targets.
 
 Each reading scans all targets, part by part with pauses, and the visits of the last day; indexes
-cover the rest. Its duration grows with both numbers, so read seldom.
+cover the rest. Its duration grows with both numbers, so read rarely.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OVERDUE = HOUR
 BY_VISIT = {"spider": ASCENDING, "at": ASCENDING}
 BY_COPY = {"duplicate_of": ASCENDING}
 BY_CHANGE = [("spider", ASCENDING), ("changed_at", ASCENDING)]
-# Channels of notifications, the first ones by name: each takes several queries.
+# Maximum number of notification channels to read, in order of name: each takes several queries.
 MAX_CHANNELS = 100
 # Timeout of one reading.
 MAX_SECONDS = 900.0
@@ -242,7 +242,7 @@ class _Columns:
 async def scan_targets(db: Database, now: datetime) -> tuple[Counter[State], Sample]:
     """Return the number of watched targets in each state, and a sample of them.
 
-    The sample has about SAMPLE_SIZE targets of large spiders, and as many of small ones at most.
+    The sample has about SAMPLE_SIZE targets of large spiders, and at most as many of small ones.
     """
     total = await db.targets.estimated_document_count()
     share = min(1.0, SAMPLE_SIZE / max(total, 1))
@@ -268,7 +268,7 @@ async def scan_targets(db: Database, now: datetime) -> tuple[Counter[State], Sam
 
 
 async def _add_small(db: Database, of_spiders: Counter[str], columns: _Columns) -> None:
-    """Replace the drawn targets of small spiders by all of theirs, at most SAMPLE_SIZE together."""
+    """Replace the drawn targets of small spiders with all of their targets, up to SAMPLE_SIZE."""
     room = SAMPLE_SIZE
     for name, n in sorted(of_spiders.items(), key=lambda item: item[1]):
         if n > min(MAX_UNSAMPLED, room):

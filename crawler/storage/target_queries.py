@@ -126,9 +126,9 @@ def chosen(
     now: datetime,
     spiders: Sequence[str] = (),
 ) -> tuple[Document, list[tuple[str, int]]]:
-    """Return the query for listed targets and their order, both as one index has them.
+    """Return a query for the targets to list, and their order; one index supports both.
 
-    match:   part of the URL, as `crawler.utils.urls.like` has it
+    match:   part of the URL, a pattern of `crawler.utils.urls.like`
     now:     time at which targets are due
     spiders: names of all spiders with targets, for a query without `spider`
     """
@@ -313,13 +313,13 @@ async def summary(db: Database, spider: str | None, now: datetime) -> TargetCoun
         "errors": share({"$gt": ["$consecutive_errors", 0]}),
         "kept_bytes": {"$sum": "$kept_bytes"},
     }
-    own: Document = {"$match": {"alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}}
+    counted: Document = {"$match": {"alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}}
     listed = {"kind": str(Kind.ITEM), "unlisted_at": None}
     facets = {
-        "kinds": [own, *by("$kind")],
+        "kinds": [counted, *by("$kind")],
         "categories": [{"$match": listed}, {"$unwind": "$categories"}, *by("$categories")],
-        "outcomes": [own, *by("$outcome")],
-        "spiders": [own, *by("$spider")],
+        "outcomes": [counted, *by("$outcome")],
+        "spiders": [counted, *by("$spider")],
         "totals": [{"$group": {"_id": None} | counts}],
     }
     of_spider: Document = {"spider": spider} if spider else {}

@@ -1,4 +1,4 @@
-"""What users set for single targets: due now, muted, and limits of the interval.
+"""Settings of single targets by users: due now, muted, and limits of the interval.
 
 Plans and crawls honor these settings: `targets.ALIVE` excludes muted targets from both, a replan
 reads the limits as those of the site, and each visit applies them to the next one.
@@ -14,7 +14,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.targets import HOUR_MILLISECONDS, MUTED
 from crawler.utils.time import NEVER
 
-# Targets that a search shows.
+# Maximum number of targets that a search returns.
 MAX_FOUND = 50
 
 
@@ -39,7 +39,7 @@ async def make_due(db: Database, key: str, now: datetime) -> bool:
 
 
 async def mute(db: Database, key: str, now: datetime) -> bool:
-    """Stop the visits of a target until `unmute`; return False if it is muted already.
+    """Stop the visits of a target until `unmute`; return False if it is already muted.
 
     The budget of its visits goes to other targets with the next replan. A visit that is in progress
     is not stored.
@@ -71,7 +71,7 @@ async def set_limits(
 ) -> bool:
     """Set the limits of the interval between two visits; return False if there is no such target.
 
-    min_hours, max_hours: None: that of the site
+    min_hours, max_hours: None: the limit of the site
 
     Moves the planned next visit into the limits, except after a failure, for a page that is gone or
     due because of a change hint, and before the first visit.

@@ -59,7 +59,7 @@ MAX_CATEGORIES, MAX_ALIASES = 100, 100
 # Fields that a visit does not need.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
-# Reported by the server, independent of the site definition.
+# Pages that the server reports as missing, whatever the site definition is.
 MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
 BATCH = 1000
 
@@ -411,7 +411,7 @@ async def store_again(db: Database, keys: Sequence[str]) -> None:
 async def ensure_starts(
     db: Database, spider: str, starts: Mapping[str, Match], due: datetime, now: datetime
 ) -> None:
-    """Make start URLs targets, due at `due` if they are new or of another kind now.
+    """Make start URLs targets, due at `due` if they are new or their kind has changed.
 
     starts: canonical start URLs and their kinds. Other start URLs lose their mark.
     """
@@ -545,17 +545,17 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     } | ALIVE  # fmt: skip
     now: Document = {"$set": {"next_visit": at}}
     done = await db.targets.update_many(later | {"outcome": {"$in": list(FAILED)}}, now)
-    failed, read_otherwise = done.modified_count, 0
+    failed, affected = done.modified_count, 0
     plain: Document = {"$not": {"$regex": f"\\{OF_CAPS}"}}
     for kind in (Kind.LIST, Kind.ITEM, Kind.FEED):
         stale: Document = {
             "kind": str(kind),
             "selector_digest": {"$ne": wrapper.selector_digest(kind)} | plain,
         }
-        read_otherwise += (await db.targets.update_many(later | stale, now)).modified_count
+        affected += (await db.targets.update_many(later | stale, now)).modified_count
     for name, scheme in wrapper.cell_digests.items():
         cell: Document = {"_id": f"{wrapper.name} {CELL}{name}", "selector_digest": {"$ne": scheme}}
-        read_otherwise += (await db.targets.update_many(later | cell, now)).modified_count
+        affected += (await db.targets.update_many(later | cell, now)).modified_count
     capped = db.targets.find(
         later | {"selector_digest": {"$regex": f"\\{OF_CAPS}"}}, NOT_FOR_A_VISIT
     )
@@ -566,8 +566,8 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     ]
     for ids in in_batches(keys, BATCH):
         done = await db.targets.update_many(later | {"_id": {"$in": ids}}, now)
-        read_otherwise += done.modified_count
-    return failed, read_otherwise
+        affected += done.modified_count
+    return failed, affected
 
 
 async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:

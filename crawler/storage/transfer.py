@@ -110,7 +110,7 @@ async def writers_locked_out(db: Database, config: Config) -> AsyncIterator[None
 
 
 async def collection_in_use(db: Database) -> str | None:
-    """Return the name of a collection with data; None if the database is as good as empty."""
+    """Return the name of a collection with data; None if the database has no data."""
     for name in sorted(await db.list_collection_names(filter=ORDINARY)):
         query = META_IN_USE if name == "meta" else {}
         if name != LEASES and await db[name].find_one(query, {"_id": 1}) is not None:
@@ -173,8 +173,8 @@ async def replace_all(
                 name = collection.shape.name
                 say(f"restoring {name} ({number} of {len(contents)})")
                 await _load(db, collection, read(name), say)
-            # So that no collection of the schema has to be dropped: another command may already
-            # have created it again.
+            # Other collections of the schema are replaced with empty ones, not dropped: another
+            # command may already have created them again.
             for name in sorted(VALIDATORS.keys() - {each.shape.name for each in contents}):
                 if name != LEASES:
                     await db.create_collection(RESTORED + name, **collection_options(name))

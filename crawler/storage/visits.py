@@ -28,7 +28,7 @@ SUMMED: Document = {"changes": {"$sum": 1}} | {name: {"$sum": f"${name}"} for na
 UNKNOWN_ZONE = 40485
 NEWEST_FIRST = [("at", DESCENDING)]
 BY_TARGET = [("target", ASCENDING), ("at", ASCENDING)]
-# Visits of a target to search for outcomes in one page of its time line.
+# Maximum number of visits of a target to search for outcomes, for one page of its timeline.
 MAX_SEARCHED = 5000
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -200,7 +200,7 @@ def row_of(visit: Visit) -> Document:
 
 
 def _mark_of(visit: Visit) -> Document:
-    """Return the fields of a row with an event for which there is a rule of notifications.
+    """Return the fields that mark a row for notifications; empty if no rule wants its events.
 
     They are part of the write that acknowledges the visit, so neither exists without the other.
     """
@@ -270,9 +270,9 @@ def log_row_of(visit: Visit) -> Document:
 async def recover(
     db: Database, spider: str, since: datetime, keys: Sequence[str] | None = None
 ) -> None:
-    """Copy acknowledged visits since `since` to the log that a crash kept out of it.
+    """Copy to the log the acknowledged visits since `since` that a crash kept out of it.
 
-    keys: of these targets only
+    keys: only visits of these targets
     """
     query: Document = {"spider": spider, "last_visit.at": {"$gte": since}}
     if keys is not None:
@@ -323,8 +323,8 @@ async def count_since(db: Database, spiders: list[str], since: datetime) -> int:
     """
     query: Document = {"spider": {"$in": spiders}, "at": {"$gte": since}}
     pushed = await db.visits.count_documents(query | {"pushed": True})
-    along = await db.visits.count_documents(query | {"shared_fetch": True})
-    return await db.visits.count_documents(query) - pushed - along
+    shared = await db.visits.count_documents(query | {"shared_fetch": True})
+    return await db.visits.count_documents(query) - pushed - shared
 
 
 async def of_target(db: Database, spider: str, url: str, limit: int = 0) -> list[Document]:
@@ -339,17 +339,17 @@ async def page_of_target(
 ) -> Rows:
     """Read a page of the visits of a target, newest first.
 
-    outcomes: of these outcomes only; empty: of all
+    outcomes: only visits with these outcomes; empty: all visits
 
     With `outcomes`, at most MAX_SEARCHED visits are read, so a page may have fewer rows than
-    `limit` although more follow: `last` is not None then.
+    `limit` although more follow; `last` is not None in this case.
     """
     query: Document = {"target": url, "spider": spider}
     if (before := time_of(after)) is not None:
         query["at"] = {"$lt": before}
     if not outcomes:
         return await read_page(db.visits, query, NEWEST_FIRST, limit)
-    # By keys of the index only: other spiders hardly have the same URL.
+    # Reads only keys of the index, and so counts the rare visits of other spiders to the same URL.
     keys = {name: value for name, value in query.items() if name != "spider"}
     place = db.visits.find(keys, {"_id": 0, "at": 1}, hint=BY_TARGET).sort(NEWEST_FIRST)
     searched = await place.skip(MAX_SEARCHED).limit(1).to_list(None)
@@ -364,7 +364,7 @@ async def page_of_target(
 
 
 def time_of(after: Key | None) -> datetime | None:
-    """Return the time in the key of a row; None without a key. Raises ConfigError for others.
+    """Return the time in the key of a row; None without a key. Raises ConfigError for other keys.
 
     A target has one visit at a time, so that the time is a unique key of its visits.
     """

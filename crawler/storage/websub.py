@@ -116,16 +116,16 @@ def is_proven(push: Push | None, now: datetime) -> bool:
 
 async def token_key(db: Database) -> bytes:
     """Return the key for this database's tokens; create it at the first call."""
-    made = {"key": secrets.token_bytes(KEY_BYTES)}
+    new_key = {"key": secrets.token_bytes(KEY_BYTES)}
     with contextlib.suppress(DuplicateKeyError):
-        await db.meta.update_one({"_id": "push"}, {"$setOnInsert": made}, upsert=True)
+        await db.meta.update_one({"_id": "push"}, {"$setOnInsert": new_key}, upsert=True)
     stored = await db.meta.find_one({"_id": "push"})
     assert stored is not None
     return bytes(stored["key"])
 
 
 async def feeds_to_request(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]:
-    """Yield feeds to subscribe: new ones, expiring leases, changed hubs or callbacks."""
+    """Yield feeds to subscribe to: new ones, or with an expiring lease, a new hub or callback."""
     query: Document = {
         "hubs.0": {"$exists": True},
         "$or": [
@@ -161,7 +161,7 @@ async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
 async def record_request(
     db: Database, feed: Feed, ask: HubRequest, now: datetime, again: datetime
 ) -> bool:
-    """Store a request before it is sent to a hub, and when to repeat it without an answer.
+    """Store a request before it is sent to a hub, and when to repeat it if no answer comes.
 
     Returns False if another request was stored since `feed` was read: do not send this one.
     """
@@ -299,7 +299,7 @@ async def count_ignored(db: Database, feed_key: str, token: str) -> None:
 
 
 async def require_proof(db: Database, keys: Sequence[str]) -> None:
-    """Make feeds keep polling, as a poll found posts that their hub did not deliver."""
+    """Keep polling these feeds, because a poll found posts that their hub did not deliver."""
     query = {"_id": {"$in": list(keys)}, "push.delivered_at": {"$ne": None}}
     await db.feeds.update_many(query, {"$set": {"push.delivered_at": None}})
 
@@ -312,8 +312,8 @@ async def store(
     max_bytes: limit for the documents of all feeds together
 
     A document beyond the limit is not stored (POLLED): the feed is due immediately, so that a poll
-    brings its posts. Only the newest 20 of each feed are kept; deleting an older one makes the feed
-    due as well.
+    fetches its posts. Only the newest 20 of each feed are kept; deleting an older one makes the
+    feed due as well.
     """
     digest = hashlib.sha256(body).hexdigest()
     if feed.push.get("digest") == digest:

@@ -2,8 +2,8 @@
 
 A write per item keeps the reactor waiting (about 1,500 items/s), a bulk write per batch and
 collection does not. Each batch takes several commands, so items and unchanged pages wait until a
-batch is full. Other pages end the wait soon: a crawl may depend on the links of a list page, and
-feeds and cells are to be up to date. No batch waits if no further visit can come.
+batch is full. Other pages shorten the wait: a crawl may depend on the links of a list page, and
+feeds and cells must be up to date. No batch waits if no further visit can come.
 
 The order within a batch is: links of pages, versions and near-duplicate claims, posts, targets
 (each of these writes acknowledges its visit), and the change log. Every write can be repeated, so
@@ -51,10 +51,10 @@ from crawler.storage.retention import SizeLimits, measure
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
 Contents = dict[str, Document]
-# Maximum time until a batch of items and unchanged pages is full, and the bytes of its pages.
+# Maximum time until a batch of items and unchanged pages is full, and maximum bytes of its pages.
 # Scrapy stops fetching at 5 MB of responses in progress.
 PATIENT_SECONDS, MAX_BYTES = 0.5, 1_000_000
-# The changed pages that wait for each other are at most this part of a batch.
+# The changed pages that wait for each other are at most a batch divided by this number.
 CHANGED_SHARE = 4
 
 
@@ -176,11 +176,11 @@ class Writer:
 
     def _size(self) -> int:
         """Return the maximum size of a batch if targets in flight are known."""
-        # With half of them, the other half is there to go on with while the batch is stored.
+        # With half of them in a batch, the crawl continues with the other half while it is stored.
         return min(self._config.commit_size, -(-self._config.in_flight // 2))
 
     def _can_come(self, others: int) -> bool:
-        """Return whether visits other than the waiting ones and these others can come."""
+        """Return whether visits can come in addition to the waiting ones and to `others`."""
         in_flight = self.in_flight() if self.in_flight is not None else 0
         return not self._closing and in_flight > len(self._waiting) + others
 
@@ -236,7 +236,7 @@ class Writer:
         return batch
 
     async def _begun(self, batch: list[Entry]) -> list[Entry]:
-        """Call `before_store`; return the batch, empty if that fails."""
+        """Call `before_store`; return the batch, or an empty one if the call fails."""
         try:
             if self.before_store is not None:
                 await self.before_store()
@@ -338,7 +338,7 @@ class Writer:
         return late
 
     async def _write_results(self, feed_visits: list[Visit], batch: list[Visit]) -> None:
-        """Store what visits found out about feeds and cells themselves."""
+        """Store the state of feeds and cells after their visits, and add the pages of new posts."""
         if feed_visits:
             await feeds.note(self._db, feed_visits)
             for visit in feed_visits:
@@ -387,7 +387,7 @@ class Writer:
 
 
 class Group:
-    """Changed pages that wait for each other. is_full: set when their contents are to be read."""
+    """Changed pages that wait for each other. is_full: set when their old contents must be read."""
 
     def __init__(self) -> None:
         self.targets: list[Target] = []
@@ -420,7 +420,7 @@ class OldContents:
     async def of(self, fetched: Fetched) -> Document | None:
         """Return the content at the last visit of a page; None if it is not stored.
 
-        Only items wait: list pages may have new links, and feeds and cells are to be up to date.
+        Only items wait: list pages may have new links, and feeds and cells must be up to date.
         """
         group = self._group
         if group is None:
@@ -456,7 +456,7 @@ class OldContents:
 
 
 def _can_wait(visit: Visit) -> bool:
-    """Return whether a visit is of an item or an unchanged page, and brought no links or posts."""
+    """Return whether a visit is of an item or an unchanged page, and found no links or posts."""
     if visit.fetched.links or visit.collected:
         return False
     is_same = visit.outcome in (Outcome.NOT_MODIFIED, Outcome.UNCHANGED)

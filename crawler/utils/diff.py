@@ -1,8 +1,8 @@
 """Compare two texts: the size of their difference, and a diff of lines and words for display.
 
-The texts are untrusted, so time and output are bounded. Sequences are compared exactly as long as a
-budget of pairs lasts. After that, items that occur once in both sequences serve as anchors, and
-everything between two anchors counts as replaced. The result is still correct, but not minimal.
+The texts are untrusted, so time and output are bounded. Sequences are compared exactly until a
+budget of pairs is used up. After that, items that occur once in both sequences serve as anchors,
+and everything between two anchors counts as replaced. The result is still correct, but not minimal.
 """
 
 from __future__ import annotations
@@ -369,8 +369,8 @@ def _context(text: str, *, first: bool, last: bool) -> str:
     if len(text) <= head + tail + CONTEXT_CHARACTERS:
         return visible(text, spaces=True)
     begin, end = text[:head].rstrip("\n"), text[len(text) - tail :] if tail else ""
-    blank = end.find(" ")
-    end = end[blank + 1 :] if 0 <= blank < CONTEXT_CHARACTERS // 3 else end
+    space_at = end.find(" ")
+    end = end[space_at + 1 :] if 0 <= space_at < CONTEXT_CHARACTERS // 3 else end
     left_out = len(text) - len(begin) - len(end)
     shown = visible(begin, spaces=True), visible(end, spaces=True)
     return f"\n… {left_out:,} characters …\n".join(shown).rstrip("\n")

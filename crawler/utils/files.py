@@ -35,7 +35,7 @@ def atomic_replace(path: Path) -> Iterator[Path]:
     `path`. Raises OSError.
     """
     draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    # Created here, as in a shared folder another user could put a symbolic link in its place.
+    # O_EXCL, because in a shared folder another user could put a symbolic link in its place.
     draft.unlink(missing_ok=True)
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
@@ -58,9 +58,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def rotate(path: Path, max_bytes: int) -> bool:
-    """Rename a file to `NAME.1`, which it replaces, if it is larger; return whether it was.
+    """Rename a file that is larger than `max_bytes` to `NAME.1`; return whether it was renamed.
 
-    Processes that have the file open go on with the renamed one. Raises OSError.
+    An existing `NAME.1` is replaced. Processes that have the file open continue with the renamed
+    one. Raises OSError.
     """
     with suppress(FileNotFoundError):
         if path.stat().st_size > max_bytes:
@@ -75,7 +76,7 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 
 
 def without_formula(text: str) -> str:
-    """Put an apostrophe before a text that looks like a formula. Numbers such as -3.5 stay."""
+    """Put an apostrophe before a text that looks like a formula, except numbers such as -3.5."""
     if not text.startswith(FORMULAS):
         return text
     with suppress(ValueError):
@@ -110,7 +111,7 @@ class Decompressor(Protocol):
         """Return the data that can be decompressed so far."""
 
 
-# By the bytes that a file of the format starts with.
+# Decompressors by the first bytes of a file of the format.
 DECOMPRESSORS: dict[bytes, Callable[[], Decompressor]] = {
     b"\x1f\x8b": lambda: zlib.decompressobj(31),
     b"\xfd7zXZ\x00": lzma.LZMADecompressor,
@@ -226,7 +227,7 @@ class _Compressed:
 
 @contextmanager
 def opened_input(path: str) -> Iterator[Incoming]:
-    """Open the file at a path, or standard input for `-`; raises ConfigError if it cannot."""
+    """Open the file at a path, or standard input for `-`; raises ConfigError if that fails."""
     if path == STDIN:
         if sys.stdin is None:
             raise ConfigError("standard input is closed")

@@ -32,14 +32,14 @@ MAX_CANCELS = 5
 # Thresholds of garbage collection: the usual ones, and those while libraries are loaded, when it is
 # rarer but not disabled, because not every Scrapy command calls `collect_again`.
 DEFAULTS, LOADING = gc.get_threshold(), (250_000, 5, 5)
-# Blocks from this size on are returned when they are freed.
+# Blocks of at least this size are returned to the operating system when they are freed.
 LARGE_BYTES = 1024 * 1024
 # Options of mallopt(3).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 ROOT = Path(__file__).resolve().parents[2]
 # Largest result: a budget curve of the most sites, or a simulation with the visits of each week.
 MAX_LINE_BYTES = 32_000_000
-# Time that a running job has to complete after the app has gone.
+# Time that a running job has to complete after the app has ended.
 END_SECONDS = 2.0
 
 Say = Callable[[str], None]
@@ -142,7 +142,7 @@ class JobProcess:
                 async with asyncio.timeout(seconds):
                     message = await self._answer(order, say)
             except BaseException:
-                # The answer to this order must not become that to the next one.
+                # The answer to this order must not be read as the answer to the next one.
                 await self._end(self._grace_seconds)
                 raise
             if self._idle_seconds:
@@ -232,6 +232,6 @@ def _read_orders(loop: asyncio.AbstractEventLoop, orders: asyncio.Queue[bytes]) 
 
 
 def _send(message: dict[str, Any]) -> None:
-    """Write a message; times as in ISO 8601."""
+    """Write a message as a line of JSON, with times in ISO 8601."""
     sys.stdout.write(json.dumps(message, default=lambda at: at.isoformat()) + "\n")
     sys.stdout.flush()

@@ -38,7 +38,7 @@ class Fixed(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all of them."""
+        """Yield the metrics."""
         yield from self._metrics
 
 
@@ -59,7 +59,7 @@ class Described(NamedTuple):
 
 
 def described(families: Iterable[Metric], instruments: Mapping[str, object]) -> Iterator[Described]:
-    """Describe metric families. instruments: what families were made from, by their names."""
+    """Describe metric families. instruments: sources of families, by the families' names."""
     for family in families:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = getattr(instruments.get(family.name, family), "_labelnames", ())

@@ -43,7 +43,7 @@ PATIENCE = 10
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 OUT_OF_MEMORY = 3
 LOST = "the result could not be sent back from the subprocess"
-# A process ends after so many calls: libraries keep caches, and memory gets fragmented.
+# Maximum number of calls per process: libraries keep caches, and memory gets fragmented.
 MAX_CALLS = 2_000
 LENGTH_BYTES = 8
 
@@ -100,7 +100,7 @@ class Sandbox:
     def _run_in_subprocess(self, work: Callable[[], Any], pipe: int) -> NoReturn:
         """Run the work in the subprocess, write its outcome to the pipe, and exit.
 
-        `os._exit` always ends the subprocess here. Otherwise the copy of the crawl would go on.
+        `os._exit` always ends the subprocess here. Otherwise the copy of the crawl would continue.
         """
         code = 1
         try:
@@ -158,7 +158,7 @@ class ProcessPool:
                 problem = _problem_of(process.end(), self._seconds, self._megabytes)
                 raise LimitExceeded(problem or LOST) from None
             except BaseException:
-                # Its answer must not become that to the next call.
+                # Its answer must not be read as the answer to the next call.
                 process.end()
                 raise
             if process.calls < MAX_CALLS and not self._is_closed:
@@ -191,7 +191,7 @@ class ProcessPool:
         """Answer calls in the new process until the channel is closed, then exit."""
         code = 1
         try:
-            # A signal to all processes of a crawl ends it in order: calls have to be completed.
+            # A signal to all processes of a crawl ends it gracefully: calls have to be completed.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             _release_sockets(channel.fileno())
@@ -281,7 +281,7 @@ def _problem_of(code: int, seconds: float, megabytes: float) -> str | None:
 
 
 def _limit_memory(megabytes: float) -> None:
-    """Limit the memory that this process may allocate in addition to what it has."""
+    """Limit the memory that this process may allocate in addition to its current memory."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:
@@ -316,7 +316,7 @@ def _read_result(pid: int, pipe: int, seconds: float) -> tuple[bytes, int]:
     return bytes(data), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-# Larger pages are heavy. 300 kB have room for a tag with 80,000 attributes, which takes libxml2
+# Larger pages are heavy. 300 kB is enough for a tag with 80,000 attributes, which takes libxml2
 # about 9 s to parse.
 LARGE_BYTES = 300_000
 ZIPPED_BYTES = 20_000

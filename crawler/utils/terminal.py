@@ -4,7 +4,7 @@ All text that commands print and all log records go through `visible`, because t
 and headers come from untrusted servers. Other modules only write data files
 (tests/unit/utils/test_terminal.py checks that).
 
-While a command works, a live status line says on what, with log lines above it.
+While a command runs, a live status line shows its current step, with log lines above it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def complain(command: str, error: object) -> None:
 def working(is_shown: bool, what: str) -> Iterator[Callable[[str], None]]:
     """Show a live status line; yield a function that changes its text.
 
-    is_shown: whether the user wants it (FRESHET_PROGRESS)
+    is_shown: whether the user enabled it (FRESHET_PROGRESS)
 
     Shows nothing unless stderr is a terminal.
     """

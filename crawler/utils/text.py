@@ -17,8 +17,8 @@ from functools import cache
 from typing import Any, Literal
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
-# Combining marks on one letter, as in the Stream-Safe Text Format (UAX #15). Real languages need
-# up to 8.
+# Maximum number of combining marks on one letter, as in the Stream-Safe Text Format (UAX #15). Real
+# languages need up to 8.
 MAX_MARKS = 30
 # Characters of a text that are compared and searched, before and after normalization.
 MAX_CHARACTERS = 1_000_000
@@ -63,7 +63,7 @@ def with_few_marks(text: str) -> str:
 
 @cache
 def _mark_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for a combining mark, and for a long run with the marks to keep as group."""
+    """Return patterns for a combining mark, and for a long run; its group has those to keep."""
     marks = (chr(code) for code in range(0x300, END_OF_MARKS) if unicodedata.combining(chr(code)))
     mark = f"[{''.join(marks)}{BECOME_MARKS}]"
     return re.compile(mark), re.compile(f"({mark}{{{MAX_MARKS}}}){mark}++")

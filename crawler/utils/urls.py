@@ -93,7 +93,7 @@ def item_key(url: str | None, *, is_canonical: bool = False) -> str | None:
     return key if host and path else None
 
 
-# Many parts of a crawl ask for the host of the same URL.
+# Many parts of a crawl need the host of the same URL.
 @lru_cache(maxsize=2048)
 def host_of(url: str) -> str:
     """Return the host name of a URL in lower case, without port; empty if there is none."""
@@ -109,12 +109,12 @@ def is_http(url: str) -> bool:
 
 
 def target_id(key: str) -> str:
-    """Return the id in URLs of a target with this `_id`."""
+    """Return the id that stands for a target's `_id` in URLs of the web app."""
     return base64.urlsafe_b64encode(key.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
 
 def target_key(target: str) -> str | None:
-    """Return the `_id` of the target with this id in URLs; None if no target can have it."""
+    """Return the `_id` of a target from its id in a URL; None if the id is invalid."""
     try:
         padded = target + "=" * (-len(target) % 4)
         return base64.b64decode(padded, altchars="-_", validate=True).decode()
@@ -189,7 +189,7 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A group of URLs that only differ in words and numbers.
+    """A group of URLs that differ only in words and numbers.
 
     text:    path with `{word}` and `{number}`, after the host if the URLs have several hosts
     count:   number of URLs
@@ -273,7 +273,7 @@ def _grouped(rows: list[tuple[Parts, str]], count: int) -> list[tuple[Parts, lis
 
 
 def common_start(texts: Sequence[str]) -> str:
-    """Return what all texts begin with, character by character."""
+    """Return the longest common start of all texts."""
     low, high = min(texts), max(texts)
     pairs = enumerate(zip(low, high, strict=False))
     return low[: next((i for i, (a, b) in pairs if a != b), min(len(low), len(high)))]

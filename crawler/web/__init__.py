@@ -8,7 +8,8 @@ Prometheus, WebSub hubs and feed readers have routes as well.
 `server` runs it with uvicorn. `metrics`, `dashboards` and `websub` also serve other processes, for
 which `server` makes apps of one router.
 
-The app never fetches pages of sites and never plans in its own process: subprocesses do. It has no
-statements for MongoDB: `crawler.reports` and `crawler.storage` have. It serves nobody on another
-machine without sign-in, except for the WebSub callback and the secret Atom feeds.
+The app never fetches pages of sites and never plans in its own process: subprocesses do. It sends
+no queries to MongoDB itself: `crawler.reports` and `crawler.storage` do. Requests from other
+machines need a session or a token, except for `/health`, static files, the sign-in page, the WebSub
+callback and the secret Atom feeds.
 """

@@ -1,8 +1,8 @@
-"""The web app: pages for people and the same as JSON, on FastAPI.
+"""The web app: pages for people, and the same data as JSON, built on FastAPI.
 
 `create_app` connects the layers of `middleware`, the dependency `auth.guard`, and the areas in
-`routes`. `server` runs the app. The reference of the JSON API at /api/docs is made here, from the
-OpenAPI description.
+`routes`. `server` runs the app. The reference of the JSON API at /api/docs is rendered here, from
+the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 2_000_000
 API_V1 = "/api/v1"
 GUARDED = (Depends(guard),)
-# The path of a static file has the digest of its content.
+# The URL of a static file contains the digest of its content.
 FOREVER = "public, max-age=31536000, immutable"
 REFERENCE = "#/components/schemas/"
 
@@ -111,7 +111,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        # Without it, a wrong slash would be answered before `guard` runs.
+        # Otherwise, paths with a wrong trailing slash would be redirected before `guard` runs.
         redirect_slashes=False,
     )
     app.state.options = options
@@ -153,7 +153,7 @@ async def close(app: FastAPI) -> None:
 
 
 def _add_push(app: FastAPI, requested: SubscriptionOptions) -> PushOfApp:
-    """Add the callback of hubs."""
+    """Add the callback for WebSub hubs; return the object that requests subscriptions."""
     # Twisted is slow to import, and most apps receive no pushes.
     from crawler.web.websub.service import PushOfApp, router
 
@@ -191,7 +191,7 @@ def _routes() -> Sequence[BaseRoute]:
 
 @public
 async def health(request: Request) -> JSONResponse:
-    """Return whether the app and its database work; needs no sign-in and says nothing else."""
+    """Return whether the app and its database work, and nothing else; needs no sign-in."""
     database: WebDatabase = request.app.state.database
     problem = await database.problem()
     content = {"status": "ok" if problem is None else "database unavailable"}
@@ -261,7 +261,7 @@ def _schema(content: dict[str, Any], schemas: dict[str, Any]) -> str:
 
 
 def _resolved(value: Any, schemas: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """Replace references by the schemas; those that contain themselves keep their name."""
+    """Replace references with the schemas; recursive references are kept."""
     if isinstance(value, list):
         return [_resolved(each, schemas, path) for each in value]
     if not isinstance(value, dict):
@@ -273,7 +273,7 @@ def _resolved(value: Any, schemas: dict[str, Any], path: tuple[str, ...]) -> Any
 
 
 class _Files(StaticFiles):
-    """The files of `static`; browsers keep those whose path has their digest."""
+    """The files of `static`; browsers cache those that are requested with a digest."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -283,7 +283,7 @@ class _Files(StaticFiles):
 
 
 async def _record(scope: Scope, status: int) -> None:
-    """Add a write to the audit list; a failure is logged, because the write was made."""
+    """Add a write to the audit list; a failure is only logged: the write has been made."""
     if is_signed_route(scope):
         return
     user = scope.get("state", {}).get("user")

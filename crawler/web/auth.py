@@ -1,4 +1,4 @@
-"""Who a request acts for, what it may do, and whether a page of another site forged it.
+"""Authentication and authorization of requests, and protection against forged requests (CSRF).
 
 The dependency `guard` runs before every route. Without a mark, a route requires a signed-in user,
 and an editor if its method is not GET, HEAD or OPTIONS. `public`, `for_viewers`, `for_programs` and
@@ -80,7 +80,7 @@ def public(endpoint: Endpoint) -> Endpoint:
 
 
 def for_viewers(endpoint: Endpoint) -> Endpoint:
-    """Mark a route that viewers may use with any method, to change only what is their own."""
+    """Mark a route that viewers may use with any method: it only changes their own data."""
     setattr(endpoint, _ACCESS, _VIEWERS)
     return endpoint
 
@@ -109,7 +109,7 @@ async def guard(request: Request) -> None:
         request.state.user = None
         return
     if b"%00" in request.scope["query_string"]:
-        # No text that is stored has one, and patterns of MongoDB cannot have one.
+        # No stored text contains a NUL character, and patterns of MongoDB cannot contain one.
         raise HTTPException(422, "The query of this address contains %00. Remove it")
     is_write = request.method not in SAFE_METHODS
     token = bearer_token(request)
@@ -123,14 +123,14 @@ async def guard(request: Request) -> None:
             why = "viewers cannot change anything" if is_viewer else "read-only token"
             raise HTTPException(403, f"Not allowed: {why}. Ask an editor")
     if is_write:
-        # The parser of forms decodes with any codec that the body names, and some of them, such as
+        # The form parser decodes with any codec that the header names, and some codecs, such as
         # punycode, take quadratic time.
         _, parameters = parse_options_header(request.headers.get("content-type"))
         charset = parameters.get(b"charset", b"utf-8")
         if charset.lower() not in (b"utf-8", b"utf8"):
             name = charset[:40].decode("latin-1")
             raise HTTPException(415, f"charset: {name!r} is not supported. Use utf-8")
-        # Last, because it parses the body: nobody without the right to write can cause that.
+        # Last, because it parses the body: the requests rejected above must not cause that.
         if token is None:
             await _refuse_forged(request)
 
@@ -263,7 +263,7 @@ def _cookie_name(request: Request, name: str) -> str:
 def _set_cookie(
     request: Request, response: Response, name: str, value: str, seconds: int | None = None
 ) -> None:
-    # Not "strict": a link in a mail or a feed would lead to the sign-in page.
+    # Not "strict": a link in an email or a feed would lead to the sign-in page.
     response.set_cookie(
         name, value, max_age=seconds, path=request.scope["root_path"] or "/",
         secure=request.scope["scheme"] == "https", httponly=True, samesite="lax",

@@ -32,7 +32,7 @@ from crawler.web.auth import User
 from crawler.web.dependencies import NowDep, Place, PlaceDep, StoreDep, cursor_of
 from crawler.web.pages import is_linked, not_found
 
-# In a cursor, for a key that is not there.
+# Placeholder for a missing key in a cursor.
 NO_KEY: Key = (None, None)
 SinceQuery = Annotated[
     AwareDatetime | None,
@@ -72,7 +72,7 @@ async def reader_of(store: Store, user: User, since: datetime | None) -> Reader:
 
 @dataclass(frozen=True, slots=True)
 class ChangeList:
-    """The list of changes that a request asks for. windows: of the app."""
+    """The list of changes that a request asks for. windows: cache of the app."""
 
     store: Store
     filters: Filters
@@ -129,8 +129,8 @@ def atom_feed(
 ) -> bytes:
     """Return a feed with all texts as plain text.
 
-    feed_id:  id that stays the same, in the form of a URI without the last part of entries
-    address:  URL of the document itself
+    feed_id:  permanent id in the form of a URI, to which the ids of entries add a part
+    address:  URL of the feed
     site:     URL of the page with the changes
     updated:  time to state if there are no entries
     """

@@ -25,7 +25,7 @@ LEVELS = 6
 BAR_WIDTH, BAR_GAP, BAR_HEIGHT = 8, 2, 28
 CHART_WIDTH, CHART_HEIGHT, CHART_MARGIN = 720, 180, 40
 DOT_RADIUS = 3
-# Of the charts that templates draw.
+# Size of the charts that templates draw.
 WIDTH = 1000
 LANE_HEIGHT = 22
 # On longer axes, only powers of ten have a tick.
@@ -38,11 +38,11 @@ DAY_NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 def bars(values: Sequence[float], label: str) -> Markup:
     """Return a row of bars; the highest value has the full height."""
-    most = max(values, default=0.0) or 1.0
+    peak = max(values, default=0.0) or 1.0
     width = len(values) * (BAR_WIDTH + BAR_GAP) - BAR_GAP
     drawn = []
     for place, value in enumerate(values):
-        height = max(round(BAR_HEIGHT * value / most, 1), 1.0 if value else 0.5)
+        height = max(round(BAR_HEIGHT * value / peak, 1), 1.0 if value else 0.5)
         drawn.append(
             Markup('<rect x="{}" y="{}" width="{}" height="{}"/>').format(
                 place * (BAR_WIDTH + BAR_GAP), round(BAR_HEIGHT - height, 1), BAR_WIDTH, height
@@ -116,13 +116,13 @@ def shares(values: Sequence[float | None], label: str, ends: tuple[str, str]) ->
 
 def levels(values: Sequence[float]) -> list[int]:
     """Return the step of each value on the color scale, 0 to LEVELS."""
-    most = max(values, default=0.0)
-    return [math.ceil(value / most * LEVELS) if value > 0 else 0 for value in values]
+    peak = max(values, default=0.0)
+    return [math.ceil(value / peak * LEVELS) if value > 0 else 0 for value in values]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A visit in a time line. x: 0 to WIDTH; y: center of its lane."""
+    """A visit in a timeline. x: 0 to WIDTH; y: center of its lane."""
 
     x: float
     y: int
@@ -180,7 +180,7 @@ class ExplanationCharts:
 
     week:   rows of HourCell by day; None if the rate is not known
     rate:   None if it is not known
-    values: what visits save; empty if unknown
+    values: hours that visits save; empty if unknown
     ahead:  planned visits with the weekday and time of the site
     """
 
@@ -191,7 +191,7 @@ class ExplanationCharts:
 
 
 def strip(visits: Sequence[VisitRow]) -> Strip | None:
-    """Return the time line of some visits; None with fewer than two."""
+    """Return the timeline of some visits; None for fewer than two."""
     if len(visits) < 2:
         return None
     times = [visit["at"] for visit in visits]
@@ -229,11 +229,11 @@ def explanation_charts(explanation: Explanation) -> ExplanationCharts:
             ("A visit must save", value["shadow_price"]),
         ]
     shown = [(label, hours) for label, hours in bars if hours is not None]
-    most = max((hours for _, hours in shown), default=0.0) or 1.0
+    peak = max((hours for _, hours in shown), default=0.0) or 1.0
     return ExplanationCharts(
         week,
         _interval(rate["low"], rate["per_week"], rate["high"]) if rate["known"] else None,
-        [Bar(label, hours, round(hours / most * WIDTH, 1)) for label, hours in shown],
+        [Bar(label, hours, round(hours / peak * WIDTH, 1)) for label, hours in shown],
         ahead,
     )
 
@@ -241,14 +241,14 @@ def explanation_charts(explanation: Explanation) -> ExplanationCharts:
 def _week(by_day: dict[str, list[float]], slots: Sequence[int]) -> list[list[HourCell]]:
     """Return the cells of each day, from Monday. slots: hours of the cycle with a visit."""
     days = list(by_day.values())
-    most = max((changes for day in days for changes in day), default=0.0)
+    peak = max((changes for day in days for changes in day), default=0.0)
     visits = [0] * WEEK_HOURS
     for slot in slots:
         visits[slot % WEEK_HOURS] += 1
     return [
         [
             HourCell(
-                DAY_NAMES[n], hour, changes, math.ceil(changes / most * SHADES) if most else 0,
+                DAY_NAMES[n], hour, changes, math.ceil(changes / peak * SHADES) if peak else 0,
                 visits[n * DAY_HOURS + hour],
             )
             for hour, changes in enumerate(day)

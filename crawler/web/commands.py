@@ -1,8 +1,8 @@
 """Commands that users start in the web app, in processes of their own.
 
-`scrapy crawl` goes on when the app ends; its progress is read from the database like that of any
-run. `scrapy feeds add` fetches with Scrapy's engine, which cannot run beside the server, and with
-its guards: robots.txt, private addresses, sizes and times. The app limits its duration.
+`scrapy crawl` continues when the app ends; its progress is read from the database like that of any
+run. `scrapy feeds add` uses Scrapy's engine, which cannot run in the process of the server, with
+its guards: robots.txt, private addresses, limits of size and time. The app limits its duration.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from crawler.utils.terminal import printable
 
 # Maximum number of crawls in progress that the app has started.
 MAX_CRAWLS = 4
-# Ended crawls whose result is kept.
+# Maximum number of crawls that are kept for their results.
 MAX_RESULTS = 100
 POLL_SECONDS = 0.25
 MAX_LOG_BYTES, MAX_MESSAGE_CHARACTERS = 4096, 500
-# Feeds being added at a time, the time for each, and the length of its error.
+# Limits on adding feeds: how many at a time, seconds for each, and characters of its error.
 MAX_ADDS, MAX_ADD_SECONDS, MAX_ADD_CHARACTERS = 2, 60.0, 300
 _adding: set[object] = set()
 
@@ -80,10 +80,10 @@ class Crawls:
                 f"{MAX_CRAWLS} crawls started here are in progress. Wait until one of them ends"
             )
         words = [sys.executable, "-m", "scrapy", "crawl", site, "-L", "WARNING", *self._settings]
-        # Without a name, so that it is deleted with the last process that has it open.
+        # An unnamed file, which disappears when the last process that has it open ends.
         log = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            # Not asyncio's: the loop would kill the process at its end.
+            # Not asyncio's subprocess: the event loop would kill it when the app ends.
             process = subprocess.Popen(
                 words, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
@@ -101,7 +101,7 @@ class Crawls:
         return crawl
 
     async def close(self) -> None:
-        """Stop waiting for crawls; they go on."""
+        """Stop waiting for crawls, which continue."""
         await end_tasks(*(crawl.watch for crawl in self._crawls.values() if crawl.watch))
         for process in self._processes.values():
             if process.poll() is None:
@@ -134,13 +134,13 @@ async def add_feeds(
     every: bool = False,
     settings: Sequence[str] = (),
 ) -> AddReport:
-    """Fetch a URL, and add the feed there or the first one that the page links to.
+    """Fetch a URL, and add its feed, or the first feed that the page links to.
 
     every:    add all feeds that the page links to
     settings: `-s NAME=VALUE` words, to pass on to the command
 
-    Raises ConfigError for an invalid URL and after MAX_ADD_SECONDS, and Busy if MAX_ADDS others
-    are being added.
+    Raises ConfigError for an invalid URL and after MAX_ADD_SECONDS, and Busy if MAX_ADDS other
+    commands are running.
     """
     try:
         feed_url(url, config)

@@ -33,7 +33,7 @@ class WebDatabase:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Store]:
         """Open the store during a block; raises StorageError, also for outages inside the block."""
-        store = await self._working()
+        store = await self._working_store()
         try:
             with raising_unreachable():
                 yield store
@@ -44,7 +44,7 @@ class WebDatabase:
     async def problem(self) -> str | None:
         """Return why the database cannot be used now, in one line; None if it answers."""
         try:
-            store = await self._working()
+            store = await self._working_store()
         except StorageError as error:
             return str(error)
         return await store.problem(PING_SECONDS)
@@ -55,7 +55,7 @@ class WebDatabase:
             await self._store.close()
             self._store = None
 
-    async def _working(self) -> Store:
+    async def _working_store(self) -> Store:
         if self._store is not None and self._problem is None:
             return self._store
         if self._problem is not None and (

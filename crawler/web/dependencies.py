@@ -1,6 +1,6 @@
-"""What routes ask for by type: the open database, the current time, and the place in a list.
+"""Dependencies of routes: the open database, the current time, and the position in a list.
 
-Users are in `crawler.web.auth`: UserDep and EditorDep.
+Dependencies for users are in `crawler.web.auth`: UserDep and EditorDep.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NowDep = Annotated[datetime, Depends(_now)]
 class Place:
     """The part of a list that a request asks for.
 
-    after: key of the row before; None: from the first row
+    after: key of the last row of the page before; None: from the first row
     """
 
     limit: int

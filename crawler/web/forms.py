@@ -1,6 +1,6 @@
 """HTML forms: values that were sent, and what is wrong with each of them.
 
-A form that is rejected is shown again with all values kept, and each problem beside its field.
+A form that is rejected is shown again with all values, and each problem next to its field.
 `require_password` and `new_password_hash` check fields with passwords.
 """
 
@@ -51,7 +51,7 @@ class Form:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return a form with the current values of what it edits."""
+        """Return a form filled with the current values."""
         texts = {name: "" if value is None else str(value) for name, value in values.items()}
         return cls(texts, {name: [text] for name, text in texts.items()})
 
@@ -64,7 +64,7 @@ class Form:
         return self.values.get(name, "")
 
     def reject(self, name: str, problem: object) -> None:
-        """Record a problem of a field, or with an empty name of the whole form."""
+        """Record a problem of a field, or of the whole form if the name is empty."""
         self.problems.setdefault(name, str(problem))
 
     @property
@@ -95,8 +95,8 @@ class Form:
 async def require_password(request: Request, user: User, store: Store, form: Form) -> None:
     """Reject the form unless its field `password` is the password of the signed-in user.
 
-    An open browser or a stolen session is not enough then. Failures count as failed sign-ins. The
-    local user has no password.
+    So an unattended browser or a stolen session is not enough. Failures count as failed sign-ins.
+    The local user has no password.
     """
     if user.is_local:
         return
@@ -116,7 +116,7 @@ async def require_password(request: Request, user: User, store: Store, form: For
 async def new_password_hash(request: Request, form: Form) -> str | None:
     """Return the hash of the field `new_password`, or None if the form has problems.
 
-    A password that is too short or too long is one of them.
+    A password that is too short or too long is recorded as a problem.
     """
     hashing: passwords.Hashing = request.app.state.hashing
     try:

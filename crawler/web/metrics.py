@@ -42,7 +42,7 @@ RETRY_SECONDS = 5.0
 class _WithoutDatabase(APIRoute):
     """A route that reports an outage of the database, also if it prevents checking the user.
 
-    Like `/health`, it tells strangers only that the database is unavailable.
+    Like `/health`, it shows clients without a user only that the database is unavailable.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -91,7 +91,7 @@ def _exposition(text: bytes) -> Response:
 
 @probes.get("/")
 async def index() -> Response:
-    """Return the paths."""
+    """List the paths of this server."""
     return PlainTextResponse("Freshet: /metrics /-/healthy /-/ready\n")
 
 
@@ -110,7 +110,7 @@ async def ready(request: Request) -> Response:
 
 
 class DatabaseMetrics:
-    """Metrics of the database, read again when a scrape finds the last ones too old.
+    """Metrics of the database, read again by a scrape if the last ones are too old.
 
     cache_seconds: age up to which metrics are served again without a read
     """

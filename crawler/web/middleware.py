@@ -1,4 +1,4 @@
-"""Layers around the web app: headers, errors, proxies, Host check, size of bodies, audit list.
+"""Layers around the web app: headers, errors, proxies, Host check, body sizes, audit list.
 
 They see every request, including those for files and for paths without a route.
 """
@@ -37,7 +37,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
-# Limit of paths whose routes limit the body on their own.
+# Limit for paths whose routes limit the body themselves.
 UNLIMITED = -1
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ErrorPage = Callable[[Scope, int, str], Any]
@@ -85,7 +85,7 @@ class ProxyAndHost:
         scope = {**scope, "root_path": self._options.root_path}
         is_head = scope["method"] == "HEAD"
         if is_head:
-            # The server leaves the body out, by the method that it received.
+            # uvicorn omits the body of the response, because it received HEAD.
             scope["method"] = "GET"
         root = self._options.root_path
         if root and not (scope["path"] == root or scope["path"].startswith(f"{root}/")):
@@ -118,9 +118,9 @@ class ProxyAndHost:
 
 
 def _apply_forwarded(scope: Scope, headers: Headers, options: WebOptions) -> None:
-    """Replace client, scheme and Host by what the proxies report."""
+    """Replace the client, scheme and Host with those that the proxies report."""
     hops = [hop.strip() for hop in ",".join(headers.getlist("x-forwarded-for")).split(",")]
-    # The last address that is not one of our proxies: anybody can write the ones before it.
+    # The last address that is not one of our proxies: clients can forge the ones before it.
     for hop in reversed([hop for hop in hops if hop]):
         scope["client"] = (hop.strip("[]"), 0)
         if not options.trusts(hop):
@@ -134,7 +134,7 @@ def _apply_forwarded(scope: Scope, headers: Headers, options: WebOptions) -> Non
 
 
 class Errors:
-    """Answers unexpected errors with a page, and logs them with their traceback."""
+    """Responds to unexpected errors with a page, and logs them with their traceback."""
 
     def __init__(self, app: ASGIApp, error_page: ErrorPage) -> None:
         self._app = app
@@ -165,8 +165,8 @@ class Errors:
 class BodyLimit:
     """Refuses bodies that are too large, before the app reads them if their length is stated.
 
-    uploads: limit in bytes by path, for paths with a limit of their own; a path with a slash at its
-             end stands for all paths below it
+    uploads: limit in bytes by path, for paths with their own limit; a path with a trailing slash
+             covers all paths below it
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Options of `scrapy web` and `scrapy feeds push`: where to listen, whom to trust, who signs in.
+"""Options of `scrapy web` and `scrapy feeds push`: addresses, trusted proxies, subscriptions.
 
-Also addresses to listen on, as `[HOST:]PORT`, and those by which clients are counted.
+Also parses `[HOST:]PORT`, and returns the addresses by which clients are counted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def address_of(text: str, source: str) -> Address:
 def client_address(host: str) -> str:
     """Return the address by which connections and failed sign-ins are counted.
 
-    For IPv6 this is the /64 network, because a single user usually has a whole one.
+    For IPv6 this is the /64 network, because a single user usually has a whole /64.
     """
     try:
         address = ip_address(host.partition("%")[0])
@@ -76,7 +76,7 @@ class WebOptions:
 
     host, port: IP address of this machine and port; port 0: any free port
     root_path:  path under which a reverse proxy publishes the app; empty: `/`
-    proxies:    networks whose X-Forwarded-* headers are believed
+    proxies:    networks whose X-Forwarded-* headers are trusted
     hosts:      host names accepted in requests, in addition to those of this machine
     settings:   `-s NAME=VALUE` words for the commands and page fetches that users start
     dashboards: folder of built dashboards; None: `dashboards` in the data folder
@@ -136,7 +136,7 @@ def proxies_of(texts: Sequence[str]) -> tuple[Network, ...]:
 class SubscriptionOptions:
     """Options of the requests for subscriptions.
 
-    callback:      public URL of this server, without a slash at its end
+    callback:      public URL of this server, without a trailing slash
     lease:         lease to request
     check_seconds: interval between checks for feeds to subscribe to
     """
@@ -148,7 +148,10 @@ class SubscriptionOptions:
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
-    """Validated options. seconds: time after which the server exits; None: run until stopped."""
+    """Validated options of `scrapy feeds push`.
+
+    seconds: time after which the server exits; None: run until stopped
+    """
 
     subscriptions: SubscriptionOptions
     bind: str
@@ -232,7 +235,7 @@ def subscriptions_of(opts: argparse.Namespace) -> SubscriptionOptions | None:
 
 
 def public_url(url: str | None, option: str) -> str:
-    """Return a public URL without a slash at its end; raises ConfigError."""
+    """Return a public URL without a trailing slash; raises ConfigError."""
     if not url:
         raise ConfigError(
             f"{option} is required: the public URL of this server, such as {EXAMPLE_URL}"

@@ -1,10 +1,10 @@
-"""Renders the pages of the web app, the fragments of them that htmx asks for, and errors.
+"""Renders the pages of the web app, the fragments that htmx requests, and errors.
 
 Errors are a page for browsers, an alert for htmx, and problem JSON (RFC 9457) for the API.
 
-The filters of the templates print times, numbers and links, safe for text from outside: templates
-escape all text, and texts longer than MAX_CHARACTERS are cut before they are printed, because a
-title of a site may have a megabyte.
+The template filters format times, numbers and links, and are safe for untrusted text: templates
+escape all text, and text longer than MAX_CHARACTERS is cut before it is printed, because the title
+of a page may be a megabyte long.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FOLDER = Path(__file__).resolve().parent
 TEMPLATES, STATIC = FOLDER / "templates", FOLDER / "static"
 DIGEST_CHARACTERS = 12
 RETRY_SECONDS = "5"
-# Reasons that HTTPException has if nothing better is given.
+# Details of HTTPExceptions that were raised without a detail: the phrases of the statuses.
 USUAL = {status.phrase for status in HTTPStatus}
 ADVICE = {
     404: "Check the address",
@@ -57,7 +57,7 @@ ADVICE = {
 
 
 def cut(value: Any, characters: int = MAX_CHARACTERS) -> Any:
-    """Return a text of at most so many characters; other values, and markup, unchanged.
+    """Return a text cut to a number of characters; other values, and markup, unchanged.
 
     Lone surrogates, which cannot be encoded, become replacement characters.
     """
@@ -83,7 +83,7 @@ def time_of(at: datetime | None) -> Markup:
 
 
 def ago(at: datetime | None, now: datetime) -> Markup:
-    """Return a time by its distance, such as `3 h ago` or `in 5 min`; a dash for None."""
+    """Return a time relative to now, such as `3 h ago` or `in 5 min`; a dash for None."""
     if at is None:
         return NOTHING
     seconds = (now - at).total_seconds()
@@ -95,7 +95,7 @@ def ago(at: datetime | None, now: datetime) -> Markup:
 
 
 def number(value: float | None) -> str | Markup:
-    """Return a number with separators of thousands; a dash for None."""
+    """Return a number with thousands separators; a dash for None."""
     return NOTHING if value is None else amount(value)
 
 
@@ -127,7 +127,7 @@ def size(value: float | None) -> str | Markup:
 
 
 def is_linked(url: Any) -> bool:
-    """Return whether a URL from outside may be a link: only those of the web, not `javascript:`."""
+    """Return whether an untrusted URL may be a link: http and https, but not `javascript:`."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
     except ValueError:
@@ -136,7 +136,7 @@ def is_linked(url: Any) -> bool:
 
 
 def outside(url: Any, text: Any = None) -> Markup:
-    """Return a URL from outside as a link, or as text if it is not a URL of the web.
+    """Return an untrusted URL as a link, or as text if it is too long or not http or https.
 
     text: shown instead of the URL
     """
@@ -150,7 +150,7 @@ def outside(url: Any, text: Any = None) -> Markup:
 
 
 def whole(text: str) -> Markup:
-    """Return a text of the app itself without a cut; never use it for text from outside."""
+    """Return a text of the app itself, escaped but not cut; never use it for untrusted text."""
     return escape(text)
 
 
@@ -187,7 +187,7 @@ def page(
 ) -> HTMLResponse:
     """Render a template.
 
-    fragment: block of the template to send if htmx asks for a part of the page
+    fragment: block of the template to send if htmx requests a part of the page
     context:  variables of the template, in addition to those of `_context`
     """
     loaded = environment().get_template(template)
@@ -215,7 +215,7 @@ def path_to(request: Request, name: str, /, **parameters: Any) -> str:
     root: str = request.scope.get("root_path", "")
     templates: dict[tuple[str, ...], str] = request.app.state.path_templates
     if (key := (name, *parameters)) not in templates:
-        # Searches all routes, which takes half of the time of a page with 200 links.
+        # url_path_for() searches all routes: without a cache, half the time of a page of 200 links.
         fields = {parameter: f"{{{parameter}}}" for parameter in parameters}
         templates[key] = str(request.app.url_path_for(name, **fields))
     return root + templates[key].format(**parameters)
@@ -290,7 +290,7 @@ def not_found(what: str) -> HTTPException:
 def problem_response(
     request: Request, status: int, detail: str, headers: dict[str, str] | None = None, **more: Any
 ) -> Response:
-    """Return an error response in the form that the client reads.
+    """Return an error response in the format that the client expects.
 
     detail: what is wrong and what to do, one line
     more:   further members of the problem JSON
@@ -347,7 +347,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(SignInRequired)
     async def sign_in(request: Request, _: SignInRequired) -> Response:
-        """Return the way to the sign-in page, and back to where the user was for pages."""
+        """Redirect browsers to the sign-in page, and from there back; return 401 to programs."""
         if is_for_programs(request):
             headers = {"WWW-Authenticate": 'Bearer realm="Freshet"'}
             return problem_response(

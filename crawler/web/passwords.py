@@ -1,7 +1,7 @@
 """Passwords: Argon2id hashes in a thread, and a limit on failed sign-ins.
 
-The parameters are those that OWASP recommends: 19 MB and two passes a hash. At most two hashes are
-computed at a time, so that a flood of sign-ins cannot fill the memory.
+The parameters are those that OWASP recommends: 19 MB and two iterations per hash. At most two
+hashes are computed at a time, so that a flood of sign-ins cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from crawler.errors import ConfigError
 
 MIN_CHARACTERS, MAX_CHARACTERS = 12, 1000
-# Failed sign-ins in a row of a user or an address before they have to wait, and the wait.
+# Consecutive failed sign-ins by a user or from an address before a wait, and its length.
 MAX_FAILURES, WAIT_SECONDS = 10, 900.0
-# Users and addresses whose failures are remembered.
+# Maximum number of users and addresses whose failures are remembered.
 MAX_REMEMBERED = 10_000
 CONCURRENT_HASHES = 2
 
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
-# Compared with the password of an unknown user: the response must take the same time.
+# Checked instead of the hash of an unknown user, so that the response takes the same time.
 _NOBODY = _HASHER.hash("")
 
 
@@ -64,7 +64,7 @@ class Hashing:
             return await asyncio.to_thread(hashed, password)
 
     async def matches(self, password_hash: str | None, password: str) -> bool:
-        """Return whether a password has this hash; None: of no user."""
+        """Return whether a password has this hash. None: the user does not exist."""
         async with self._room:
             return await asyncio.to_thread(matches, password_hash, password)
 
@@ -85,7 +85,7 @@ class FailureLimit:
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def begin(self, *keys: str) -> float:
-        """Count an attempt of a user and an address; return the seconds to wait, 0 to go on."""
+        """Return the seconds to wait before an attempt; if 0, count the attempt for each key."""
         now = self._clock()
         wait = max(self._wait(key, now) for key in keys)
         if wait > 0:

@@ -1,9 +1,9 @@
-"""Serves the web app with uvicorn in the running loop, with limits on what clients may use.
+"""Serves the web app with uvicorn in the running loop, and limits the resources of clients.
 
-Limited are the connections, in total and per address, the time for the headers and the body of a
-request, for reading a response and between requests, and the size of headers. The size of bodies is
-limited by the app. No signal handlers and no event loop are installed, so the server also runs in a
-loop with Twisted's reactor: see `run_in_reactor`.
+The server limits the number of connections, in total and per address; the time for the headers and
+the body of a request, for reading a response and between requests; and the size of headers. The app
+limits the size of bodies. The server installs neither signal handlers nor an event loop, so it also
+runs in a loop with Twisted's reactor: see `run_in_reactor`.
 
 Processes that are not `scrapy web` serve their metrics or the WebSub callback with an app of
 `create_minimal_app`: routers without pages, users and API, with the limits and headers of the web
@@ -51,21 +51,21 @@ logger = logging.getLogger(__name__)
 BACKLOG = 128
 # Minimum time between log lines about closed connections.
 LOG_SECONDS = 60.0
-# Of minimal apps, for routes that do not set their own limit: none of them reads a body.
+# Limit of minimal apps for routes without their own limit: none of these reads a body.
 MAX_BODY_BYTES = 100_000
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may use.
+    """Limits on the resources that clients may use.
 
     connections:  concurrent connections; proxies may have any number of them
     per_address:  concurrent connections of one address
     idle_seconds: before a connection without a request is closed
     head_seconds: for receiving the headers, from their first byte on
     body_seconds: for receiving the body
-    read_seconds: for the client to read on when the buffers are full
+    read_seconds: for the client to continue reading when the buffers are full
     head_bytes:   size of the headers
     stop_seconds: for requests in progress after a signal
     """
@@ -95,7 +95,7 @@ class Phase(Enum):
 class LimitedProtocol(H11Protocol):
     """A connection with time limits.
 
-    address: by which connections are counted, see `options.client_address`
+    address: key by which connections are counted, see `options.client_address`
     since:   when the connection began to wait for a complete request; None while one is handled
     """
 
@@ -144,7 +144,7 @@ class LimitedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Start waiting for the next request."""
-        # A body that the app did not read may still arrive: its time limit goes on.
+        # A body that the app did not read may still arrive: its time limit continues.
         if self.conn.their_state is not h11.SEND_BODY:
             self._enter(Phase.IDLE)
         super().on_response_complete()
@@ -194,7 +194,7 @@ class LimitedProtocol(H11Protocol):
 
 
 def _make_room(candidates: Iterable[LimitedProtocol]) -> bool:
-    """Close the connection that has waited longest for a request, of the address with most of them.
+    """Close the longest-waiting connection of the address with the most waiting connections.
 
     Returns False if no connection waits.
     """
@@ -230,8 +230,9 @@ def listen(options: WebOptions, option: str | None = None) -> socket.socket:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
         raise ConfigError(f"{option}: {reason}{hint}") from None
     listener.setblocking(False)
-    # Accepted connections inherit it. Otherwise, the body of a response waits 40 ms until the
-    # browser has acknowledged the headers: asyncio sets it only for sockets with a protocol number.
+    # Accepted connections inherit TCP_NODELAY, which asyncio sets only for sockets with a protocol
+    # number. Otherwise, the body of a response waits 40 ms until the browser has acknowledged the
+    # headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -254,7 +255,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave signals to the caller, who owns the loop."""
+        """Leave signals to the caller, which owns the loop."""
         yield
 
 
@@ -270,7 +271,7 @@ async def served(
 
     stopping: called before the server waits for requests in progress
 
-    Yields a function that cuts the requests in progress short, for a second signal.
+    Yields a function that aborts the requests in progress, for a second signal.
     """
     protocol = type("Protocol", (LimitedProtocol,), {"options": options, "limits": limits})
     # Rejected requests of scanners are not worth a line each.
@@ -308,10 +309,10 @@ async def serve_until_signal(
     ready: Callable[[], None],
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve an app until SIGINT or SIGTERM; a second signal cuts requests in progress short.
+    """Serve an app until SIGINT or SIGTERM; a second signal aborts the requests in progress.
 
     ready:    called when requests are accepted
-    stopping: called at the first signal, to end responses that have no end of their own
+    stopping: called at the first signal, to end responses that would never end otherwise
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 MAX_PAGES = 60
 MAX_BYTES = 24_000_000
 MAX_SECONDS = 3600
-# Pages that one request of a user may fetch, and users who may wait for theirs.
+# Maximum number of pages that one request may fetch, and of requests in progress.
 MAX_ORDER = 8
 MAX_WAITING = 4
 # Pages that are fetched for proposals after the first one, in two rounds.
@@ -94,7 +94,7 @@ class SitePages:
         self._pages: OrderedDict[str, CachedPage] = OrderedDict()
         self._main_texts: dict[CachedPage, dict[str, str | None]] = {}
         self._sandbox = Sandbox(READ_SECONDS, READ_MB)
-        self._turn = asyncio.Semaphore(1)
+        self._fetch_slot = asyncio.Semaphore(1)
         self._waiting = 0
 
     def get(self, url: str) -> CachedPage | None:
@@ -112,7 +112,7 @@ class SitePages:
         ]
 
     def links(self, urls: Sequence[str]) -> list[str]:
-        """Return the known links of the sites of some URLs."""
+        """Return the URLs of the fetched pages on the hosts of some URLs, and of their links."""
         links: dict[str, None] = {}
         for page in self.of_hosts(urls):
             links[page.url] = None
@@ -120,7 +120,7 @@ class SitePages:
         return list(links)[:MAX_LINKS]
 
     async def fetch(self, definition: dict[str, Any], urls: Sequence[str]) -> dict[str, str | None]:
-        """Fetch the pages that are not known yet. Return the problem of each, None without one.
+        """Fetch the pages that are not cached. Return the problem of each URL; None: it has none.
 
         Raises ConfigError for addresses that are not allowed, and Busy if too many users wait.
         """
@@ -136,7 +136,7 @@ class SitePages:
             raise Busy("Other users are fetching pages. Try again in a minute")
         self._waiting += 1
         try:
-            async with self._turn:
+            async with self._fetch_slot:
                 for fetched in await self._fetch(definition, wanted, self.config):
                     problems[fetched["url"]] = fetched["problem"] or await self._keep(fetched)
         finally:
@@ -163,7 +163,7 @@ class SitePages:
     ) -> dict[str, str | None]:
         """Fetch the sample pages of items; return the problem of each page, None without one.
 
-        base:  definition that is edited; None: of a new site
+        base:  definition that is edited; None: a new site
         lists: fetch a few unread list pages instead
         """
         definition = site_setup.fetchable(edit, base)
@@ -179,7 +179,7 @@ class SitePages:
         self, edit: DefinitionEdit, base: Mapping[str, Any] | None, items: Sequence[str],
         chosen: str = "",
     ) -> Samples:  # fmt: skip
-        """Return the fetched item pages with the values of the fields, and the categories of items.
+        """Return the fetched item pages, the values of the fields, and the categories of items.
 
         items:  URLs of item pages
         chosen: URL of the page to show first; empty: as in `items`
@@ -209,14 +209,14 @@ class SitePages:
         return await asyncio.to_thread(propose, self._link_pages(urls))
 
     async def read(self, work: Callable[[], Result]) -> Result:
-        """Run work on the content of pages in a subprocess; raises ConfigError at its limits."""
+        """Run work on page content in a subprocess; raises ConfigError if it exceeds a limit."""
         try:
             return await self._sandbox.run(work)
         except LimitExceeded as error:
             raise ConfigError(f"This page cannot be shown: it {error}") from None
 
     async def main_texts(self, pages: Sequence[CachedPage]) -> list[dict[str, str | None]]:
-        """Return title and main text of pages, cut as they are shown; each page is read once."""
+        """Return the titles and main texts of pages, cut for display; parse each page only once."""
         kept = set(self._pages.values())
         self._main_texts = {key: text for key, text in self._main_texts.items() if key in kept}
         unread = [page for page in pages if page not in self._main_texts]
@@ -229,7 +229,7 @@ class SitePages:
     async def _page_values(
         self, edit: DefinitionEdit, pages: Sequence[CachedPage]
     ) -> list[FieldValues]:
-        """Return title and main text, without those that fields of the same name replace."""
+        """Return title and main text, except those that a field of the same name replaces."""
         names = [name for name in PAGE_VALUES if name not in {field.name for field in edit.fields}]
         try:
             texts = await self.main_texts(pages)

@@ -1,9 +1,9 @@
-"""What the pages of sites show: reports of `crawler.reports`, with numbers that are kept.
+"""Data for the pages of sites: reports of `crawler.reports`, with cached numbers.
 
-Numbers that take longer to compute than a page may take are kept until they are too old. The age up
-to which a number is used grows with the time that it took, and with the time that all numbers in
-use took together, so that computing takes a small share of the time whatever the size of the
-database and the number of sites.
+Numbers that take longer to compute than a page may take are cached until they are too old. The age
+up to which a number is used grows with the time that it took, and with the time that all numbers in
+use took together. So computing takes a small share of the time, whatever the size of the database
+and the number of sites.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from crawler.web.commands import Crawl, Crawls
 # Categories and patterns change little; a run changes them before.
 PATTERN_SECONDS, ESTIMATE_SECONDS = 600.0, 30.0
 logger = logging.getLogger(__name__)
-# Time for which a page waits for numbers before it uses the former ones.
+# Time for which a page waits for numbers before it uses the previous ones.
 PATIENCE_SECONDS = 0.2
 # Age up to which a number is used, as a multiple of the time it took; 20: 5 % of the time.
 AGE_FACTOR = 20.0
@@ -47,10 +47,9 @@ AGE_FACTOR = 20.0
 TOTAL_AGE_FACTOR = 5.0
 MAX_SECONDS = 120.0
 MAX_KEYS = 2000
-# Time for computations in progress at the end of the app. Connections are opened in less.
+# Time to wait for computations in progress when the app ends; opening a connection takes less.
 CLOSE_SECONDS = 0.3
-# Numbers computed at a time, of those that are quick and those that are slow: requests need the
-# server, too.
+# Maximum number of quick and of slow computations at a time: requests need the server, too.
 MAX_QUICK, MAX_SLOW = 2, 1
 Value = TypeVar("Value")
 
@@ -59,9 +58,9 @@ Value = TypeVar("Value")
 class Board:
     """A part of the sites.
 
-    tags:   of all sites
+    tags:   tags of all sites
     last:   key after which the next part begins; None: no more sites
-    number: of all sites, whether they fulfill the conditions or not
+    number: number of all sites, whether they fulfill the conditions or not
     """
 
     sites: list[BoardSite]
@@ -73,7 +72,7 @@ class Board:
 async def board(
     app: FastAPI, store: Store, now: datetime, wanted: SiteFilter, limit: int, after: str | None
 ) -> Board:
-    """Return the sites that fulfill conditions, by name. after: name of the last one before."""
+    """Return the sites that fulfill conditions, by name. after: last name of the page before."""
     marks = await sites.marks(store.db)
     names = await overview.site_names(store.db)
     none = overview.NO_MARKS
@@ -124,7 +123,7 @@ async def board_sites(
 
 
 class SiteDetails(TypedDict):
-    """What a site's page shows besides its targets; null: being computed for the first time."""
+    """The details of a site, without its targets; null: being computed for the first time."""
 
     site: BoardSite
     """State of the site."""
@@ -154,7 +153,7 @@ async def details(app: FastAPI, store: Store, now: datetime, site: Site) -> Site
     async def of_run(key: str, compute: Callable[[], Awaitable[Any]]) -> Any:
         return await figures.get((key, name), compute, PATTERN_SECONDS, version)
 
-    # Together, because each waits a moment for its number.
+    # Concurrently, because each waits a moment for its number.
     (row,), kinds, failures, profile, freshness = await asyncio.gather(
         board_sites(app, store, now, [name]),
         figures.get(("kinds", name), lambda: site_targets.kinds_of(db, name)),
@@ -202,7 +201,7 @@ class _Entry:
     """A number, and its computation in progress.
 
     value:   None before the first computation has ended
-    version: of the value
+    version: version of the value
     since:   time of the monotonic clock after which another version is computed
     until:   time of the monotonic clock up to which the value is used
     seconds: time that the last computation took
@@ -254,7 +253,7 @@ class Figures:
         if entry.task is not None and not (
             entry.value is not None and entry.seconds > self.patience_seconds
         ):
-            # The task goes on if the request is cancelled or has no more time.
+            # The task continues if the request is cancelled or times out.
             await asyncio.wait({entry.task}, timeout=self.patience_seconds)
         value: Value | None = entry.value
         return value

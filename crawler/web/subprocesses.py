@@ -1,10 +1,10 @@
 """Work of the web app in subprocesses: planning jobs, explanations and comparisons.
 
-Planning jobs run one at a time, each in a subprocess. A job may take minutes and a gigabyte; so it
-neither slows down the app nor keeps memory. Only small results stay here: one curve for each
-objective, and the last result of each kind of job.
+Planning jobs run one at a time, each in a subprocess. A job may take minutes and a
+gigabyte, so it must not slow down the app or leave memory allocated there. Only small results stay
+here: one curve for each objective, and the last result of each kind of job.
 
-Explanations of targets and differences of versions run in forks, at most two of a kind at a time.
+Explanations of targets and diffs of versions run in forks, at most two of a kind at a time.
 Explanations need much memory and time, and Numba is never imported in the app. Comparisons of posts
 run in a subprocess that has loaded the compiled code.
 """
@@ -57,7 +57,7 @@ from crawler.utils.time import Clock
 logger = logging.getLogger(__name__)
 # The history grows and plans change, so a curve is computed again after this time.
 CURVE_SECONDS = 600.0
-# Time after a failure in which showing the page does not start the job again.
+# Time after a failure during which showing the page does not start the job again.
 RETRY_SECONDS = 30.0
 MAX_JOB_SECONDS = 3600.0
 CRASHED = "The job ended unexpectedly. The log of scrapy web has the details"
@@ -70,7 +70,7 @@ TITLES: Mapping[Kind, str] = {
     FEED_PREVIEW: "Dry run of feeds",
     FEED_APPLY: "Applying the plan of feeds",
 }
-# Jobs that apply the plan of a dry run, with the kind of the latter.
+# The kind of dry run whose plan each of these kinds of job applies.
 APPLIES: Mapping[Kind, Kind] = {APPLY: PREVIEW, FEED_APPLY: FEED_PREVIEW}
 CURVES = (CURVE, FEED_CURVE)
 RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
@@ -85,9 +85,9 @@ MAX_SECONDS, MAX_MB = 30, 4096
 MAX_READ = 20_000
 # Requests to the server that started the work go first.
 NICENESS = 10
-# An explanation takes seconds, so that it is kept for readers that come back to the page.
+# An explanation takes seconds, so it is kept for readers who return to the page.
 KEPT_SECONDS, MAX_KEPT = 600.0, 100
-# Time that a request waits for an explanation; the work goes on after it.
+# Time that a request waits for an explanation; the work continues afterwards.
 PATIENCE_SECONDS = 0.2
 # Explanations being made, most of them waiting for a subprocess.
 MAX_PENDING = 20
@@ -102,7 +102,7 @@ class Job:
     """A planning job.
 
     by:     name of the user
-    result: of the kind; None until the job is done
+    result: its type depends on the kind; None until the job is done
     error:  what went wrong, one line
     """
 
@@ -152,7 +152,7 @@ class Planner:
 
     @property
     def failed(self) -> list[Job]:
-        """Return the failed and cancelled jobs after which no other of their kind was started."""
+        """Return the failed or cancelled jobs, unless a newer job of the same kind was started."""
         return list(self._failed.values())
 
     def curve(self, objective: str) -> BudgetCurve | None:
@@ -177,7 +177,7 @@ class Planner:
         self._want(CURVE, by, now, objective=objective)
 
     def want_feed_curve(self, by: str, now: datetime) -> None:
-        """Start computing the curve of feeds, under the same conditions."""
+        """Start computing the curve of feeds, under the conditions of `want_curve`."""
         self._want(FEED_CURVE, by, now)
 
     def _want(self, kind: Kind, by: str, now: datetime, **options: Any) -> None:
@@ -226,11 +226,11 @@ class Planner:
             await end_tasks(self._task)
 
     async def _run(self, job: Job) -> None:
-        def say(text: str) -> None:
+        def report(text: str) -> None:
             job.progress = text
 
         try:
-            result = await self.jobs.run(job.order.model_dump_json(), MAX_JOB_SECONDS, say)
+            result = await self.jobs.run(job.order.model_dump_json(), MAX_JOB_SECONDS, report)
             if (types := RESULTS.get(job.kind)) is not None:
                 result = await asyncio.to_thread(types.validate_python, result)
             job.result, job.state = result, "done"
@@ -261,7 +261,7 @@ class Planner:
             self._done[job.kind] = job
         if job.kind in APPLIES and job.state == "done":
             self.forget_curves()
-            # It describes moves that have been made.
+            # The dry run describes changes that have now been made.
             self._done.pop(APPLIES[job.kind], None)
 
 
@@ -282,16 +282,16 @@ class Subprocesses:
 
     @classmethod
     def of(cls, app: FastAPI) -> Subprocesses:
-        """Return those of an app."""
+        """Return the instance of an app, creating it if necessary."""
         if not hasattr(app.state, "subprocesses"):
             app.state.subprocesses = cls()
         made: Subprocesses = app.state.subprocesses
         return made
 
     async def explained(self, config: Config, target: Document) -> Explanation | None:
-        """Return the explanation of a target, at most KEPT_SECONDS old and after its last write.
+        """Return the explanation of a target, not older than KEPT_SECONDS or its last write.
 
-        Returns None while the explanation is being made: ask again a second later. Raises
+        Returns None while the explanation is being made: call this again a second later. Raises
         ConfigError if the site of the target is too large.
         """
         names = ("_id", "fence", "next_visit", "limits", "muted_at")
@@ -302,7 +302,7 @@ class Subprocesses:
                 work = self._explain(key, config, target["_id"])
                 self.pending[key] = asyncio.create_task(work)
             if (task := self.pending.get(key)) is not None:
-                # The task goes on if the request is cancelled or has no more time.
+                # The task continues if the request is cancelled or times out.
                 await asyncio.wait({task}, timeout=self._patience_seconds)
             made = self._fresh(key)
         if isinstance(made, FreshetError):

@@ -1,8 +1,8 @@
 """Choose from the options of all targets at one price, by marginal value.
 
-Targets may be divided into shards. Each offers its steps as a demand curve: how many visits are
-worth more than a price. Only sums of the curves are needed to find the price, and they are sums of
-whole numbers, so the result is the same for any number of shards.
+Targets may be divided into shards. Each shard offers its steps as a demand curve: the number of
+visits worth more than a price. Only sums of the curves are needed to find the price. They are sums
+of whole numbers, so the result is the same for any number of shards.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Allocation(NamedTuple):
 
 
 def least_parts(steps: Steps) -> int:
-    """Return the parts of the visits that the limits require."""
+    """Return the visits that the limits require, in parts (see VISIT_PARTS)."""
     return int(in_parts(steps.visits[steps.first[:-1]]).sum())
 
 
@@ -101,10 +101,10 @@ class Offers:
         """
         value, m = steps.value, len(steps.value)
         if current is not None:
-            had = np.repeat(current.astype(np.float32), np.diff(steps.first))
-            has = steps.visits <= had * np.float32(1 + 1e-6)
+            current_visits = np.repeat(current.astype(np.float32), np.diff(steps.first))
+            has = steps.visits <= current_visits * np.float32(1 + 1e-6)
             preference = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
-            preference[had == 0] = 1
+            preference[current_visits == 0] = 1
             preference *= value
             value = preference
         # No target has 2**31 parts of visits.
@@ -136,7 +136,8 @@ class Offers:
     def taken(self, price: float, left: int) -> Taken:
         """Take the steps whose value exceeds the price, and some that equal it.
 
-        left: parts for the latter; the key decides which to take
+        left: parts available for the steps that equal the price; the key decides which of them are
+        taken
         """
         marginal, optional = np.float32(price), np.isfinite(self.value)
         above = optional & (self.value > marginal)
@@ -154,14 +155,18 @@ class Offers:
 
 
 class Taken(NamedTuple):
-    """Hold what a shard takes: (n,) chosen as in Allocation, and the lowest value; inf if none."""
+    """Hold the steps that a shard takes.
+
+    chosen: (n,) as in Allocation
+    lowest: lowest value of the optional steps taken; inf if there are none
+    """
 
     chosen: Ints
     lowest: float
 
 
 class Clearing(NamedTuple):
-    """Hold where the budget ends.
+    """Describe the step at which the budget is exhausted.
 
     marginal: value of the first step that does not fit; every step with a higher value is taken;
               negative if all steps fit

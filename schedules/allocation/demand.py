@@ -1,9 +1,9 @@
-"""Compute what any budget would give: visits, staleness and age of each site on a grid of prices.
+"""Compute visits, staleness and age of each site for any budget, on a grid of prices.
 
 At a given price of a request, the targets are independent of each other: each takes the visits that
 save more than the price. One pass over the targets therefore gives the results of every budget,
-while `plan.draft` plans one budget. The results leave out what a plan does after the allocation:
-it keeps current schedules that are hardly worse, and explores targets with a short history.
+while `plan.draft` plans one budget. The results leave out two later steps of a plan: it keeps
+current schedules that are hardly worse, and explores targets with a short history.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Demand(NamedTuple):
 
 
 def sampled_by_site(key: Keys, site: Ints, most: int, least: int) -> tuple[Ints, Floats]:
-    """Return a sample of about `most` of n targets, and how many targets each of them stands for.
+    """Return a sample of about `most` of n targets, and the number of targets each one represents.
 
     key:   (n,) pseudorandom and fixed, so that the sample does not change between runs
     site:  (n,)
-    least: minimum number of targets of each site, as far as the site has them
+    least: minimum number of sampled targets per site; smaller sites are sampled completely
     """
     n = len(key)
     if n <= most:
@@ -71,9 +71,9 @@ def sampled_by_site(key: Keys, site: Ints, most: int, least: int) -> tuple[Ints,
 
 
 def price_grid(estimates: Estimate, aim: Objective, size: int) -> Floats:
-    """Return up to `size` descending prices, first inf, between which the budget grows evenly.
+    """Return up to `size` descending prices, from inf on, for budgets that grow geometrically.
 
-    Evenly means by the same factor. The prices are those of a pilot sample.
+    The prices are computed from a pilot sample.
     """
     n = len(estimates.population)
     if n > MAX_PILOT:
@@ -96,9 +96,9 @@ def price_grid(estimates: Estimate, aim: Objective, size: int) -> Floats:
 def demand(estimates: Estimate, scale: Floats, aim: Objective, price: Floats) -> Demand:
     """Return the demand of all sites at descending prices.
 
-    scale: (n,) number of targets that each target stands for
+    scale: (n,) number of targets that each target represents
 
-    A site whose demand exceeds its own cap of requests gets the results of the highest price at
+    A site whose demand exceeds its own cap of requests gets the results of the lowest price at
     which it does not, as if its requests were more expensive.
     """
     population = estimates.population
@@ -165,7 +165,7 @@ def _last_worth(choice: Choice, taken: int, price: float) -> int:
 
 @compiled
 def _placed(choice: Choice, option: int, slots: Ints, used: int) -> tuple[int, int]:
-    """Write the ascending slots of an option; return the weeks of its cycle and their number.
+    """Write the ascending slots of an option; return its cycle in weeks and the slot count.
 
     slots: begins with the `used` slots of an option with fewer visits
     """

@@ -1,9 +1,9 @@
 """Minimize expected staleness and age for a budget of requests (the default policy).
 
-Every target offers its candidate options (`placement.options`), one price decides over all of them
-(`allocate.allocate`), and local search refines the allocated slots. A target keeps its current
-schedule if a new one would save less than a small share of a visit's price, so that plans are
-stable. `outlook` computes the expected stale share and age of any schedules.
+Every target offers its candidate options (`placement.options`), one price decides which of them are
+taken (`allocate.allocate`), and local search refines the allocated slots. A target keeps its
+current schedule if a new one would save less than a small share of a visit's price, so that plans
+are stable. `outlook` computes the expected stale share and age of any schedules.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEAD_BAND = 0.3
 # Hours whose costs differ by less than this share of a visit's price are equivalent.
 INDIFFERENCE = 0.05
 # Targets observed for less time get even intervals, to learn the hours of their changes. Ten days
-# are a week of visits and a margin; more costs more than it teaches.
+# are a week of visits and a margin; a longer period costs more than it reveals.
 KNOWN_HOURS = 240.0
 LOWEST_PRICE = 1e-3
 Columns = tuple[NDArray[Any], ...]
@@ -107,7 +107,7 @@ class Candidates(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Hold what the kernels need of m targets.
+    """Hold the input of the kernels for m targets.
 
     profile: (m, 168)
     node: (m, k) rates
@@ -330,7 +330,7 @@ def exploring(
     """Give targets with a short history even intervals with the same number of visits.
 
     Also returns (n,) flags of these targets. Schedules with at most one visit a week are unchanged,
-    because they teach nothing about hours.
+    because they reveal nothing about hours.
     """
     histories, population = estimates.histories, estimates.population
     is_known: Flags = histories.until - histories.since >= KNOWN_HOURS
@@ -355,8 +355,9 @@ def why(candidates: Candidates, chosen: Ints) -> tuple[Floats, Floats, NDArray[n
 
     chosen: (n,) as in Allocation
 
-    The ceiling is the limit if no further visit fits, the floor if only the mandatory visits were
-    allocated. The worth of a mandatory visit is unknown, but at least the value of the next one.
+    The maximum rate is the limit if no further visit fits, the minimum rate if only the mandatory
+    visits were allocated. The worth of a mandatory visit is unknown, but at least the value of the
+    next one.
     """
     steps = candidates.steps
     last = chosen == steps.first[1:] - 1

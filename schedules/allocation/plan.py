@@ -156,8 +156,8 @@ def plan(
         sample, _ = sampled(estimates)
         price = draft_shards(shards, sample, len(population), terms, now_hours)
     else:
-        made, n = policies.schedules_by_policy(estimates, terms, current), len(population)
-        columns["schedules"], columns["expected"] = made, outlook(estimates, made)
+        policy_draft, n = policies.schedules_by_policy(estimates, terms, current), len(population)
+        columns["schedules"], columns["expected"] = policy_draft, outlook(estimates, policy_draft)
         unknown, price = np.full(n, np.nan), np.nan
         columns["reasons"] = unknown, unknown, np.full(n, RULE, np.uint8)
     complete(shards, population, terms, now_hours)
@@ -185,7 +185,7 @@ def plan_shards(
 
 
 def complete(shards: Shards, sites: Population, terms: Terms, now_hours: float) -> None:
-    """Keep the caps of hours in drafted schedules, and compute the other figures of a plan.
+    """Enforce the hourly caps on drafted schedules, and compute the other figures of a plan.
 
     sites: any targets of the population
     """
@@ -196,7 +196,7 @@ def complete(shards: Shards, sites: Population, terms: Terms, now_hours: float) 
 
 
 def finish(columns: Columns, is_leveled: bool) -> None:
-    """Find out which targets of a shard have new schedules, and what limits their visits.
+    """Determine which targets of a shard have new schedules, and what limits their visits.
 
     is_leveled: whether their slots have changed since they were drafted
     """
@@ -248,7 +248,7 @@ def budget_of_sample(
     freshness: float | None = None,
     max_age_days: float | None = None,
 ) -> float:
-    """Return the same as `budget_for`, from a sample of the targets. share: of all targets."""
+    """Return the same as `budget_for`, from a sample. share: of all targets that are in it."""
     none = Schedules.none(len(sample.population))
 
     def reached(per_day: float) -> float:
@@ -374,7 +374,7 @@ def demand(columns: Columns, codes: Codes) -> Ints:
 def take(columns: Columns, marginal: float, left: int) -> tuple[float, Ints]:
     """Take the steps of a shard at a price; arguments as in `Offers.taken`.
 
-    Returns the lowest value taken, and the (PLACES,) number of targets with each length of cycle.
+    Returns the lowest value taken, and the (PLACES,) number of targets with each cycle length.
     """
     taken = _offers(columns).taken(marginal, left)
     del columns["offers"]
@@ -388,7 +388,7 @@ def place(
 ) -> None:
     """Place the slots of a shard's targets, except for the balance of weeks.
 
-    before: (PLACES,) number of targets with each length of cycle in earlier shards
+    before: (PLACES,) number of targets with each cycle length in earlier shards
     """
     estimates, current = estimates_of(columns), columns["current"]
     candidates: Candidates = columns["candidates"]
@@ -413,7 +413,7 @@ def give_reasons(columns: Columns) -> None:
 
 
 def sampled(estimates: Estimate) -> tuple[Estimate, float]:
-    """Return a sample of the targets, all if there are few, and its share of all."""
+    """Return a sample of the targets (all if there are few), and its share of all targets."""
     rows = np.argsort(estimates.population.key)[:MAX_SAMPLE]
     return estimates.of(rows), len(rows) / max(len(estimates.population), 1)
 
@@ -440,7 +440,7 @@ class _Sample:
         while True:
             candidates = candidates_of(self.estimates, self.aim, surcharge, self.least)
             allocation = allocate(candidates.steps, key, self.budget)
-            # Every candidate was taken, so the price is lower: offer cheaper ones.
+            # If every candidate was taken, the true price is lower: offer cheaper ones.
             if self.least <= LOWEST_PRICE or not allocation.sold_out:
                 break
             self.least = max(self.least / 4, LOWEST_PRICE)

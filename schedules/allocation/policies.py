@@ -1,4 +1,4 @@
-"""Implement the policies for comparison, above all the frequency classes of the paper.
+"""Implement the policies for comparison, mainly the frequency classes of the paper.
 
 In Cho, Lee and Choi (2013), a page that changes c times a week on average is in the class of the
 nearest whole number of visits, G1 to G14. Pages with less than half a change a week are in 2G1 (a
@@ -107,12 +107,12 @@ def schedules_by_policy(estimates: Estimate, terms: Terms, current: Schedules) -
     rates = [estimates.rates(part).mean for part in parts(n)]
     rate, weight = np.concatenate(rates), population.weight / population.cost
     least, most = least_visits(population), WEEK_HOURS / population.min_hours
-    had, budget = current.visits_per_week, terms.budget_per_day * WEEK_DAYS
+    current_visits, budget = current.visits_per_week, terms.budget_per_day * WEEK_DAYS
     is_even, spend = current.every_hours > 0, budget
     for _ in range(TRIES):
         visits = visits_per_week(terms.policy, rate, weight, spend, least, most)
-        kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
-        total = float(np.where(kept, had, visits).sum())
+        kept = is_even & (np.abs(np.log(np.maximum(current_visits, 1e-9) / visits)) < EVEN_BAND)
+        total = float(np.where(kept, current_visits, visits).sum())
         if total <= budget * (1 + 1e-9):
             break
         spend -= total - budget

@@ -1,8 +1,8 @@
 """Estimate the weekly profiles and change rates of all targets from their histories.
 
 Targets may be in shards. Two statistics are global: the weekly profiles that the targets of a site
-share, and the prior of the rates of a group. Both are fitted to a limited number of targets. Shards
-count first, so that together they send just these.
+share, and the prior of the rates of a group. Both are fitted to a limited number of targets. The
+shards report counts first, so that together they send only these targets.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def pasts_of(histories: Histories, part: Part) -> Pasts:
 
 
 class Sites(NamedTuple):
-    """Hold what the kernels need of s sites with k components each.
+    """Hold the input of the kernels for s sites with k components each.
 
     spread:                   (s, 168) weights that distribute a change over the hours of its
                               interval
@@ -356,9 +356,9 @@ def _mixtures(shards: Shards) -> Mixtures:
     width = max(counts.shape[1] for counts in by_changes)
     counts = np.array([np.pad(own, ((0, 0), (0, width - own.shape[1]))) for own in by_changes])
     most = most_telling(counts.shape[1])
-    # (s, c) number of targets with at least so many changes.
+    # (s, c) number of targets with at least c changes.
     from_changes = counts.sum(axis=0)[:, ::-1].cumsum(axis=1)[:, ::-1]
-    # All targets with more changes than the least are used, and some with the least.
+    # Use all targets with more than `least` changes, and some of those with exactly `least`.
     least = np.maximum((from_changes >= most).sum(axis=1) - 1, 0)
     sites = np.arange(len(least))
     above = np.pad(from_changes, ((0, 0), (0, 1)))[sites, least + 1]
@@ -384,8 +384,8 @@ def count_changes(columns: Columns) -> Ints:
 def telling(columns: Columns, least: Ints, most: Ints) -> tuple[Population, Histories]:
     """Return the targets of a shard with many changes.
 
-    least: (s,) number of changes of each site
-    most:  (s,) number of targets with exactly so many changes
+    least: (s,) minimum number of changes, for each site
+    most:  (s,) maximum number of targets with exactly `least` changes
     """
     population, histories = columns["population"], columns["histories"]
     changes, limit = np.diff(histories.first), least[population.site]
@@ -403,7 +403,7 @@ def count_groups(columns: Columns) -> Ints:
 
 
 def fit_rates(columns: Columns, mixtures: Mixtures, most: Ints) -> tuple[Population, Likelihood]:
-    """Compute the likelihoods of a shard; return `most` targets of each group, (p,)."""
+    """Compute a shard's likelihoods; return those of up to `most` (p,) targets of each group."""
     population, histories = columns["population"], columns["histories"]
     likelihood = likelihoods(population, histories, mixtures)
     columns["mixtures"], columns["likelihood"] = mixtures, likelihood
@@ -412,7 +412,7 @@ def fit_rates(columns: Columns, mixtures: Mixtures, most: Ints) -> tuple[Populat
 
 
 def set_prior(columns: Columns, prior: Floats) -> None:
-    """Compute the rates of a shard from the prior of all."""
+    """Compute the rates of a shard from the common prior."""
     likelihood: Likelihood = columns.pop("likelihood")
     columns["rates"] = rates_of(likelihood, prior, columns["population"].group)
     columns["prior"] = prior

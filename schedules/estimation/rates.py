@@ -48,7 +48,7 @@ RATES: Floats = np.geomspace(0.005, 168.0, 48)
 # Number of probabilities whose product does not underflow: each is at least MIN_WEEKS * RATES[0].
 MAX_FACTORS = 32
 PRIOR_ROUNDS = 20
-# NumPy adds this many sums at a time, and halves longer rows.
+# NumPy's pairwise summation keeps LANES partial sums, and halves rows longer than PAIRWISE.
 LANES, PAIRWISE = 8, 128
 # Weight of the parent's prior in a group's prior, in targets.
 LEANING = 1.0
@@ -482,7 +482,8 @@ def right(histories: Histories, stated: Floats) -> Flags:
 
     stated: (c,) hours since 1970 (UTC); NaN if the page states no date
 
-    A date at the time of the second observation is not right, because it may be the request's.
+    A date at the time of the second observation is not right, because it may be the date of the
+    request.
     """
     tolerance = MINUTE / 2
     inside: Flags = stated >= histories.after - tolerance

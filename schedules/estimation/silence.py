@@ -1,22 +1,23 @@
-"""Find targets that have been silent for longer than living targets are.
+"""Find targets that have been silent for longer than live targets usually are.
 
 A target that changes at random times, in bursts, or as regularly as a clock has gaps of different
 shapes, so the rate alone does not show how long a gap may last. The gaps of a target are modeled
 as Weibull: with shape k and mean m, a gap is longer than x with the probability
 exp(-(Γ(1 + 1/k) x / m)^k). Gaps of shape 1 are those of random changes; larger shapes are more
 regular, smaller ones come in bursts. Time is counted in weeks of exposure, weighted by the target's
-weekly profile, so that a weekend or a night without changes is no silence. Shape and mean are
-unknown: each target has a posterior over a grid of both, with a prior from its group and its site.
+weekly profile, so that a weekend or a night without changes does not count as silence. Shape and
+mean are unknown: each target has a posterior over a grid of both, with a prior from its group and
+its site.
 
 A silent gap is rated by its score z = -ln(p) + ln(m) with p its probability in the model, and m the
-mean gap in weeks. If the model were exact, a target that lives would exceed z in e^-z gaps per
-week, whatever its rate. A common threshold for the score therefore gives each target the same share
+mean gap in weeks. If the model were exact, a live target would exceed z in e^-z gaps per week,
+whatever its rate. A common threshold for the score therefore gives each target the same share
 of the false alarms, which minimizes the mean delay of true alarms, in gaps of the targets.
 
 Real targets pause for reasons that no model has (holidays, a moved office), so the rate of false
 alarms is measured: each past gap is rated by the gaps before it, and the tail of these scores is
 extrapolated to the allowed rate (`calibrated`). Pauses of a site are shared by its pages, so only
-the highest scores of a site within four weeks count, as many as raise alarms of their own.
+the highest scores of a site within four weeks count: as many as would raise separate alarms.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ MEANS: Floats = np.geomspace(1 / WEEK_HOURS, 200.0, 40)
 MAX_SAMPLE = 20_000
 # Past gaps are rated if they ended within this time.
 CALIBRATION_WEEKS = 8.0
-# Silent targets of a site become one alarm of the site from this number and this share of its rated
-# targets on, counted over this time.
+# Silent targets of a site are combined into one alarm if they reach both this number and this share
+# of the site's rated targets within this time.
 MIN_SHARED, SHARED_SHARE, EPISODE_WEEKS = 3, 0.02, 4.0
 # The tail is fitted to at least this many scores, and to this multiple of the allowed number.
 TAIL_SCORES, TAIL_FACTOR = 20, 5.0
-# Prior of the mean excess of a score, and its weight in scores. It is 1 for gaps as in the model.
+# Prior of the mean excess of a score, and its weight in scores. It is 1 in the model.
 TYPICAL_EXCESS, EXCESS_SCORES = 3.0, 5.0
 # No target has more false alarms per week than this, however few targets there are.
 MAX_FALSE_PER_TARGET = 0.01
@@ -86,7 +87,7 @@ class Ratings(NamedTuple):
 
     score:    (n,) see the module; -inf if the target is not rated, or silent for less than a gap
     since:    (n,) last change, in hours since 1970 (UTC); NaN without changes
-    expected: (n,) time by which the next change was due in the mean, in hours since 1970 (UTC);
+    expected: (n,) time by which the next change was due on average, in hours since 1970 (UTC);
               NaN if the target is not rated
     gap:      (n,) mean gap in weeks; NaN if the target is not rated
     """
@@ -104,10 +105,10 @@ class Ratings(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Hold the tail of the scores of past gaps, which ended.
+    """Describe the tail of the scores of past gaps, those that have ended.
 
     start:  score at which the tail begins
-    rate:   gaps of a living target per week with a higher score
+    rate:   gaps of a live target per week with a higher score
     excess: mean excess of these scores
     """
 
@@ -116,13 +117,13 @@ class Calibration(NamedTuple):
     excess: float
 
     def threshold(self, false_per_week: float) -> float:
-        """Return the score that a living target exceeds `false_per_week` > 0 times a week."""
+        """Return the score that a live target exceeds `false_per_week` > 0 times a week."""
         ideal = -np.log(false_per_week)
         measured = self.start + self.excess * np.log(max(self.rate / false_per_week, 1.0))
         return float(max(ideal, measured))
 
     def chance(self, score: Floats, gap: Floats) -> Floats:
-        """Return the probability that a gap of a living target reaches this score.
+        """Return the probability that a gap of a live target reaches this score.
 
         score: (m,) of silent targets   gap: (m,) their mean gaps in weeks
         """
@@ -132,11 +133,11 @@ class Calibration(NamedTuple):
 
 
 class Silences(NamedTuple):
-    """Hold which of n targets are silent for too long.
+    """Flag the targets that have been silent for too long, among n targets.
 
     silent:    (n,) flags
-    shared:    (s,) flags of the sites so many of whose targets are silent that the site is
-    chance:    (n,) probability that a living target is silent for so long; NaN if not rated
+    shared:    (s,) flags of the sites with enough silent targets to count as silent themselves
+    chance:    (n,) probability that a live target is silent for this long; NaN if not rated
     threshold: score from which a target is silent for too long
     """
 
@@ -159,7 +160,7 @@ def silences(
 
     mixtures:              weekly profiles of the sites
     false_alarms_per_week: number of alarms per week, over all targets, that may be false; > 0
-    combined:              one alarm for a site of which many pages are silent; not for feeds
+    combined:              raise one alarm for a site with many silent pages; False for feeds
     """
     prior = fit_gaps(population, histories, mixtures)
     ratings = rate_silences(population, histories, mixtures, prior)
@@ -194,10 +195,10 @@ def allowed_per_target(false_per_week: float, targets: int) -> float:
 
 
 def shared_from(rated: Ints, *, combined: bool = True) -> Ints:
-    """Return the (s,) number of silent targets from which each site has one alarm for all.
+    """Return the (s,) number of silent targets from which a site gets one alarm for all.
 
     rated:    (s,) number of rated targets of each site
-    combined: False for feeds of different publishers, which have alarms of their own
+    combined: False for feeds of different publishers, which get separate alarms
     """
     if not combined:
         return np.full(len(rated), np.iinfo(np.int64).max)
@@ -279,7 +280,7 @@ def calibrated(
 
 
 def alarms_of_sites(score: Floats, at: Floats, site: Ints, most: Ints) -> Floats:
-    """Return the scores of the gaps that would raise alarms of their own, at any threshold.
+    """Return the scores of the gaps that would raise separate alarms, at any threshold.
 
     score, at, site: (k,) scores and ends of gaps, and the sites of their targets
     most:            (s,) number of alarms of a site in four weeks, of which the last is the site's
@@ -305,7 +306,7 @@ def fit_tail(score: Floats, weeks: float, false_per_week: float) -> Calibration:
     above = highest[highest > start]
     total = float((above - start).sum()) + EXCESS_SCORES * TYPICAL_EXCESS
     excess = max(1.0, total / (len(above) + EXCESS_SCORES))
-    # One gap more than seen, so that the rate of few targets is not underestimated.
+    # Count one gap more than observed, so that the rate of few targets is not underestimated.
     rate = min(1.0, (len(above) + 1) / (weeks + 1))
     return Calibration(start, rate, excess)
 
@@ -359,12 +360,12 @@ def gaps_of(past: Past, mass: Floats, wall: Wall) -> Gaps:
     before, k, i, end = 0.0, 0, 0, past.since
     while i < len(past.by):
         after, by = max(past.after[i], end), past.by[i]
-        dark = exposure(mass, wall, end, after)
+        silent_weeks = exposure(mass, wall, end, after)
         if i == 0:
-            before = dark
+            before = silent_weeks
         else:
             middle = exposure(mass, wall, end, (after + by) / 2)
-            silent[k], length[k], ended[k] = dark, max(middle, MIN_GAP_WEEKS), after
+            silent[k], length[k], ended[k] = silent_weeks, max(middle, MIN_GAP_WEEKS), after
             k += 1
         first = by
         while i < len(past.by) and past.by[i] <= first + BURST_HOURS:
@@ -435,7 +436,8 @@ def _likelihoods(
         if pasts.until[i] > pasts.since[i]:
             wall = Wall(walls.base, walls.hours[zone[i]])
             gaps = gaps_of(past_of(pasts, i), running(profile[i]), wall)
-            # The current silence counts as well, or the prior would know only gaps that ended.
+            # Count the current silence as well. Otherwise, the prior would reflect only gaps that
+            # have ended.
             powers = powers_of(gaps.before, shapes) + powers_of(gaps.now, shapes)
             log_sum = 0.0
             for gap in gaps.length:

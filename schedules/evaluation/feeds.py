@@ -2,8 +2,8 @@
 
 `replanned_visits` makes each plan with the code of `scrapy replan` and follows it until the next
 replan. Before the first plan, either all posts since some time are known or, in a closed loop, one
-document of each feed, whose dates serve as history. Later plans know only what the simulated
-fetches observed. If a full document contains none of the previous posts, some were missed; their
+document of each feed, whose dates serve as history. Later plans use only what the simulated fetches
+observed. If a full document contains none of the previous posts, some were missed; their
 number is estimated from the feed's mean rate and the length of the gap.
 """
 
@@ -170,11 +170,11 @@ def replanned_visits(
         (1.0, float(MAX_FEED_WEEKS * WEEK_HOURS)), min(start, split - FIRST_HISTORY_HOURS), stop,
     )  # fmt: skip
     bounds = pairwise(posts.first.tolist())
-    own = zip((posts.at[a:b] for a, b in bounds), feeds.window.tolist(), strict=True)
+    feed_posts = zip((posts.at[a:b] for a, b in bounds), feeds.window.tolist(), strict=True)
     if closed_loop:
-        states = [FeedState.first_document(each, size, split) for each, size in own]
+        states = [FeedState.first_document(each, size, split) for each, size in feed_posts]
     else:
-        states = [FeedState.fully_observed(each, size, start, split) for each, size in own]
+        states = [FeedState.fully_observed(each, size, start, split) for each, size in feed_posts]
     per_day = visits * DAY_HOURS / (stop - split)
     terms = Terms(policy, max(per_day, least_per_day(population)))
     current, done, now = Schedules.none(len(feeds)), list[Times](), split

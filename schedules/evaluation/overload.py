@@ -120,19 +120,19 @@ def play(cells: Cells, course: Course, policy: str) -> Played:
     hours = int(np.ceil(course.seconds / HOUR_SECONDS))
     # Cell and time of each request before the end.
     count = course.requested(cells, np.nextafter(course.seconds, 0)).astype(np.int64)
-    asked_of = np.repeat(np.arange(len(cells)), count)
-    order = np.arange(len(asked_of)) - np.repeat(np.cumsum(count) - count, count)
-    asked_at = course.first[asked_of] + order * cells.period[asked_of]
+    request_cell = np.repeat(np.arange(len(cells)), count)
+    order = np.arange(len(request_cell)) - np.repeat(np.cumsum(count) - count, count)
+    request_time = course.first[request_cell] + order * cells.period[request_cell]
     served_of = np.array([refresh.cell for refresh in done], np.int64)
     number = np.array([refresh.number for refresh in done])
     served_at = course.first[served_of] + (number - 1) * cells.period[served_of]
     # Share of the time in which the published value of a cell was current.
     fresh = np.empty(len(cells))
-    own: list[list[Refresh]] = [[] for _ in range(len(cells))]
+    by_cell: list[list[Refresh]] = [[] for _ in range(len(cells))]
     for refresh in done:
         if refresh.end < course.seconds:
-            own[refresh.cell].append(refresh)
-    for cell, refreshes in enumerate(own):
+            by_cell[refresh.cell].append(refresh)
+    for cell, refreshes in enumerate(by_cell):
         read = np.array([0.0, *(refresh.begin for refresh in refreshes)])
         shown = np.array([0.0, *(refresh.end for refresh in refreshes), course.seconds])
         begin, end = course.changes.first[cell], course.changes.first[cell + 1]
@@ -140,7 +140,7 @@ def play(cells: Cells, course: Course, policy: str) -> Played:
         stale = changes[np.searchsorted(changes, read, side="right")]
         fresh[cell] = (np.clip(stale, shown[:-1], shown[1:]) - shown[:-1]).sum()
     return Played(
-        _by_hour(asked_of, asked_at, len(cells), hours),
+        _by_hour(request_cell, request_time, len(cells), hours),
         _by_hour(served_of, served_at, len(cells), hours),
         fresh / course.seconds,
     )

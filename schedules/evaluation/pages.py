@@ -79,7 +79,7 @@ class Planned:
     def __init__(self, world: World, terms: Terms) -> None:
         n = len(world)
         self._world, self._terms, self._dispatcher = world, terms, CappedDispatcher(terms.daily_cap)
-        self._present, self._value = Schedules.none(n), np.full(n, np.nan)
+        self._current, self._value = Schedules.none(n), np.full(n, np.nan)
         self._waiting = np.zeros(n, np.bool_)
 
     def replan(self, past: Histories, now: float) -> None:
@@ -87,17 +87,17 @@ class Planned:
         rows, n = self._world.there(now), len(self._world)
         self._value = np.full(n, np.nan)
         if not len(rows):
-            self._present = Schedules.none(n)
+            self._current = Schedules.none(n)
             return
-        population, current = self._world.population.of(rows), self._present.of(rows)
+        population, current = self._world.population.of(rows), self._current.of(rows)
         made = plan(population, past.of(rows), self._terms, now, current)
-        self._present = placed(made.schedules, rows, n)
+        self._current = placed(made.schedules, rows, n)
         self._value[rows] = made.value
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
         """Return the visits of a period."""
         population = self._world.population
-        due = visits_of(self._present, population, now, until)
+        due = visits_of(self._current, population, now, until)
         due = joined(len(past), [due, self._overdue(due, past.until, now, until)])
         due = while_there(self._world, due)
         return (
@@ -107,7 +107,7 @@ class Planned:
         )
 
     def _overdue(self, due: Times, last: Floats, now: float, until: float) -> Times:
-        """Return visits that keep the longest interval where a new plan moved a target past it.
+        """Return extra visits for targets that a new plan moved past their longest interval.
 
         last: (n,) last observation; NaN if there was none: such targets are due immediately
         """
@@ -130,7 +130,7 @@ class Planned:
             rows, times = self._candidates(owner[begin:end], at[begin:end], max(hour, now))
             if not len(rows):
                 continue
-            go = self._dispatcher.let_go(int(hour), *self._claims(rows, hour - last[rows]))
+            go = self._dispatcher.let_go(int(hour), *self._dispatch_input(rows, hour - last[rows]))
             self._waiting[rows] = True
             self._waiting[rows[go]] = False
             last[rows[go]] = times[go]
@@ -147,15 +147,15 @@ class Planned:
         order = np.argsort(self._world.population.key[rows], kind="stable")
         return rows[order], at[order]
 
-    def _claims(self, rows: Ints, waited: Floats) -> tuple[Floats, Floats, Floats]:
+    def _dispatch_input(self, rows: Ints, waited: Floats) -> tuple[Floats, Floats, Floats]:
         """Return value of the visits, hours waited, and planned hours between visits."""
-        often = self._present.visits_per_week[rows]
-        every = np.divide(WEEK_HOURS, often, where=often > 0, out=np.full(len(rows), np.inf))
+        weekly = self._current.visits_per_week[rows]
+        every = np.divide(WEEK_HOURS, weekly, where=weekly > 0, out=np.full(len(rows), np.inf))
         return self._value[rows], np.nan_to_num(waited, nan=MAX_INTERVAL_HOURS), every
 
 
 class Adaptive:
-    """Shorten intervals after a change and lengthen them after none, at every visit."""
+    """Shorten the interval after a visit that finds a change, and lengthen it after any other."""
 
     def __init__(self, world: World, terms: Terms) -> None:
         n = len(world)
@@ -173,9 +173,9 @@ class Adaptive:
         if not len(rows):
             return
         population, terms = self._world.population.of(rows), self._terms
-        begun = plan(population, past.of(rows), terms, now).schedules
-        self._every[rows] = begun.every_hours
-        self._next[rows] = next_visits(begun, population.zones[0], now)
+        first_schedules = plan(population, past.of(rows), terms, now).schedules
+        self._every[rows] = first_schedules.every_hours
+        self._next[rows] = next_visits(first_schedules, population.zones[0], now)
         observed = rows[~np.isnan(past.until[rows])]
         self._changes_seen[observed] = [self._behind(row, past.until[row]) for row in observed]
 
@@ -210,8 +210,8 @@ class Adaptive:
     def _behind(self, row: int, at: float) -> int:
         """Return the number of changes of a target up to this time."""
         changes = self._world.changes
-        mine = changes.at[changes.first[row] : changes.first[row + 1]]
-        return int(np.searchsorted(mine, at, "right"))
+        target_changes = changes.at[changes.first[row] : changes.first[row + 1]]
+        return int(np.searchsorted(target_changes, at, "right"))
 
 
 class _Crawl(Protocol):
@@ -284,7 +284,7 @@ def first_week(world: World, start: float, stop: float) -> Times:
 
 
 def polled(world: World, start: float, stop: float) -> Histories:
-    """Return what polls of all targets every 20 minutes observe, both ends included.
+    """Return the histories that polls every 20 minutes would observe, both ends included.
 
     Equal to `world.seen` of `world.polls`, but computed from the changes only.
     """

@@ -77,7 +77,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Hold what visits observed of the changes of n pages. Every array is (n,).
+    """Hold the outcome of the visits and changes of n pages. Every array is (n,).
 
     A page whose trace ends at or before the start of the period has 0 watched hours and is left out
     of all totals.
@@ -170,32 +170,32 @@ def score(
     watched = np.maximum(_ticks(np.minimum(ends, stop)) - began, 0)
     # Put all pages on one axis, each with its own stretch, one tick longer than the longest period.
     stretch = int(watched.max(initial=0)) + 1
-    looked = _on_axis(visits, watched, began, stretch)
-    happened = _on_axis(changes, watched, began, stretch)
-    happened = happened[happened % stretch > 0]
-    at = looked % stretch + began
+    visited_at = _on_axis(visits, watched, began, stretch)
+    changed_at = _on_axis(changes, watched, began, stretch)
+    changed_at = changed_at[changed_at % stretch > 0]
+    at = visited_at % stretch + began
     busiest_hour, busiest_day = (
         int(np.unique(at // (length * TICKS), return_counts=True)[1].max(initial=0))
         for length in (1, DAY_HOURS)
     )
-    mean = len(looked) / (stop - start)
+    mean = len(visited_at) / (stop - start)
     peak = busiest_hour / mean if mean else np.nan
     return Score(
         source=source,
         watched_h=watched / TICKS,
-        visits=np.bincount(looked // stretch, minlength=len(watched)),
+        visits=np.bincount(visited_at // stretch, minlength=len(watched)),
         load=Load(mean * DAY_HOURS, busiest_hour, busiest_day, peak),
-        **_outcomes(happened, looked, watched, stretch),
+        **_outcomes(changed_at, visited_at, watched, stretch),
     )
 
 
-def _outcomes(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> dict[str, Any]:
+def _outcomes(changed_at: Ints, visited_at: Ints, watched: Ints, stretch: int) -> dict[str, Any]:
     """Return per-page sums over the changes. Times are positions on the axis of all pages."""
-    page = happened // stretch
+    page = changed_at // stretch
     end = page * stretch + watched[page]
-    visit = np.append(looked, NEVER)[np.searchsorted(looked, happened)]
+    visit = np.append(visited_at, NEVER)[np.searchsorted(visited_at, changed_at)]
     until = np.minimum(visit, end)
-    hours = (until - happened) / TICKS
+    hours = (until - changed_at) / TICKS
     # Consecutive changes can wait for the same visit. The oldest of them made the copy stale, and
     # the newest is the one that the visit captures.
     stale = np.where(np.diff(until, prepend=-1) != 0, hours, 0)
@@ -266,7 +266,7 @@ class CollectedTotals:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Hold what happened to the posts of n feeds. Every array is (n,).
+    """Hold the outcome of the posts of n feeds. Every array is (n,).
 
     posts = missed + uncollected + got
 

@@ -76,7 +76,7 @@ class Span(NamedTuple):
 
 
 def while_there(world: World, visits: Times) -> Times:
-    """Return the visits during which their targets exist."""
+    """Return the visits at times when their targets exist."""
     owner = np.repeat(np.arange(len(world)), np.diff(visits.first))
     there = ~(visits.at < world.began[owner]) & (visits.at <= world.ends[owner])
     return times_of(len(world), [(owner[there], visits.at[there])])
@@ -168,7 +168,7 @@ def seen(past: Histories, visits: Times, changes: Times) -> Histories:
 
 
 def _changes_until(changes: Times, owner: Ints, at: Floats) -> Ints:
-    """Return the number of changes of its target up to each time."""
+    """Return the number of changes of each time's target up to that time."""
     if np.isnan(at).all():
         return np.zeros(len(at), np.int64)
     low = min(changes.at.min(initial=np.inf), np.nanmin(at, initial=np.inf))

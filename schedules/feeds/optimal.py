@@ -86,7 +86,7 @@ class FeedPlan(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Hold what the kernels need of m feeds; see Posting and FeedLimits."""
+    """Hold the input of the kernels for m feeds; see Posting and FeedLimits."""
 
     per_week: Floats
     batch: Floats
@@ -110,7 +110,7 @@ def optimal_schedules(
     visits_per_week: float = np.inf,
     price: float | None = None,
 ) -> FeedPlan:
-    """Return the schedules that save most posts with `visits_per_week`, or at a price.
+    """Return the schedules that save the most posts with `visits_per_week`, or at a price.
 
     current: (n,) schedules so far, `Schedules.none` if there are none
     price:   posts that a visit must save
@@ -133,10 +133,10 @@ def optimal_schedules(
 
     def work(part: Part) -> None:
         first, old = (s.first[part.start : part.stop + 1] for s in (new, current))
-        own, had = slots[first[0] : first[-1]], old_slots[old[0] : old[-1]]
+        own, current_slots = slots[first[0] : first[-1]], old_slots[old[0] : old[-1]]
         weeks = new.weeks[part].astype(np.int64), current.weeks[part].astype(np.int64)
         f, begins = _columns(posting, limits, part), (first - first[0], old - old[0])
-        _settle(f, last, weeks, begins, own, had, kept[part])
+        _settle(f, last, weeks, begins, own, current_slots, kept[part])
 
     spread_over(work, parts(len(new)))
     refined = replace(new, slots=slots.astype(np.uint16))
@@ -228,9 +228,9 @@ def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) ->
     for late in range(WEEK_HOURS):
         z = (phase + late) % WEEK_HOURS
         if room.open_hours[z]:
-            paid = interval_cost(c, z, z + weeks * WEEK_HOURS) / weeks
-            if paid + slope * late < best:
-                best, cost, where = paid + slope * late, paid, z
+            visit_cost = interval_cost(c, z, z + weeks * WEEK_HOURS) / weeks
+            if visit_cost + slope * late < best:
+                best, cost, where = visit_cost + slope * late, visit_cost, z
     return cost, where
 
 
@@ -354,7 +354,7 @@ def hull(more: Floats, saved: Floats, needed: int) -> tuple[Floats, Floats, Ints
     """Return the steps of decreasing value: visits added, saving per visit, and last item of each.
 
     more:   (k,) visits that each item adds
-    saved:  (k,) what each item saves
+    saved:  (k,) saving of each item
     needed: number of first items that are mandatory; they form one step of infinite value
     """
     count, value = np.empty(len(saved)), np.empty(len(saved))

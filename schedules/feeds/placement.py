@@ -1,4 +1,4 @@
-"""Place the fetches of one feed, each in the hour that saves most posts and waiting time.
+"""Place the fetches of one feed, each in the hour that saves the most posts and waiting time.
 
 The hours of a plan are an axis from Monday 00:00. `begin` is the first fetch of a cycle and `end`
 the first fetch of the next cycle.

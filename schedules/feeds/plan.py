@@ -30,8 +30,8 @@ from schedules.schedule import FEED_CYCLES, MAX_WEEKS, WEEK_DAYS, WEEK_HOURS, Sc
 from schedules.terms import BUDGET, KEPT, PRIOR, RULE, BudgetTooSmall, Terms
 
 OPTIMAL = "optimal"
-# Hours and batch sizes are estimated from the last weeks or, for feeds that post rarely, from the
-# last posts. Rates use a shorter period, because a feed can fall silent or become active within
+# Hours and batch sizes are estimated from recent weeks or, for feeds that post rarely, from the
+# latest posts. Rates use a shorter period, because a feed can fall silent or become active within
 # days.
 RECENT_HOURS, RECENT_POSTS = 42 * DAY_HOURS, 50
 FRESH_HOURS, FRESH_POSTS = 7 * DAY_HOURS, 100
@@ -207,7 +207,7 @@ class FeedsPlan:
     missed:              (n,) expected posts missed a week
     delay_hours:         (n,) mean wait of collected posts
     value, worth, bound: as in `allocation.plan.Plan`, in posts
-    updated:               (n,) whether the schedule is new
+    updated:             (n,) whether the schedule is new
     price:               posts that a fetch must save
     """
 

@@ -275,9 +275,9 @@ def table(most: float, batch: float, window: int) -> Table:
     """Return the table of a feed whose intervals have at most `most` expected posts.
 
     The first point is the limit for short intervals, not the value at 0 posts. A batch longer than
-    the feed size misses posts in however short an interval, so the share of waiting time approaches
-    a value below 1. With 1 in its place, interpolation would overestimate the wait of all intervals
-    up to the second point.
+    the feed size misses posts in even the shortest interval, so the share of waiting time
+    approaches a value below 1. With 1 in its place, interpolation would overestimate the wait of
+    all intervals up to the second point.
     """
     full = window + FULL * np.sqrt(window * (1 + batch)) + FULL * batch
     top = max(min(most, full), TINY)

@@ -1,12 +1,12 @@
-"""Keep the caps of hours: move visits out of full hours, one target after the other.
+"""Enforce hourly caps: move visits out of full hours, one target after another.
 
 Hours have no surcharge, because an hour more or less costs a visit little: each visit moves to the
 nearest hour that the caps, the site's visiting hours and the target's intervals allow. Current
-slots stay unless a move brings them closer to the drawn slots, so that a replan does not level an
-already leveled plan differently.
+slots stay unless a move brings them closer to the slots of the draft (the drawn slots), so that a
+replan does not level an already leveled plan differently.
 
-What one target takes is not there for the next, so targets come in the order of their keys. Shards
-hand the remaining room on from one to the next, several times.
+Room that one target takes is not available to the next, so targets are processed in the order of
+their keys. Each shard passes the remaining room on to the next one, in several rounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEAD_BAND = 0.5
 # A target that leaves an hour makes room for another one, so repeat.
 ROUNDS = 3
 # Sites that need more than this share of their available hours are leveled first, because they
-# cannot use what others leave.
+# cannot use room that other sites leave.
 CROWDED = 0.5
 # Targets by whether their site is crowded, and whether they have allowed current slots.
 TURNS = ((True, True), (True, False)), ((False, True), (False, False))
@@ -183,7 +183,7 @@ def level(shards: Shards, caps: Caps, opened: Flags, ahead: Ints) -> None:
     counts = shards.each(count_turns, crowded)
 
     def in_turn(step: Callable[..., tuple[Room, bool]], turns: Sequence[tuple[bool, bool]]) -> bool:
-        """Hand the room through all shards; return whether any target moved."""
+        """Pass the room through all shards; return whether any target moved."""
         nonlocal room
         is_changed = False
         for turn in turns:
@@ -224,7 +224,7 @@ def count_turns(columns: Columns, crowded: Flags) -> dict[tuple[bool, bool], int
 def take(
     columns: Columns, crowded: Flags, room: Room, turn: tuple[bool, bool]
 ) -> tuple[Room, bool]:
-    """Take the room for the slots so far; return what remains."""
+    """Take the room for the current slots; return the remaining room, and False."""
     leveling: Leveling = columns["leveling"]
     rows = leveling.rows(crowded, is_crowded=turn[0], has_current=turn[1])
     space = _Space(room.common.copy(), room.own.copy(), leveling.opened)
@@ -291,7 +291,7 @@ def _allowed(
 
 @compiled
 def _take_all(room: _Space, t: _Targets, slots: Ints, placed: Flags, order: Ints) -> None:
-    """Take the room that the slots of some targets need, as far as there is any."""
+    """Take the room that the slots of some targets need, as far as it is available."""
     for i in order:
         begin, end = t.first[i], t.first[i + 1]
         _take_room(room, _target(t, i), slots[begin:end], placed[begin:end])
@@ -401,7 +401,7 @@ def _neighbors(cycle: int, slots: Ints, j: int, at: int) -> tuple[int, int]:
 
 @compiled
 def _distance(drawn: Ints, slots: Ints, cycle: int) -> int:
-    """Return the hours between drawn and other slots, for the best order-keeping pairing."""
+    """Return the hours between drawn and other slots, for the best order-preserving pairing."""
     n, least = len(drawn), UNCAPPED
     for turn in range(n):
         total = 0

@@ -1,7 +1,7 @@
 """Balance the load of weeks and days, and describe the caps.
 
 Rare visits move between weeks until weeks differ by at most one visit. A day above its cap gets a
-surcharge, with which the allocation is repeated. `leveling` keeps the caps of hours.
+surcharge, with which the allocation is repeated. `leveling` enforces the caps of hours.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Rare(NamedTuple):
 
     @classmethod
     def of(cls, schedules: Schedules, population: Population, last: Floats, now: float) -> Rare:
-        """Select them from n targets.
+        """Select the rare targets among n targets.
 
         last: (n,) last observation, NaN if there was none; like `now` in hours since 1970 (UTC)
         """
@@ -83,7 +83,7 @@ class Rare(NamedTuple):
         return self.soonest + (week - self.soonest) % self.weeks
 
     def put(self, schedules: Schedules, at: Ints) -> Schedules:
-        """Return the schedules with these hours, counted like the weeks."""
+        """Return the schedules with slots at these hours, counted from the Monday of the weeks."""
         return replace_slots(schedules, self.rows, at % (self.weeks * WEEK_HOURS))
 
 
@@ -118,7 +118,7 @@ def in_time(
 ) -> Schedules:
     """Return the schedules with rare visits of moved targets at most one cycle after the last one.
 
-    updated: (n,) flags of the targets with new schedules
+    moved: (n,) flags of the targets with new schedules
     last:  (n,) last observation, NaN if there was none; like `now` in hours since 1970 (UTC)
 
     Without this rule, a target whose week changes in every replan would be skipped again and again.
@@ -146,7 +146,7 @@ class Movable(NamedTuple):
     weeks, week:    (m,) as in Rare
     soonest, limit: (m,) as in Rare
     latest, key:    (m,) recently visited targets can wait, so they move first
-    has_more:       (PLACES, PLACES) whether the shard has others of this cycle and week
+    has_more:       (PLACES, PLACES) whether the shard has further visits of this cycle and week
     """
 
     place: Ints
@@ -160,7 +160,7 @@ class Movable(NamedTuple):
 
     @classmethod
     def of(cls, rare: Rare, key: Keys, most: int) -> Movable:
-        """Select up to `most` of each cycle and week. `key` is that of the rare targets."""
+        """Select up to `most` of each cycle and week. `key`: keys of the rare targets."""
         order = np.lexsort((key, rare.latest))
         cell = (rare.weeks * PLACES + rare.week)[order]
         by_cell = np.argsort(cell, kind="stable")
@@ -231,7 +231,7 @@ def _rare(columns: Columns, now: float) -> Rare:
 
 
 def _moves(load: Ints, offers: Sequence[Movable]) -> list[Moves] | None:
-    """Return the moves of each shard that even the weeks; None if more offers are needed.
+    """Return the moves of each shard that even out the weeks; None if more offers are needed.
 
     load: (ROUND_WEEKS,) rare visits of all shards
     """
@@ -251,7 +251,7 @@ def _moves(load: Ints, offers: Sequence[Movable]) -> list[Moves] | None:
     waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i in np.lexsort((key, latest)).tolist():
         waiting[int(weeks[i]), int(week[i])].append(i)
-    # Where a shard has others, they may come between the offers, but not after the last ones.
+    # If a shard has further visits, they may rank between the offers, but not after the last ones.
     for cell, count in most.items():
         waiting[cell] = waiting[cell][-count:]
     load, moved = load.copy(), {}
@@ -277,7 +277,7 @@ def _moves(load: Ints, offers: Sequence[Movable]) -> list[Moves] | None:
 def _best_move(
     load: Ints, waiting: dict[tuple[int, int], list[int]], soonest: Ints, limit: Ints
 ) -> tuple[int, int, int] | None:
-    """Return a cycle length and two of its weeks between which a move evens the load most.
+    """Return a cycle length and two of its weeks between which a move evens out the load most.
 
     load:           (ROUND_WEEKS,) visits of each week
     waiting:        targets that may move, by cycle length and week; the last one moves first

@@ -36,7 +36,7 @@ class Limits(NamedTuple):
     """Limit the slots of a target.
 
     surcharge: (168,) price of the hour in addition to a request's; inf if the hour is closed
-    tilt:      (168,) makes one of several equivalent hours preferable, as if it cost so much less
+    tilt:      (168,) makes one of several equivalent hours preferable, as if it cost this much less
     min_hours, max_hours: shortest and longest interval between two visits
     """
 
@@ -70,7 +70,7 @@ class Choice(NamedTuple):
 def tilted(phase: int, slope: float) -> Floats:
     """Return a tilt that prefers the first hour from `phase` on; each later one costs `slope` more.
 
-    With different phases, similar targets do not all come at the same time.
+    With different phases, similar targets are not all visited at the same time.
     """
     tilt = np.empty(WEEK_HOURS)
     for z in range(WEEK_HOURS):

@@ -90,7 +90,7 @@ class Command(FreshetCommand):
     async def _export(
         self, name: str, address: str, opts: argparse.Namespace, say: Callable[[str], None]
     ) -> list[TableExport]:
-        """Export one table or all, and return what was written by table."""
+        """Export one table or all tables, and return a report for each."""
         from crawler.exchange.exports import Export, Request
         from crawler.exchange.formats import Format
         from crawler.exchange.stores import store_of

@@ -15,8 +15,8 @@ class Command(genspider.Command):
     """Generate a spider from a template; `-t wrapper` writes a commented site definition."""
 
     def _find_template(self, template: str) -> Path | None:
-        own = TEMPLATES / f"{template}.tmpl"
-        return own if own.exists() else super()._find_template(template)
+        template_path = TEMPLATES / f"{template}.tmpl"
+        return template_path if template_path.exists() else super()._find_template(template)
 
     def _list_templates(self) -> None:
         super()._list_templates()

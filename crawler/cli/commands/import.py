@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from crawler.exchange.watches import Plan
 
 SHOWN_NEXT = 3
-# What a watch becomes, by the kind of its definition.
+# The kind of target that a watch becomes, by the kind of its definition.
 BECOMES = {"site": "page", "cells": "cell", None: "feed"}
 
 
@@ -93,7 +93,7 @@ class Command(FreshetCommand):
         return "Import the watches of changedetection.io, urlwatch or webchanges"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add where to store the site definitions."""
+        """Add options for where to store the site definitions."""
         super().add_options(parser)
         parser.add_argument(
             "--out", metavar="DIR",
@@ -105,7 +105,7 @@ class Command(FreshetCommand):
         )
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Import the file, and print what became of each watch; exit with 1 if none was usable."""
+        """Import the file, and print the result for each watch; exit with 1 if none was usable."""
         from crawler.exchange.watch_formats import read_watches
         from crawler.utils.terminal import working
 
@@ -176,7 +176,7 @@ def _rows(file: WatchFile, plan: Plan) -> list[ImportedWatch]:
 
 
 def _print(file: WatchFile, plan: Plan, opts: argparse.Namespace) -> None:
-    """Print a line for each watch, what is not carried over, and the next step."""
+    """Print a line for each watch, the settings that are not carried over, and the next step."""
     rows = _rows(file, plan)
     width = max((len(name) for name in plan.places.values()), default=0)
     for row in rows:

@@ -81,8 +81,8 @@ class Command(FreshetCommand):
 
         console = stdout()
         if opts.changes:
-            for of_spider in changes["changes"]:
-                show_changes(console, of_spider)
+            for spider_changes in changes["changes"]:
+                show_changes(console, spider_changes)
             return
         show_plan(console, overview)
         if overview["calendar"] is not None:

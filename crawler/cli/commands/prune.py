@@ -28,7 +28,7 @@ SHARED_PARTS = {
 
 
 class Command(FreshetCommand):
-    """Delete what has become too old or too much, and replace old visits by daily aggregates."""
+    """Delete data that is too old or exceeds the limits, and aggregate old visits by day."""
 
     example = "scrapy prune --spider books --keep-versions 10 --keep-days 90 --dry-run"
 
@@ -37,7 +37,7 @@ class Command(FreshetCommand):
         return "Delete old versions, runs and plans, and replace old visits by daily aggregates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add how much data to keep, and of which spiders."""
+        """Add options for how much data to keep, and of which spiders."""
         super().add_options(parser)
         parser.add_argument(
             "--spider", action="append", metavar="NAME",
@@ -95,7 +95,7 @@ class Command(FreshetCommand):
     async def _prune(
         self, config: Config, spiders: list[str] | None, *, really: bool
     ) -> PruneReport:
-        """Prune some spiders, all if None, and what belongs to none of them."""
+        """Prune some spiders (None: all), and the data that belongs to no spider."""
         from crawler.storage import pruning, runs, targets
         from crawler.storage.client import opened
 

@@ -1,4 +1,4 @@
-"""`scrapy restore`: replace the database by a backup, completely or not at all."""
+"""`scrapy restore`: replace the database with a backup, completely or not at all."""
 
 from __future__ import annotations
 

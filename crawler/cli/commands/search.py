@@ -117,8 +117,8 @@ class Command(FreshetCommand):
     ) -> SearchResult:
         """Return the posts.
 
-        newest: list the newest posts, because no words were given. A query may have no terms in
-                spite of words, if they have no letters or digits; it finds nothing.
+        newest: list the newest posts, because no words were given. A query with words may still
+                have no terms, if its words have no letters or digits; it finds nothing.
         """
         from crawler.reports.search import found_posts
         from crawler.storage import feeds, search

@@ -81,7 +81,7 @@ class Command(ActionsCommand):
         return web_accounts.FUNCTIONS[action]
 
     def json_types(self) -> JsonTypes:
-        """Return the types of what each action prints."""
+        """Return the types of the output of each action."""
         from crawler.cli import web_accounts as accounts
 
         return {

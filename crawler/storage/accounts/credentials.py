@@ -18,7 +18,7 @@ from crawler.storage.accounts.schemas import Scope
 from crawler.storage.client import UNJOURNALED, Database, Document
 
 ID_BYTES = 32
-# A session ends after the first without a request, and after the second in any case.
+# A session ends after IDLE without a request, and after LONGEST in any case.
 IDLE = timedelta(days=7)
 LONGEST = timedelta(days=30)
 # Interval at which the use of a session or token is stored.
@@ -141,11 +141,11 @@ async def tokens_of(db: Database, user: str | None = None) -> list[Token]:
 
 
 async def revoke_token(db: Database, token_id: str, user: str | None = None) -> Token:
-    """Delete a token by its id; raises ConfigError if there is none, or not of this user."""
+    """Delete a token by its id; raises ConfigError if there is none, or another user has it."""
     tokens = [token for token in await tokens_of(db, user) if token.id == token_id]
     if not tokens:
         raise ConfigError(f"token not found: {token_id!r}. See scrapy web token list")
-    # The id has no characters with a meaning in patterns: it equals that of a stored token.
+    # The id needs no escaping in a pattern, because it equals that of a stored token.
     await db.api_tokens.delete_one({"_id": {"$regex": f"^{tokens[0].id}"}, "user": tokens[0].user})
     return tokens[0]
 

@@ -1,8 +1,8 @@
 """`readers`: how far each user has read the changes, which pages are muted, and the secret feed.
 
 A reader is one document of bounded size, however many changes there are: a time up to which all
-changes are read, of all sites and of single sites, and exceptions after it. As soon as all changes
-before an exception are read, `advance` moves the time beyond the exception and drops it.
+changes are read, of all sites and of single sites, and exceptions after it. `Reader.read_all`
+moves a time forward and drops the exceptions up to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reader:
     ranges:     times, both included, in which all changes are read; sorted, without overlaps
     pages:      time up to which all changes of a page are read, by `page_number`
     mutes:      regular expressions of URLs whose changes are hidden
-    feed_since: time when the URL of the feed was made; None: no feed
+    feed_since: time when the URL of the feed was created; None: no feed
     """
 
     name: str
@@ -156,7 +156,7 @@ def page_number(spider: str, url: str) -> int:
 
 
 async def load(db: Database, name: str) -> Reader:
-    """Return a reader; one who has never read anything has no document."""
+    """Return a reader; an empty one if none is stored."""
     row = await db.readers.find_one({"_id": name})
     return Reader.of(row) if row else Reader(name)
 
@@ -175,7 +175,7 @@ async def update(db: Database, name: str, change: Edit) -> Reader:
 
 
 async def _store(db: Database, before: Reader, after: Reader) -> bool:
-    """Store a reader unless the stored one is newer than `before`; return whether it was."""
+    """Store a reader unless the stored one is newer than `before`; return whether it was stored."""
     values: Document = {
         "revision": after.revision,
         "read_until": after.read_until,
@@ -195,7 +195,7 @@ async def _store(db: Database, before: Reader, after: Reader) -> bool:
 
 
 async def make_feed(db: Database, name: str, now: datetime) -> str:
-    """Give a reader a feed with a new secret, which is not stored; an older one ends."""
+    """Create a reader's feed in place of any older one; return its secret, which is not stored."""
     await update(db, name, lambda reader: reader)
     secret = secrets.token_urlsafe(ID_BYTES)
     feed = {"token": digest(secret), "created_at": now}

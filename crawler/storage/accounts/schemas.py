@@ -27,19 +27,19 @@ AUDIT_SECONDS = 400 * 24 * 3600
 AT_ITS_TIME = 0
 
 
-# Limits of what is stored for a reader of changes, about 150 kB in total.
+# Maximum number of entries in the document of a reader, which has about 150 kB at most.
 MAX_SITES, MAX_RANGES, MAX_PAGES, MAX_MUTES = 1000, 100, 2000, 50
 
 
 class Role(StrEnum):
-    """What a user may do. VIEWER: read; EDITOR: also change settings and start crawls."""
+    """The rights of a user. VIEWER: read; EDITOR: also change settings and start crawls."""
 
     VIEWER = "viewer"
     EDITOR = "editor"
 
 
 class Scope(StrEnum):
-    """What an API token may do, within the role of its user."""
+    """The rights of an API token, within the role of its user."""
 
     READ = "read"
     WRITE = "write"

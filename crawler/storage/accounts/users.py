@@ -91,7 +91,7 @@ async def add(db: Database, name: str, role: Role, password_hash: str, now: date
 
 
 async def set_password(db: Database, name: str, password_hash: str, now: datetime) -> None:
-    """Set a user's password and end all sessions of the user; raises ConfigError without user."""
+    """Set a user's password and end the user's sessions; raises ConfigError for an unknown user."""
     update = {"$set": {"password_hash": password_hash, "password_at": now}}
     if not (await db.users.update_one({"_id": name}, update)).matched_count:
         raise await unknown(db, name)
@@ -99,14 +99,14 @@ async def set_password(db: Database, name: str, password_hash: str, now: datetim
 
 
 async def set_role(db: Database, name: str, role: Role) -> None:
-    """Set a user's role, and end all sessions of the user; raises ConfigError without user."""
+    """Set a user's role and end the user's sessions; raises ConfigError for an unknown user."""
     if not (await db.users.update_one({"_id": name}, {"$set": {"role": str(role)}})).matched_count:
         raise await unknown(db, name)
     await credentials.end_sessions(db, name)
 
 
 async def remove(db: Database, name: str) -> None:
-    """Remove a user with all that belongs to the user; raises ConfigError without user."""
+    """Remove a user and all data of the user; raises ConfigError for an unknown user."""
     if not (await db.users.delete_one({"_id": name})).deleted_count:
         raise await unknown(db, name)
     await credentials.end_sessions(db, name)
@@ -117,10 +117,10 @@ async def remove(db: Database, name: str) -> None:
 
 @asynccontextmanager
 async def leaving_an_editor(db: Database, name: str) -> AsyncIterator[None]:
-    """Hold off other changes of users while one user loses the role or is removed.
+    """Block other changes of users while an editor loses the role or is removed.
 
-    Raises ConfigError if there is no other editor: in the app, nobody could manage users then. The
-    changes of other processes are not held off.
+    Raises ConfigError if there is no other editor, because nobody could manage users in the app
+    anymore. Changes by other processes are not blocked.
     """
     async with _leaving_an_editor:
         others = {"_id": {"$ne": name}, "role": str(Role.EDITOR)}
@@ -166,6 +166,6 @@ async def record(
 async def audit_entries(
     db: Database, limit: int, after: Key | None = None, user: str | None = None
 ) -> Rows:
-    """Return a page of audit_entries, newest first; of all users if `user` is None."""
+    """Return a page of audit entries, newest first; of all users if `user` is None."""
     query: Document = {} if user is None else {"user": user}
     return await read_page(db.audit, query, NEWEST_FIRST, limit, after)

@@ -50,7 +50,7 @@ class WeighedBatch:
     """Posts to compare, without their boilerplate.
 
     candidates: the given posts
-    earlier:    posts stored before in which boilerplate was found since
+    earlier:    stored posts in which boilerplate was found since they were compared
     again:      versions of the tables to record for these earlier posts, by source and post
     """
 
@@ -80,8 +80,8 @@ async def weigh_pending(registry: Registry) -> WeighedBatch:
 async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> WeighedBatch:
     """Learn from posts that were judged copies; return the posts to compare again.
 
-    If other posts of the source have the same passages too, these are boilerplate, and the posts
-    are not copies.
+    If other posts of the source also have the same passages, the passages are boilerplate, and the
+    posts are not copies.
 
     copies: posts, each with the key of its original
     """
@@ -162,7 +162,7 @@ async def learn(
         registry.tables[source] = table
     due = [table for table in tables.values() if table.has_news or _is_due(table)]
     tables |= await _store(registry, due)
-    # Storing a table finds out whether another process has changed it, so the others remain.
+    # Storing a table detects changes by other processes, so only the other tables are checked.
     seconds = time.monotonic()
     cached = {
         source: table for source, table in cached.items()
@@ -326,7 +326,7 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
 def _table_update(table: Table) -> UpdateOne:
     """Return the update of a table.
 
-    If the stored revision is another one, the upsert becomes an insert, which fails as a duplicate.
+    If the stored revision differs, the upsert becomes an insert, which fails as a duplicate.
     """
     fields: Document = {"at": table.at, "version": table.version}
     fields["common"] = Binary(table.common.astype("<u4").tobytes())

@@ -1,4 +1,4 @@
-"""Comparison candidates made from stored posts, as a crawl made them."""
+"""Comparison candidates built from stored posts, in the same way as a crawl builds them."""
 
 from __future__ import annotations
 

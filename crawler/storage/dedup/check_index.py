@@ -56,12 +56,12 @@ class Index:
     judged_at: datetime = LONG_AGO
 
     def tick(self, now: datetime) -> datetime:
-        """Return the date of the next text without a date: later than all before."""
+        """Return the date of the next text without a date: later than all earlier ones."""
         self.last = max(self.last + MILLISECOND, now)
         return self.last
 
     async def review(self) -> None:
-        """Compare texts again in which boilerplate was found since."""
+        """Compare texts again in which boilerplate was found since they were compared."""
         await claims.review(self.registry, self.judged_at)
 
     async def judge(

@@ -25,7 +25,7 @@ from crawler.storage.dedup.registry import Bands, Member, Registry
 logger = logging.getLogger(__name__)
 # Attempts when other processes claim bands or change posts between a read and the write.
 MAX_ROUNDS = 10
-# Labels of one post that claims read; more are not made by people.
+# Maximum number of labels of a post that claims read; people create fewer.
 MAX_LABELS = 1000
 
 # Candidates with the bands that they still have to claim, or whose owners are queried.
@@ -36,7 +36,7 @@ Copy = tuple[Candidate, Owner, frozenset[int]]
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the labels decide on the place of a post.
+    """The constraints of labels on the cluster of a post.
 
     owner:    stored post labeled as the same, whose cluster the post joins; None: no such post
     apart:    numbers of the posts labeled as not the same
@@ -108,7 +108,7 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
 
 
 async def review(registry: Registry, now: datetime) -> Verdicts:
-    """Compare posts again in which boilerplate was found since; return their new verdicts."""
+    """Compare posts again whose boilerplate was found later; return their new verdicts."""
     verdicts = Verdicts()
     weighing = await boilerplate.weigh_pending(registry)
     if weighing.earlier:
@@ -189,7 +189,7 @@ async def claim_in_mongodb(
 ) -> ClaimedBatch:
     """Store originals with their free bands, and copies in the clusters of their owners.
 
-    ruling: what labels decide on all of the candidates
+    ruling: constraints of the labels on all candidates
     """
     claimed, copies = ClaimedBatch(), list[Copy]()
     wanted = {candidate: candidate.bands for candidate in candidates}
@@ -266,7 +266,7 @@ async def _insert_originals(
 async def _holders(
     registry: Registry, wanted: Wanted
 ) -> tuple[dict[int, Owner], dict[int, Document]]:
-    """Return the owners of bands, and those of the posts that are stored already."""
+    """Return the owners of bands, and the documents of the posts that are already stored."""
     if not wanted:
         return {}, {}
     bands = frozenset[int]().union(*wanted.values())
@@ -366,7 +366,7 @@ async def claim_in_redis(
 ) -> ClaimedBatch:
     """Claim bands in Redis, and store posts in the clusters that the script returns.
 
-    ruling: what labels decide on all of the candidates
+    ruling: constraints of the labels on all candidates
     """
     assert registry.shared is not None
     claims = [Claim(post.id, ObjectId().binary, post.sketch) for post in candidates]
@@ -519,7 +519,7 @@ async def labeled(
 
 
 async def ruling_of(registry: Registry, pairs: Sequence[tuple[int, bool]]) -> Ruling:
-    """Return what the labels of a post decide, by the posts that are stored now.
+    """Return the constraints that the labels of a post imply, given the stored posts.
 
     pairs: numbers of other posts, each with whether it is labeled as the same
     """

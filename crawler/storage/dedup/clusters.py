@@ -278,7 +278,7 @@ async def take_bands(registry: Registry, owners: Sequence[Owner]) -> None:
 
 
 async def take_free_bands(registry: Registry, posts: Sequence[Candidate]) -> None:
-    """Claim the free bands of posts, as far as they are stored with these sketches."""
+    """Claim the free bands of those posts that are stored with these sketches."""
     rows = await signatures.by_id(registry, [post.id for post in posts])
     owners = [
         signatures.owner_of(row)
@@ -325,7 +325,7 @@ async def mark_settled(registry: Registry, shown: Mapping[ObjectId, Document]) -
 
 
 def update_of(verdict: Verdict | None) -> Document:
-    """Return the update by which a post shows a verdict; without one a new post is original."""
+    """Return the update that shows a verdict on a post; without one, a new post is original."""
     if verdict is None:
         return {"$setOnInsert": {"original": True}}
     values = (verdict.duplicate_of, verdict.similarity, verdict.cluster)

@@ -90,9 +90,9 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
     """
     if not rows:
         return []
-    within = {row["cluster"] for row in rows if "cluster" in row}
+    affected = {row["cluster"] for row in rows if "cluster" in row}
     # If this is interrupted, the next process that settles clusters elects their originals.
-    await clusters.mark_unsettled(registry, within)
+    await clusters.mark_unsettled(registry, affected)
     deletes = [DeleteOne({name: row.get(name) for name in READ}) for row in rows]
     done = await registry.signatures.bulk_write(deletes, ordered=False)
     gone = list(rows)
@@ -100,10 +100,10 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
         stored = await signatures.by_id(registry, [row["_id"] for row in rows])
         gone = [row for row in rows if row["_id"] not in stored]
     # A process that settled the clusters in between did not see the deletion.
-    await clusters.mark_unsettled(registry, within)
+    await clusters.mark_unsettled(registry, affected)
     if registry.shared is not None:
         await registry.shared.release(signatures.claims_of(map(signatures.owner_of, gone)))
-    for cluster in await clusters.existing_clusters(registry, within):
+    for cluster in await clusters.existing_clusters(registry, affected):
         original = await clusters.elect(registry, cluster, now)
         if original is not None:
             # The deleted posts may have owned the bands by which the others were found.
@@ -174,14 +174,14 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
     sketch = Binary(candidate.sketch.encode())
     owner = signatures.owner_of(stored | {"sketch": sketch})
     await clusters.take_bands(registry, [owner])
-    own = {"$setIntersection": [{"$ifNull": ["$bands", []]}, list(candidate.bands)]}
+    kept_bands = {"$setIntersection": [{"$ifNull": ["$bands", []]}, list(candidate.bands)]}
     changed: Document = {
         "sketch": {"$literal": sketch},
         **{
             name: {"$min": [f"${name}", value]}
             for name, value in signatures.times_of(registry, candidate).items()
         },
-        "bands": {"$cond": [{"$eq": [own, []]}, "$$REMOVE", own]},
+        "bands": {"$cond": [{"$eq": [kept_bands, []]}, "$$REMOVE", kept_bands]},
     }
     changed |= {
         name: {"$literal": value} for name, value in signatures.text_of(registry, candidate).items()

@@ -134,7 +134,7 @@ def name_of(scheme: Scheme, index: ObjectId) -> str:
 
 
 async def _agree(db: Database, wanted: Document) -> Document:
-    """Set scheme and backend of an empty index; raise StorageError if the index has others.
+    """Set scheme and backend of an empty index; raise StorageError if the index has different ones.
 
     Returns `meta`, which identifies the move to Redis if one is needed.
     """
@@ -209,7 +209,7 @@ async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None
         if held == whole:
             return
         logger.info("Band claims not found in Redis, restoring them from MongoDB")
-        # Several processes may copy at once; a late one continues, or finds the copy complete.
+        # Several processes may copy concurrently; a late one continues, or finds the copy complete.
         with suppress(BandsLost):
             if held == filling or await bands.empty(held, filling):
                 await _copy_claims(registry, bands)

@@ -1,8 +1,9 @@
 """`duplicate_labels`: pairs of posts that people labeled as the same, or as not the same.
 
 Claims respect the labels. A post labeled as the same as a stored post joins its cluster, however
-different the texts are. Posts labeled as not the same are never in one cluster. If both kinds of
-labels contradict each other, the posts stay apart. `label` moves stored posts immediately.
+different the texts are. Posts labeled as not the same are never in one cluster. If labels
+of both kinds contradict each other, the posts stay in different clusters. `label` moves stored
+posts immediately.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ QUANTILE = 1.959964
 
 
 class Label(TypedDict):
-    """What a person decided on a pair of posts."""
+    """A person's decision on a pair of posts."""
 
     same: bool
     """Whether the posts are the same."""

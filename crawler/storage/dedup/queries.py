@@ -94,7 +94,7 @@ class Cluster(TypedDict):
     members: list[ClusterMember]
     """Copies, oldest first."""
     sources: list[ClusterMember]
-    """Posts that are sources of the original's item, and therefore no copies."""
+    """Posts that are sources of the original's item, and therefore not copies."""
     changes: list[NewOriginal]
     """Changes of the original, oldest first."""
 
@@ -220,7 +220,7 @@ async def _posts(db: Database, keys: Iterable[str]) -> dict[str, Document]:
 async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> Cluster | None:
     """Return a cluster with its copies, the oldest first, and its history; None if not found.
 
-    `sources`: the posts that have the original's item too, and are not copies
+    `sources`: the posts that also have the original's item, and so are not copies
     """
     row = await db.clusters.find_one({"_id": id_})
     if row is None:
@@ -293,11 +293,12 @@ async def stored_scheme(db: Database, config: Config) -> Scheme:
     return scheme_of("characters" if name == "off" else name, config.duplicate_threshold)
 
 
-# A cluster whose copies have all left it keeps its document, and is not shown.
+# Maximum number of reads for one page of clusters with copies: a cluster whose copies have all left
+# it keeps its document, and is not shown.
 MAX_ROUNDS = 20
 BY_NEWEST = (("_id", -1),)
 BY_SIZE = (("copies", -1), ("_id", 1))
-# Every post has a longer `_id`, so that the index of copies answers the query.
+# Matches all copies, because no `_id` is empty, so that the index of copies answers the query.
 COPIES: Document = {"duplicate_of": {"$gt": ""}}
 
 
@@ -310,7 +311,7 @@ class ClusterPage:
 
 
 async def newest_clusters(db: Database, limit: int, after: Key | None = None) -> ClusterPage:
-    """Return clusters with copies, the latest that was made first."""
+    """Return clusters with copies, the most recently created first."""
     rows: list[Document] = []
     last = after
     for _ in range(MAX_ROUNDS):

@@ -38,15 +38,15 @@ _STATED: Document = {
     "$cond": [{"$eq": [{"$type": "$published"}, "date"]}, "$published", "$fields.published"]
 }
 _LATEST: Document = {"$add": ["$first_seen", AHEAD // timedelta(milliseconds=1)]}
-_BELIEVABLE: Document = {
+_IS_PLAUSIBLE: Document = {
     "$and": [
         {"$eq": [{"$type": _STATED}, "date"]},
         {"$gte": [_STATED, OLDEST]},
         {"$lte": [_STATED, _LATEST]},
     ]
 }
-# As `candidates.created_of`, without the page of a feed's post; claims work in any order.
-_CREATED: Document = {"$cond": [_BELIEVABLE, {"$min": [_STATED, "$first_seen"]}, "$first_seen"]}
+# Like `candidates.created_of`, but without the page of a feed's post; claims work in any order.
+_CREATED: Document = {"$cond": [_IS_PLAUSIBLE, {"$min": [_STATED, "$first_seen"]}, "$first_seen"]}
 
 
 @asynccontextmanager
@@ -111,30 +111,30 @@ async def posts(db: Database) -> AsyncIterator[list[Document]]:
 
 async def learn(registry: Registry, batch: list[Document], now: datetime) -> None:
     """Learn the boilerplate of sources from posts, before any of them is compared."""
-    made = (candidate_of(post, registry.scheme) for post in batch)
-    candidates = [candidate for candidate in made if candidate is not None]
+    read_candidates = (candidate_of(post, registry.scheme) for post in batch)
+    candidates = [candidate for candidate in read_candidates if candidate is not None]
     await boilerplate.learn(registry, candidates, now)
     await boilerplate.evict(registry)
 
 
 async def compare(db: Database, registry: Registry, batch: list[Document], now: datetime) -> int:
     """Claim posts, and show those without copies; return the number with a text to compare."""
-    made = {post["_id"]: candidate_of(post, registry.scheme) for post in batch}
-    candidates = [candidate for candidate in made.values() if candidate is not None]
+    read_candidates = {post["_id"]: candidate_of(post, registry.scheme) for post in batch}
+    candidates = [candidate for candidate in read_candidates.values() if candidate is not None]
     verdicts = await claims.claim(registry, candidates, now)
-    alone = {key for key in made if verdicts.get(key, ALONE).cluster is None}
+    alone = {key for key in read_candidates if verdicts.get(key, ALONE).cluster is None}
     flagged = [
         post["_id"]
         for post in batch
         if post.get("original") is not True or any(name in post for name in clusters.FIELDS)
     ]
     await clusters.show_verdicts(db, dict.fromkeys(alone.intersection(flagged), ALONE))
-    # Includes earlier posts in which boilerplate was found since.
-    others = {key: verdict for key, verdict in verdicts.items() if key not in made}
+    # Includes earlier posts whose boilerplate was found later.
+    others = {key: verdict for key, verdict in verdicts.items() if key not in read_candidates}
     await _show_alone(db, others)
     # Posts deleted before their claim are still in the index.
-    existing = await db.posts.distinct("_id", {"_id": {"$in": list(made)}})
-    await edits.release(registry, list(made.keys() - set(existing)), now)
+    existing = await db.posts.distinct("_id", {"_id": {"$in": list(read_candidates)}})
+    await edits.release(registry, list(read_candidates.keys() - set(existing)), now)
     return len(candidates)
 
 
@@ -146,7 +146,7 @@ async def _show_alone(db: Database, verdicts: Verdicts) -> None:
 
 
 async def settle(db: Database, registry: Registry, now: datetime) -> None:
-    """Compare posts in which boilerplate was found since, and show all clusters."""
+    """Compare posts again whose boilerplate was found later, and show all clusters."""
     await _show_alone(db, await claims.review(registry, now))
     cursor = registry.clusters.find({}, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):

@@ -91,7 +91,7 @@ class RedisBands:
         await self._clusters(batch, "")
 
     async def release(self, batch: Sequence[Claim]) -> None:
-        """Free the bands of posts; their sketches must be those that they were claimed with."""
+        """Free the bands of posts; their sketches must be those with which they were claimed."""
         await self._run(self._release, self._parts(batch))
 
     async def _clusters(self, batch: Sequence[Claim], threshold: str) -> list[bytes]:

@@ -95,7 +95,7 @@ class Registry:
     date_days:   maximum days by which a stated date may precede the first sight, to rank sources
     read_again:  reads candidates of stored posts; None: posts are not stored
     keeps_texts: store texts with the signatures, as there are no posts
-    labels:      what people decided on pairs of posts; None: posts are not stored
+    labels:      people's decisions on pairs of posts; None: posts are not stored
     tables:      of recently used sources
     """
 

@@ -230,6 +230,6 @@ async def set_items(registry: Registry, items: Mapping[int, int | None]) -> set[
     query: Document = {"_id": {"$in": list(items)}, "cluster": {"$exists": True}}
     touched = set(await registry.signatures.distinct("cluster", query))
     if touched:
-        there = {"_id": {"$in": list(touched)}}
-        await registry.clusters.update_many(there, {"$set": {"unsettled": True}})
+        of_touched = {"_id": {"$in": list(touched)}}
+        await registry.clusters.update_many(of_touched, {"$set": {"unsettled": True}})
     return touched

@@ -1,4 +1,4 @@
-"""Builds pages: compares the sources with the record of the last build, writes due pages.
+"""Builds pages: compares the sources with the record of the last build, and writes due pages.
 
 `build` does so once, for the command. `kept_current` keeps dashboards up to date in the web app: it
 checks cells and templates every second, and rebuilds what has changed.
@@ -41,7 +41,7 @@ from crawler.web.database import WebDatabase
 RECORD = ".freshet-pages.json"
 WRITTEN, UNCHANGED, FAILED, REMOVED = "written", "unchanged", "failed", "removed"
 Facts = Callable[[str], list[Fact]]
-# Under which problems of updates are printed.
+# Name of the command under which problems of updates are printed.
 COMMAND = "web"
 CHECK_SECONDS = 1.0
 
@@ -60,7 +60,7 @@ class Built(BaseModel):
 
     cells:   facts of the cells that the page read
     written: whether a build has written the file
-    failed:  whether the last build failed, so that the file is of an earlier one
+    failed:  whether the last build failed, so that the file is from an earlier one
     """
 
     cells: CellFacts
@@ -69,7 +69,11 @@ class Built(BaseModel):
 
 
 class Record(BaseModel):
-    """The record of the last build. templates: digest of the sources; files: of copied files."""
+    """The record of the last build.
+
+    templates: digest of the sources
+    files:     digests of the copied files
+    """
 
     version: Literal[1] = 1
     templates: str = ""
@@ -115,7 +119,7 @@ def planned(
 ) -> Plan:
     """Return the steps of a build: compare the sources and cells with the last build.
 
-    facts:   returns the current facts of the cells of a name
+    facts:   returns the current facts of the cells with a name
     present: paths that exist in the output folder
     retry:   render failed pages again even if nothing has changed
     """
@@ -156,7 +160,7 @@ class Done:
 
 
 def decide(cells: Cells, sources: Sources, record: Record, out: Path, *, retry: bool) -> Plan:
-    """Return the steps of a build now; reads the names of files in the output folder."""
+    """Return the steps of a build, given the files that exist in the output folder."""
     present = {path for path in (*sources.pages, *sources.files) if is_there(out / path)}
     return planned(record, sources, cells.facts, present, retry=retry)
 

@@ -187,7 +187,7 @@ class Cell:
 
 
 class Cells:
-    """All cells at one time; `documents` are those of the cell store, with or without content."""
+    """All cells at one time. documents: rows of the cell store, with or without content."""
 
     def __init__(self, documents: Iterable[Mapping[str, Any]], now: datetime) -> None:
         self.now = now
@@ -202,7 +202,7 @@ class Cells:
         return [cell.fact for cell in self._by_name.get(name, ())]
 
     def named(self, name: str) -> Cell:
-        """Return the cell of a name; raises NoSuchCell if none or several have it."""
+        """Return the cell with a name; raises NoSuchCell if none or several have it."""
         cells = self._by_name.get(name, []) if name != ALL else []
         if not cells:
             raise NoSuchCell(f"cell not found: {name!r}")
@@ -223,14 +223,14 @@ class Rendered:
 
 @dataclass
 class Lookup:
-    """The functions by which a template reads cells; records which cells it reads."""
+    """The functions that a template calls to read cells; records which cells it reads."""
 
     cells: Cells
     read_cells: CellFacts = field(default_factory=dict)
     used: dict[str, Cell] = field(default_factory=dict)
 
     def cell(self, name: str) -> Cell:
-        """Return the cell of a name; raises NoSuchCell."""
+        """Return the cell with a name; raises NoSuchCell."""
         self.read_cells[name] = self.cells.facts(name)
         cell = self.cells.named(name)
         self.used[cell.key] = cell

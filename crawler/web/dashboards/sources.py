@@ -17,7 +17,7 @@ from crawler.utils.files import atomic_replace
 BUILT_IN = Path(__file__).parent / "templates"
 ASSETS = ("freshet.css", "freshet.js")
 STATES = "cells.json"
-# Files and folders whose names begin like this hold parts of pages.
+# Prefixes of the names of files and folders that are parts of pages, or hidden.
 PARTIAL = (".", "_")
 Stamp = list[tuple[str, int, int]]
 
@@ -62,7 +62,7 @@ class Sources:
     folder: the user's templates; None: the built-in ones
     pages:  names of templates, by path in the output folder
     files:  files to copy, by path in the output folder
-    digest: of all templates and files
+    digest: digest of all templates and files
     """
 
     folder: Path | None
@@ -98,7 +98,7 @@ def find(folder: Path | None) -> Sources:
 
 
 def stamp(folder: Path | None) -> Stamp:
-    """Return names, times and sizes of all files; differs if any file was changed."""
+    """Return names, times and sizes of all files, to detect changed files."""
     files: Stamp = []
     for name, path in _within(folder):
         # The file may have been deleted since it was listed.
@@ -132,7 +132,7 @@ def _digest(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Source and output folders. templates: None: the built-in page of all cells."""
+    """Source and output folders. templates=None: the built-in page of all cells."""
 
     templates: Path | None
     out: Path
@@ -160,7 +160,7 @@ def places(templates_folder: str | None, out: Path, option: str = "--out") -> Pl
     """Validate the folders; raises ConfigError.
 
     templates_folder: chosen by the user; None: the built-in page
-    option:           that chose `out`, for errors
+    option:           name of the option for `out`, for error messages
     """
     if templates_folder is None:
         return Places(None, out)

@@ -3,7 +3,7 @@
 A module of an area has
 
 router  an APIRouter with pages; its first page is the route named `AREA.index`
-api     an APIRouter with the same as JSON, below /api/v1
+api     an APIRouter with the same data as JSON, below /api/v1
 
 Templates of an area are in `templates/AREA`, scripts in `static/AREA.js`. All routes pass
 `crawler.web.auth.guard`: they need a signed-in user, and an editor for every method that writes.
@@ -37,8 +37,8 @@ class Area:
     """An area of the app.
 
     title:   in the navigation; empty: not in the navigation
-    key:     pressed after `g`, goes to the area
-    uploads: paths with a limit of their own for the body, in bytes
+    key:     opens the area if pressed after `g`
+    uploads: paths with their own limit of the body, in bytes
     """
 
     name: str

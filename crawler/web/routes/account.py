@@ -1,4 +1,4 @@
-"""Sign-in and sign-out, the own password and API tokens, and the audit list."""
+"""Sign-in and sign-out, the user's own password and API tokens, and the audit list."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from crawler.web.pages import page, redirect, redirect_to
 router = APIRouter()
 api = APIRouter(tags=["account"])
 SIGN_IN = "/sign-in"
-# Everybody may send this form: a password of 1,000 characters takes up to 12 kB in it.
+# Anyone may send this form: a password of 1,000 characters takes up to 12 kB in it.
 MAX_SIGN_IN_BYTES = 32_000
 WRONG = "Wrong name or password"
 
@@ -71,7 +71,7 @@ async def sign_in(request: Request, store: StoreDep, now: NowDep) -> Response:
         return _form_again(request, form, 401)
     assert user is not None
     limit.succeeded(*keys)
-    # A new id, whatever cookie the browser sent: nobody can prepare a session for somebody else.
+    # Always a new id, to prevent session fixation.
     if old := request.cookies.get(session_cookie(request)):
         await credentials.end_session(store.db, old)
     session = await credentials.begin_session(store.db, user.name, now)
@@ -98,7 +98,7 @@ async def sign_out(request: Request, user: UserDep, store: StoreDep) -> Response
 
 @router.get("/account", name="account.index")
 async def index(request: Request, user: UserDep, store: StoreDep) -> Response:
-    """Show the own account."""
+    """Show the account of the signed-in user."""
     return await _account_page(request, user, store, Form())
 
 
@@ -112,7 +112,7 @@ async def _account_page(
 @router.post("/account/password", name="account.password")
 @for_viewers
 async def set_password(request: Request, user: UserDep, store: StoreDep, now: NowDep) -> Response:
-    """Set the own password, and end all other sessions."""
+    """Set the password of the signed-in user, and end all other sessions."""
     if user.name == LOCAL:
         raise HTTPException(409, "Without users there is no password. Run scrapy web user add NAME")
     form = await Form.read(request)
@@ -131,7 +131,7 @@ async def set_password(request: Request, user: UserDep, store: StoreDep, now: No
 @router.post("/account/tokens/revoke", name="account.revoke")
 @for_viewers
 async def revoke(request: Request, user: UserDep, store: StoreDep) -> Response:
-    """Revoke an own API token."""
+    """Revoke an API token of the signed-in user."""
     form = await Form.read(request)
     token = await credentials.revoke_token(store.db, form["token"], user.name)
     request.state.audit = token.in_words

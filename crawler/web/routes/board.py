@@ -1,7 +1,7 @@
 """The board: all sites with their state, one row each, and their runs in progress.
 
-Runs are also sent as server-sent events, until a stream has lasted long enough. Browsers connect
-again after its end, with the session that is valid then.
+Runs are also sent as server-sent events. A stream ends after MAX_SECONDS; then browsers connect
+again, with the session that is valid at that time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TagQuery = Annotated[str, Query(max_length=100, description="tag that sites must
 MAX_STREAMS = 16
 MAX_SECONDS = 300.0
 INTERVAL_SECONDS = 1.0
-# A comment in a stream without news shows proxies and the server that it is in use.
+# Interval of comments in an idle stream, so that neither proxies nor the server close it.
 KEEP_SECONDS = 15.0
 RETRY_MILLISECONDS = 2000
 RETRY_LATER = {"Retry-After": "10"}
@@ -109,7 +109,7 @@ class Streams:
         self._stop = asyncio.Event()
 
     def end(self) -> None:
-        """End all streams, as the app is about to stop."""
+        """End all streams, because the app is about to stop."""
         self._stop.set()
 
     def response(
@@ -120,7 +120,7 @@ class Streams:
     ) -> StreamingResponse:
         """Return a stream that sends a value as JSON whenever it has changed.
 
-        read: returns the value; while it raises StorageError, the former value stays
+        read: returns the value; while it raises StorageError, the previous value stays
 
         Raises HTTPException (503) if there are too many streams.
         """
@@ -130,7 +130,7 @@ class Streams:
         return StreamingResponse(
             self._events(event, read, interval_seconds),
             media_type="text/event-stream",
-            # Proxies such as nginx would collect the events.
+            # Otherwise, proxies such as nginx would buffer the events.
             headers={"X-Accel-Buffering": "no"},
         )
 

@@ -1,4 +1,4 @@
-"""The budget: what any number of requests a day would give, and the plan for one of them."""
+"""The budget: expected results by number of requests a day, and plans for one number."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Choice(BaseModel):
 
 
 class SimulationChoice(Choice):
-    """Policies to compare on the own history."""
+    """Policies to compare on your own history."""
 
     policies: list[Policy] = Field(
         ["optimal", "uniform"],
@@ -174,7 +174,7 @@ async def index(
     request: Request, user: UserDep, _: StoreDep, now: NowDep, budget: str = "",
     objective: str = "balanced",
 ) -> Response:  # fmt: skip
-    """Show the curve, and what a budget would give."""
+    """Show the curve, and the expected results of a budget."""
     form = Form.of({"budget": budget, "objective": objective})
     return _page(request, user.name, now, form)
 
@@ -201,8 +201,8 @@ async def compute_again(request: Request, _: EditorDep, planner: PlannerDep) -> 
 class Area:
     """The budget of pages or of feeds.
 
-    route: of its page
-    show:  returns the page for the name of a user at a time, with a form and a status
+    route: name of the route of its page
+    show:  returns the page, given the request, the name of the user, the time, a form and a status
     """
 
     route: str
@@ -216,13 +216,13 @@ class Area:
         wanted: type[Order],
         start: Callable[[Order], str],
     ) -> Response:
-        """Start the job that a form asks for, and return to its page.
+        """Start the job that a form requests, and return to its page.
 
         Shows the form with its problems and status 422 if it is not valid, and 409 if the job
         cannot be started.
 
-        wanted: of the fields of the form
-        start:  starts the job and returns its line of the audit list; raises Busy and ConfigError
+        wanted: model of the fields of the form
+        start:  starts the job and returns its line for the audit list; raises Busy and ConfigError
         """
         form = await Form.read(request)
         order = form.parse(wanted)
@@ -266,7 +266,7 @@ async def apply(request: Request, user: EditorDep, now: NowDep, planner: Planner
 
 @router.post("/budget/simulate", name="budget.simulate")
 async def simulate(request: Request, user: EditorDep, now: NowDep, planner: PlannerDep) -> Response:
-    """Start a simulation of policies on the own history."""
+    """Start a simulation of policies on the recorded history."""
 
     def start(order: SimulationForm) -> str:
         planner.start(SIMULATE, user.name, now, **order.model_dump())
@@ -309,11 +309,11 @@ PAGES = Area("budget.index", _page)
 def forecast_in(
     form: Form, budget: float | None, curve: Curve, forecast_of: Callable[[Curve, float], Forecast]
 ) -> Forecast:
-    """Return what a budget would give, and enter the usual one into a form without a budget.
+    """Return the forecast for a budget; enter the current budget into a form without one.
 
-    A budget that is too small is rejected; the least one takes its place.
+    A budget that is too small is rejected, and the forecast is for the minimum budget instead.
 
-    budget: of the form; None: the usual one
+    budget: budget in the form; None: the current one
     """
     chosen = budget or usual_budget(curve)
     try:
@@ -327,7 +327,7 @@ def forecast_in(
 
 
 def status_of(form: Form, status: int) -> int:
-    """Return the status of a page: 422 in place of 200 if its form has problems."""
+    """Return the status of a page: 422 instead of 200 if its form has problems."""
     return 422 if status == 200 and not form.is_valid else status
 
 
@@ -347,13 +347,13 @@ async def curve(
 ) -> BudgetCurve:
     """Return the expected results for a range of budgets.
 
-    While the curve is computed, the status is 503. Ask again after the time in Retry-After.
+    While the curve is being computed, the status is 503. Try again after the time in Retry-After.
     """
-    found = planner.curve(objective)
-    if found is None:
+    page_curve = planner.curve(objective)
+    if page_curve is None:
         planner.want_curve(objective, user.name, now)
         raise not_ready(planner)
-    return found
+    return page_curve
 
 
 @api.get("/forecast", name="budget.api_forecast")
@@ -363,8 +363,8 @@ async def forecast_of(
 ) -> BudgetForecast:  # fmt: skip
     """Return the expected results of a budget, by site, next to the current schedules."""
     chosen = budget_in(budget)
-    found = await curve(user, now, planner, objective)
-    return forecast(found, chosen or usual_budget(found))
+    page_curve = await curve(user, now, planner, objective)
+    return forecast(page_curve, chosen or usual_budget(page_curve))
 
 
 def budget_in(text: str) -> float | None:

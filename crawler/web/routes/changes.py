@@ -1,4 +1,4 @@
-"""The inbox of changes: what changed since the reader last looked, marks, mutes, the Atom feed."""
+"""The inbox of changes: unread changes, read marks, mutes, and the Atom feed."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from crawler.web.pages import not_found, page, path_to, redirect_to
 router = APIRouter(prefix="/changes")
 api = APIRouter(prefix="/changes", tags=["changes"])
 FEED_ENTRIES = 50
-# A secret is longer than this by far; so are no tokens of other kinds.
+# Much longer than any secret.
 MAX_SECRET = 100
-# Characters of a URL from which a pattern is made; longer URLs are cut.
+# Characters of a URL in a suggested pattern; longer URLs are cut.
 MAX_SUGGESTED = 300
 EventId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
 
 
-def _own(user: UserDep) -> User:
+def _require_write_scope(user: UserDep) -> User:
     """Return a user who may change their own marks; tokens need the scope `write`."""
     if Scope.WRITE not in user.scopes:
         raise HTTPException(403, "Not allowed: read-only token")
     return user
 
 
-OwnDep = Annotated[User, Depends(_own)]
+OwnDep = Annotated[User, Depends(_require_write_scope)]
 
 
 @router.get("", name="changes.index")
@@ -66,7 +66,7 @@ async def index(
 
 
 def _names(inbox: InboxPage, key: Literal["fields", "categories"]) -> list[str]:
-    """Return the fields or categories of the shown entries, as suggestions for filters."""
+    """Return the fields or categories of the listed entries, as suggestions for filters."""
     return sorted({name for entry in inbox.entries for name in entry[key]})
 
 
@@ -112,7 +112,7 @@ async def api_unread(
     user: UserDep, store: StoreDep,
     site: Annotated[str, Query(max_length=200, description="name of the site")] = "",
 ) -> Unread:  # fmt: skip
-    """Return since when changes are unread, and their number."""
+    """Return the time since which changes are unread, and their number."""
     reader = await readers.load(store.db, user.name)
     return Unread(since=reader.read_until, changes=await count_unread(store.db, reader, site))
 
@@ -169,7 +169,7 @@ async def detail(request: Request, event: EventId, user: UserDep, store: StoreDe
 
 
 class ReadForm(BaseModel):
-    """Which of the shown entries to mark as read; each is the ids of its events."""
+    """The entries to mark as read; each is a list of event ids, separated by commas."""
 
     entry: list[str] = Field(default_factory=list, max_length=200)
     one: str = ""
@@ -196,7 +196,7 @@ class ReadForm(BaseModel):
         return [ObjectId(each) for each in ids]
 
     def span(self) -> tuple[datetime, datetime] | None:
-        """Return the times between which all events are shown, if all entries are marked."""
+        """Return the times between which all events are listed, if all entries are marked."""
         if self.one or self.to or self.start is None or self.end is None:
             return None
         return self.end + inbox.MILLISECOND, self.start
@@ -231,7 +231,7 @@ async def mark_all(request: Request, user: OwnDep, store: StoreDep, now: NowDep)
 
 
 def _back(request: Request, here: str, marked: int | None) -> Response:
-    """Return to the list, which says how many pages were marked."""
+    """Return to the list, which shows how many pages were marked."""
     back = here if here.startswith(path_to(request, "changes.index")) else ""
     path = back or path_to(request, "changes.index")
     if marked is not None:
@@ -282,9 +282,9 @@ async def settings(
     url: Annotated[str, Query(max_length=MAX_SUGGESTED)] = "",
     pages: Annotated[int, Query(ge=1, le=10**9)] = 1,
 ) -> Response:  # fmt: skip
-    """Show mutes, the feed, and since when changes are unread.
+    """Show mutes, the feed, and the time since which changes are unread.
 
-    url:   to mute, as a suggestion
+    url:   URL for which a pattern to mute is suggested
     pages: number of pages of the entry; with more than one, their URLs begin with `url`
     """
     is_whole = pages == 1 and len(url) < MAX_SUGGESTED
@@ -328,7 +328,7 @@ async def unmute(request: Request, user: OwnDep, store: StoreDep) -> Response:
 
 
 class Since(BaseModel):
-    """Since when changes are unread."""
+    """The form with the time since which changes are unread."""
 
     since: datetime | None = None
 
@@ -355,7 +355,7 @@ async def begin_at(request: Request, user: OwnDep, store: StoreDep) -> Response:
 @router.post("/feed", name="changes.make_feed")
 @for_viewers
 async def make_feed(request: Request, user: OwnDep, store: StoreDep, now: NowDep) -> Response:
-    """Make the secret address of the feed; an older address ends."""
+    """Create the secret address of the feed; an older address stops working."""
     await Form.read(request)
     made = await api_make_feed(request, user, store, now)
     return await _settings_page(request, user, store, Form(), address=made.url)
@@ -364,7 +364,7 @@ async def make_feed(request: Request, user: OwnDep, store: StoreDep, now: NowDep
 @router.post("/feed/end", name="changes.end_feed")
 @for_viewers
 async def end_feed(request: Request, user: OwnDep, store: StoreDep) -> Response:
-    """End the feed: its address is not valid any more."""
+    """End the feed: its address stops working."""
     await readers.end_feed(store.db, user.name)
     return redirect_to(request, path_to(request, "changes.settings"))
 
@@ -375,13 +375,13 @@ async def feed(
     request: Request, store: StoreDep, now: NowDep,
     token: Annotated[str, Query(max_length=MAX_SECRET)] = "",
 ) -> Response:  # fmt: skip
-    """Return the newest changes as Atom to anybody who has the secret address."""
+    """Return the newest changes as Atom to anyone who has the secret address."""
     reader = await readers.of_feed(store.db, token) if token else None
     if reader is None or not await _may_read(request, store, reader):
         raise HTTPException(404, "This feed does not exist any more. Make a new address in Freshet")
     entries = await read_feed(store.db, reader, FEED_ENTRIES, now)
     base = own_origin(request)
-    # Not the secret: readers show and share ids.
+    # The id must not contain the secret, because feed readers show and share ids.
     made = readers.page_number(reader.name, str(reader.feed_since)) % 2**64
     document = atom_feed(
         entries, feed_id=f"tag:freshet,2026:{made:x}",
@@ -452,7 +452,7 @@ class FeedAddress(BaseModel):
 async def api_make_feed(
     request: Request, user: OwnDep, store: StoreDep, now: NowDep
 ) -> FeedAddress:
-    """Make the secret address of the feed; an older address ends."""
+    """Create the secret address of the feed; an older address stops working."""
     secret = await readers.make_feed(store.db, user.name, now)
     path = path_to(request, "changes.feed")
     return FeedAddress(url=f"{own_origin(request)}{path}?token={secret}")
@@ -461,7 +461,7 @@ async def api_make_feed(
 @api.delete("/feed", name="changes.api_end_feed", status_code=204)
 @for_viewers
 async def api_end_feed(user: OwnDep, store: StoreDep) -> None:
-    """End the feed: its address is not valid any more."""
+    """End the feed: its address stops working."""
     await readers.end_feed(store.db, user.name)
 
 

@@ -21,7 +21,7 @@ api = APIRouter(prefix="/dashboards", tags=["dashboards"])
 INDEX = "index.html"
 # Larger files are not dashboards; they would be read into memory.
 MAX_FILE_BYTES = 20_000_000
-# Templates are the operator's own code, so they may have styles of their own and scripts from
+# Templates are the operator's own code, so they may have inline styles, and scripts from
 # files. Images load from the hosts that cells name.
 HEADERS = {
     "Content-Security-Policy": (
@@ -72,7 +72,7 @@ async def file(request: Request, path: str) -> Response:
     etag = request.headers.get("if-none-match", "")
     response = await asyncio.to_thread(file_response, request.app.state.dashboards, path, etag)
     if response.status_code == 404 and not path:
-        # Templates without an index.html: the list of pages leads on.
+        # The templates have no index.html: show the list of pages instead.
         return Response(status_code=303, headers={"Location": path_to(request, "dashboards.index")})
     return response
 

@@ -1,4 +1,4 @@
-"""The budget of feeds: what any number of fetches a day would miss, and a plan for one of them."""
+"""The budget of feeds: expected misses by number of fetches a day, and plans for one number."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FeedPreviewForm(BaseModel):
 async def index(
     request: Request, user: UserDep, _: StoreDep, now: NowDep, budget: str = ""
 ) -> Response:
-    """Show the curve of feeds, and what a budget would give."""
+    """Show the curve of feeds, and the expected results of a budget."""
     return _page(request, user.name, now, Form.of({"budget": budget}))
 
 
@@ -131,13 +131,13 @@ FEEDS = Area("feed_budget.index", _page)
 async def curve(user: UserDep, now: NowDep, planner: PlannerDep) -> FeedBudgetCurve:
     """Return the expected results of feeds for a range of budgets.
 
-    While the curve is computed, the status is 503. Ask again after the time in Retry-After.
+    While the curve is being computed, the status is 503. Try again after the time in Retry-After.
     """
-    found = planner.feed_curve()
-    if found is None:
+    ready_curve = planner.feed_curve()
+    if ready_curve is None:
         planner.want_feed_curve(user.name, now)
         raise not_ready(planner)
-    return found
+    return ready_curve
 
 
 @api.get("/forecast", name="feed_budget.api_forecast")
@@ -146,8 +146,8 @@ async def forecast_of(
 ) -> FeedBudgetForecast:
     """Return the expected results of a budget, by feed, next to the current schedules."""
     chosen = budget_in(budget)
-    found = await curve(user, now, planner)
-    return forecast_of_feeds(found, chosen or usual_budget(found))
+    ready_curve = await curve(user, now, planner)
+    return forecast_of_feeds(ready_curve, chosen or usual_budget(ready_curve))
 
 
 @api.post("/preview", name="feed_budget.api_preview", status_code=202)

@@ -53,7 +53,7 @@ MAX_UPLOAD_BYTES = 8_000_000
 UPLOADS = tuple((path, MAX_UPLOAD_BYTES) for path in ("/feeds/import", "/api/v1/feeds/import"))
 MAX_KEY = 10_000
 SHOWN_REFUSALS = 50
-# Lines of an exported list that are sent together.
+# Number of lines of an exported list that are sent together.
 EXPORTED_LINES = 500
 FeedKey = Annotated[str, Query(max_length=MAX_KEY, description="id of a feed: spider and URL")]
 OneFeed = Annotated[
@@ -137,14 +137,14 @@ class OneFeedState(BaseModel):
 
 
 class PostRead(BaseModel):
-    """A post that is read."""
+    """A post to mark as read or unread."""
 
     post: str = Field(max_length=MAX_KEY, description="id of the post")
     read: bool = Field(True, description="false: mark it as unread")
 
 
 class AllRead(BaseModel):
-    """Posts that are read."""
+    """Posts to mark as read."""
 
     feed: str = Field("", max_length=MAX_KEY, description="id of a feed; empty: no restriction")
     folder: str = Field("", max_length=500, description="folder; empty: no restriction")
@@ -234,7 +234,7 @@ async def feed_page(request: Request, store: StoreDep, key: OneFeed) -> Response
 
 @router.post("/edit", name="feeds.edit")
 async def edit(request: Request, _: EditorDep, store: StoreDep) -> Response:
-    """Set title and folders of a feed, unless somebody else has changed them meanwhile."""
+    """Set the title and folders of a feed, unless somebody has changed them in the meantime."""
     form = await Form.read(request)
     key = form["id"]
     await _feed(store, key)
@@ -329,7 +329,7 @@ async def export(store: StoreDep, now: NowDep) -> Response:
     feeds = await subscriptions.exported(store.db, COMMAND)
     headers = {"Content-Disposition": 'attachment; filename="freshet-feeds.opml"'}
     lines = opml.written(feeds, f"Feeds of {COMMAND}", now)
-    # Each part is made in a thread, and changing to it takes longer than making a line.
+    # Each part is made in a thread, and switching threads takes longer than making a line.
     parts = ("".join(some) for some in iter(lambda: list(islice(lines, EXPORTED_LINES)), []))
     return StreamingResponse(parts, headers=headers, media_type=f"{OPML_TYPE}; charset=utf-8")
 
@@ -425,7 +425,7 @@ async def feed_api(store: StoreDep, key: OneFeed) -> OneFeedState:
 async def edit_api(
     request: Request, new: EditedFeed, _: EditorDep, store: StoreDep, key: OneFeed
 ) -> OneFeedState:
-    """Set title and folders of a feed."""
+    """Set the title and folders of a feed."""
     await _feed(store, key)
     title, folders = tidy(new.title or "", TITLE_CHARACTERS) or None, _folders(new.folders)
     stored = await subscriptions.edited(store.db, key)
@@ -513,7 +513,7 @@ async def _import(store: Store, file: SentFile, now: datetime) -> ImportReport:
 
 
 def _in_words(key: str, title: str | None, folders: Sequence[str]) -> str:
-    """Return an edit for the audit list."""
+    """Return the description of an edit for the audit list."""
     return f"{key}: {title or 'own title'}, {', '.join(folders) or 'no folder'}"
 
 

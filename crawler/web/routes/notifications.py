@@ -48,7 +48,7 @@ MAX_SHOWN = 50
 MAX_IDS = 1000
 LINES = ("sites", "categories", "urls", "when")
 TAKEN = "notify.toml or the definition of a site has a rule with this name. Choose another one"
-# What a channel's page says after a write, by the value of `done`.
+# Message on a channel's page after a write, by the value of `done`.
 DONE = {
     "retried": "The messages will be sent again with the next delivery.",
     "discarded": "The dead letters are deleted.",
@@ -285,7 +285,7 @@ def _form_in_query(request: Request) -> Form:
     for name, value in sent:
         form.values.setdefault(name, value)
         form.lists.setdefault(name, []).append(value)
-    # The rule need not have a name yet, nor a channel.
+    # The rule does not need a name or a channel yet.
     form.values["name"] = form["name"].strip() or "new"
     form.lists.setdefault("channels", ["none"])
     return form
@@ -352,7 +352,7 @@ async def preview_api(
     key: Annotated[str, Query(min_length=1, max_length=600, description="name, or SITE/NAME")],
     last: Last = USUAL_LAST,
 ) -> Preview:  # fmt: skip
-    """Return the messages that past events would cause by a rule, newest first."""
+    """Return the messages that a rule would cause for past events, newest first."""
     return Preview(messages=await report.preview_rule(store.db, store.config, key, last, now))
 
 

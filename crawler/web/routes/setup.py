@@ -1,4 +1,4 @@
-"""Adding and editing sites: patterns and fields, with what they select and extract."""
+"""Adding and editing sites: patterns and fields, with previews of their results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ router = APIRouter()
 api = APIRouter(prefix="/setup", tags=["setup"])
 MAX_URL = 2000
 FIELD_INPUTS = ("field_name", "field_selector", "field_language", "field_type")
-# The page with the form shows a frame, and the frame shows a page without anything that loads.
+# The form embeds a frame with a fetched page, which must load nothing but a style sheet.
 EDITOR_POLICY = f"{CONTENT_POLICY}; frame-src 'self'"
 FRAME_POLICY = (
     "default-src 'none'; style-src 'self'; frame-ancestors 'self'; form-action 'none'; "
@@ -238,7 +238,7 @@ async def _save(
 
 
 def _reject(form: Form, problem: str) -> None:
-    """Record a problem at the field of the form that it names, without the name of the site."""
+    """Record a problem for the form field that it names, without the name of the site."""
     parts = problem.split(": ", 2)
     for place, part in enumerate(parts[:-1]):
         key = part.split(".")[0]
@@ -384,7 +384,7 @@ async def api_matches(request: Request, user: EditorDep, definition: DefinitionE
 async def api_pages(
     request: Request, user: EditorDep, store: StoreDep, given: SampleOrder
 ) -> SamplePages:
-    """Fetch pages for the previews of a definition, at most eight; they are kept for an hour."""
+    """Fetch start pages if necessary, and up to six pages for previews; keep them for an hour."""
     name = given.definition.name
     editable = await sites.find_editable(store.db, name) if given.digest else None
     problems = await _pages(request).fetch_more(

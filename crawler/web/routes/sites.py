@@ -1,4 +1,4 @@
-"""One site: its targets and visits, what it does in a week, and the actions of editors."""
+"""One site: its targets and visits, its weekly pattern, and the actions of editors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _site(name: str, store: StoreDep) -> Site:
 SiteDep = Annotated[Site, Depends(_site)]
 
 
-# Forms send the empty choice of a list, too.
+# Forms send the empty choice of a list as an empty value.
 NO_CHOICE = BeforeValidator(lambda value: value or None)
 
 

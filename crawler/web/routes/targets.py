@@ -1,4 +1,4 @@
-"""One target: its time line, versions, values, explanation and settings, and the search for it."""
+"""One target: its timeline, versions, values, explanation and settings, and the search for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ router = APIRouter()
 api = APIRouter(prefix="/targets", tags=["targets"])
 MAX_HASH = 200
 NEW_VERSIONS = 10
-# What the page says after a write, by the value of `done`.
+# Message on the page after a write, by the value of `done`.
 DONE = {
     "recheck": "The target is due: the next run of its site visits it.",
     "mute": "The target is muted. It is not visited until you unmute it.",
@@ -103,7 +103,7 @@ class Forgotten(BaseModel):
 async def index(
     request: Request, store: StoreDep, url: UrlText = "", spider: Spider = None
 ) -> Response:
-    """Show the search; go to the target if only one has the URL."""
+    """Show the search, or redirect to the target if only one has the URL."""
     matches: FoundTargets | None = None
     form = Form.of({"url": url})
     if url.strip():
@@ -160,7 +160,7 @@ async def _target_page(
 
 @router.get("/targets/{target_id}/explain", name="targets.explain")
 async def explain_page(request: Request, store: StoreDep, document: TargetDep) -> Response:
-    """Show why the target is visited when it is; until it is known, a page that asks again."""
+    """Show the explanation of the target's schedule; until it is ready, a page that polls."""
     explanation = await Subprocesses.of(request.app).explained(store.config, document)
     chart = None if explanation is None else charts.explanation_charts(explanation)
     return page(
@@ -204,7 +204,7 @@ async def compare_page(
 
 @router.get("/targets/{target_id}/visits/{visit_id}", name="targets.change")
 async def change(request: Request, store: StoreDep, document: TargetDep, visit_id: str) -> Response:
-    """Go to the difference that a visit found."""
+    """Redirect to the difference that a visit found."""
     pair = await posts.hashes_around(store.db, document["spider"], document["url"], visit_id)
     if pair is None:
         raise HTTPException(404, "This visit has no earlier version to compare with")
@@ -228,7 +228,7 @@ async def mute(request: Request, store: StoreDep, document: TargetDep, now: NowD
 
 @router.post("/targets/{target_id}/unmute", name="targets.unmute")
 async def unmute(request: Request, store: StoreDep, document: TargetDep, now: NowDep) -> Response:
-    """Let the target be visited again; return to the list with the button, if it has one."""
+    """Unmute the target; return to the list whose button was used, or to the target."""
     await target_settings.unmute(store.db, document["_id"], now)
     form = await Form.read(request)
     return (
@@ -258,7 +258,7 @@ async def limits(request: Request, store: StoreDep, document: TargetDep) -> Resp
 
 @router.get("/targets/{target_id}/forget", name="targets.forget")
 async def forget_page(request: Request, store: StoreDep, document: TargetDep) -> Response:
-    """Show what would be deleted, and ask."""
+    """Show what would be deleted, and ask for confirmation."""
     counts = await forget(store.db, store.config, document["url"], really=False)
     return page(
         request,
@@ -289,7 +289,7 @@ def _done(request: Request, document: Document, done: str) -> Response:
 
 
 def _redirect(request: Request, route: str, target_id: str, **query: str) -> Response:
-    """Return a redirect to a page of a target, whose path may be longer than others."""
+    """Return a redirect to a page of a target; its path may be too long for `redirect_to`."""
     path = path_to(request, route, target_id=target_id)
     return RedirectResponse(f"{path}?{urlencode(query)}" if query else path, 303)
 
@@ -305,7 +305,7 @@ async def _recheck(store: StoreDep, document: Document, now: datetime) -> None:
 
 @api.get("", name="targets.api")
 async def search(store: StoreDep, url: UrlText, spider: Spider = None) -> FoundTargets:
-    """Return the targets with a URL; without any, similar ones."""
+    """Return the targets with a URL; if there are none, targets with similar URLs."""
     return await target.search(store.db, store.config, url, spider)
 
 
@@ -359,9 +359,9 @@ async def target_values(store: StoreDep, document: TargetDep) -> list[Series]:
 
 @api.get("/{target_id}/explanation", name="targets.api_explanation")
 async def target_explanation(request: Request, store: StoreDep, document: TargetDep) -> Explanation:
-    """Return why the target is visited when it is, as `scrapy explain --json` does.
+    """Return the explanation of a target's schedule, as `scrapy explain --json` does.
 
-    While the explanation is made, the status is 503. Ask again after the time in Retry-After.
+    While the explanation is being made, the status is 503. Try again after the time in Retry-After.
     """
     explanation = await Subprocesses.of(request.app).explained(store.config, document)
     if explanation is None:
@@ -413,7 +413,7 @@ async def api_forget(
 
 
 async def _again(store: StoreDep, document: Document) -> TargetReport:
-    """Return a target as it is now."""
+    """Return the current state of a target."""
     stored = await target_settings.find(store.db, document["_id"])
     if stored is None:
         raise not_found("target")

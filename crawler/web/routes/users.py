@@ -111,7 +111,7 @@ async def add(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -
 
 @router.get("/{name}", name="users.user")
 async def user_page(request: Request, _: EditorDep, store: StoreDep, name: str) -> Response:
-    """Show a user, and the forms that change the user."""
+    """Show a user, and the forms to edit the user."""
     return await _user_page(request, store, name, Form())
 
 
@@ -121,10 +121,10 @@ async def _user_page(
     shown = await users.find(store.db, name)
     if shown is None:
         raise not_found(f"User {name[:64]!r}")
-    own = await credentials.tokens_of(store.db, shown.name)
+    user_tokens = await credentials.tokens_of(store.db, shown.name)
     return page(
         request, "users/user.html", status=status, form=form, shown=shown, roles=list(Role),
-        tokens=own, area="account",
+        tokens=user_tokens, area="account",
     )  # fmt: skip
 
 
@@ -166,7 +166,7 @@ async def set_password(
 
 @router.post("/{name}/remove", name="users.remove")
 async def remove(request: Request, user: EditorDep, store: StoreDep, name: str) -> Response:
-    """Remove a user with all sessions, API tokens and marks of what the user has read."""
+    """Remove a user with all sessions, API tokens and read marks."""
     form = await Form.read(request)
     await require_password(request, user, store, form)
     if form.is_valid:

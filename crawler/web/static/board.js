@@ -43,7 +43,7 @@
     awaitStart();
   }
 
-  // A crawl may end, or fail before its run begins, between two events: look until it has started.
+  // A crawl may end, or fail before its run begins, between two events: poll until it starts.
   let timer = 0;
   function awaitStart() {
     window.clearTimeout(timer);

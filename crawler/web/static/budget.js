@@ -9,7 +9,7 @@
   const least = Number(form.dataset.least);
   const most = Number(form.dataset.most);
   const STEPS = Number(slider.max);
-  // Ages and delays of less than six minutes are not worth a place on the axis.
+  // The axis begins at six minutes: smaller ages and delays do not matter.
   const MIN_HOURS = 0.1;
   let plot = null;
 
@@ -24,7 +24,7 @@
   const budgetAt = (step) => least * (most / least) ** (step / STEPS);
   const stepAt = (budget) => STEPS * Math.log(budget / least) / Math.log(most / least || 1);
   const typed = () => Number.parseFloat(field.value.replaceAll(",", ""));
-  // Three digits are as exact as a plan. The least budget is rounded up, or it would be refused.
+  // Plans are no more exact than three digits. The minimum is rounded up, or it would be rejected.
   const rounded = (budget) => {
     const unit = 10 ** (Math.floor(Math.log10(budget)) - 2);
     const up = Math.ceil(least / unit) * unit;

@@ -85,7 +85,7 @@
     if (field) refresh();
   }
 
-  // The frame has no scripts: this script reads its document, below a cover that takes the clicks.
+  // The frame has no scripts: this script reads its document, below a cover that gets the clicks.
   function elementAt(event) {
     const box = cover.getBoundingClientRect();
     const found = frame.contentDocument?.elementFromPoint(

@@ -5,7 +5,7 @@
   const grid = document.querySelector("[data-grid]");
   const rows = grid ? Array.from(grid.tBodies[0].rows, (row) => Array.from(row.querySelectorAll("a"))) : [];
   const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-  // One stop of the tab key for all fields.
+  // The whole heat map is a single tab stop.
   rows.forEach((row, at) => row.forEach((link, hour) => { link.tabIndex = at || hour ? -1 : 0; }));
   grid?.addEventListener("keydown", (event) => {
     const step = STEPS[event.key];
@@ -23,7 +23,7 @@
     if (!event.target.matches(".filters")) return;
     for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
   });
-  // The browser may show the page again after "back".
+  // The browser may show the page again after "back": enable its fields again.
   window.addEventListener("pageshow", () => {
     for (const field of document.querySelectorAll(".filters [disabled]")) field.disabled = false;
   });

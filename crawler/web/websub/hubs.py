@@ -233,7 +233,7 @@ def _header(response: Any, name: str) -> str | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the reason of a network error in one line."""
+    """Return the reason for a network error in one line."""
     reasons = getattr(error, "reasons", None)
     if reasons:
         return _reason(reasons[0].value)
@@ -321,7 +321,7 @@ def renewal(lease: timedelta, chance: float) -> timedelta:
 
 @dataclass(slots=True)
 class HubBackoff:
-    """Pauses requests to failing hubs, by host; its size is bounded by the number of those."""
+    """Pauses requests to failing hubs, by host; its size is bounded by the number of such hubs."""
 
     chance: random.Random
     _until: dict[str, datetime] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Receives pushed updates: in the web app, and in `scrapy feeds push`, which serves nothing else.
 
-Both request subscriptions under the same lease, and have the same callback, to which hubs send. It
+Both request subscriptions under the same lease, and have the same callback for hubs. The callback
 verifies tokens and signatures, and stores deliveries. The size of bodies is limited per request,
 and in total over the requests being received.
 """
@@ -137,7 +137,7 @@ async def _work(config: Config, options: PushOptions) -> PushReport:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What requests subscriptions, and what receives deliveries, on one database."""
+    """The requester of subscriptions and the receiver of deliveries, on one database."""
 
     subscriptions: Subscriptions
     receiver: Receiver
@@ -174,23 +174,23 @@ class Push:
         db, now = self.subscriptions.db, self.subscriptions.clock.now()
         # Subscriptions that an earlier process was ending when it was killed.
         await self.subscriptions.patience.read(lambda: websub.end_unconfirmed(db, now))
-        asking = asyncio.create_task(self.subscriptions.work())
+        request_task = asyncio.create_task(self.subscriptions.work())
         try:
-            yield asking
+            yield request_task
         finally:
-            await end_tasks(asking)
+            await end_tasks(request_task)
 
     async def unsubscribe(self, stop: asyncio.Event) -> int:
         """End all subscriptions; a second signal cancels the wait for the hubs' confirmations."""
         logger.info("Unsubscribing from all hubs")
-        leaving = asyncio.create_task(unsubscribe(self.subscriptions, UNSUBSCRIBE_SECONDS))
+        unsubscribing = asyncio.create_task(unsubscribe(self.subscriptions, UNSUBSCRIBE_SECONDS))
         signaled = asyncio.create_task(stop.wait())
-        await asyncio.wait({leaving, signaled}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({unsubscribing, signaled}, return_when=asyncio.FIRST_COMPLETED)
         signaled.cancel()
-        if not leaving.done():
-            leaving.cancel()
+        if not unsubscribing.done():
+            unsubscribing.cancel()
             return 0
-        return leaving.result()
+        return unsubscribing.result()
 
 
 class PushOfApp:
@@ -205,20 +205,20 @@ class PushOfApp:
 
     async def find_receiver(self) -> Receiver:
         """Return the receiver, for the callback; raises StorageError."""
-        return (await self._found()).receiver
+        return (await self._ensure_push()).receiver
 
     @asynccontextmanager
     async def requesting(self) -> AsyncIterator[None]:
         """Request subscriptions inside the context, unless another process does."""
-        asking = asyncio.create_task(self._request())
+        request_task = asyncio.create_task(self._request())
         try:
             yield
         finally:
-            await end_tasks(asking)
+            await end_tasks(request_task)
             if self._push is not None:
                 await self._push.subscriptions.pool.drain(DRAIN_SECONDS)
 
-    async def _found(self) -> Push:
+    async def _ensure_push(self) -> Push:
         async with self._creating:
             if self._push is None:
                 async with self._database.opened() as store:
@@ -230,11 +230,11 @@ class PushOfApp:
         config = self._database.config
         while True:
             try:
-                push = await self._found()
+                push = await self._ensure_push()
                 async with leases.held(push.subscriptions.db, config, leases.PUSH, BUSY):
                     self._last_problem = ""
-                    async with push.requesting() as asking:
-                        await asking
+                    async with push.requesting() as request_task:
+                        await request_task
             except FreshetError as error:
                 # The holder's times change with each attempt.
                 problem = BUSY if isinstance(error, Busy) else str(error)
@@ -379,7 +379,8 @@ class _Body:
 
     Bytes that exceed a limit are discarded, so that the hub can read the response.
 
-    too_large, too_busy: which limit was exceeded, of this body or of all bodies together
+    too_large: whether this body exceeded its limit
+    too_busy:  whether all bodies together exceeded their limit
     """
 
     def __init__(self, receiver: Receiver) -> None:
@@ -419,13 +420,13 @@ async def verify(request: Request, path: str) -> Response:
         request.scope["query_string"].decode("latin-1"),
         keep_blank_values=True, encoding="utf-8", errors="surrogateescape",
     )  # fmt: skip
-    # Without parameters that are repeated or not valid UTF-8.
+    # Parameters that are repeated or not valid UTF-8 are ignored.
     query = {}
     for name, values in parameters.items():
         if len(values) == 1:
             with suppress(UnicodeEncodeError):
                 query[name] = values[0].encode().decode()
-    return await _answered(request, lambda receiver: receiver.verify(_token(path), query))
+    return await _respond(request, lambda receiver: receiver.verify(_token(path), query))
 
 
 @router.post("/{path:path}", name="websub.deliver")
@@ -449,15 +450,15 @@ async def deliver(request: Request, path: str) -> Response:
         finally:
             body.release()
 
-    return await _answered(request, work)
+    return await _respond(request, work)
 
 
 def _token(path: str) -> str:
-    """Return the last part of a path; the parts before it are the proxy's business."""
+    """Return the token, the last part of a path; a proxy may add parts before it."""
     return path.rpartition("/")[2]
 
 
-async def _answered(request: Request, work: Callable[[Receiver], Awaitable[Answer]]) -> Response:
+async def _respond(request: Request, work: Callable[[Receiver], Awaitable[Answer]]) -> Response:
     """Return the response to a hub; never raises."""
     try:
         find: Callable[[], Awaitable[Receiver]] = request.app.state.receiver
@@ -466,7 +467,7 @@ async def _answered(request: Request, work: Callable[[Receiver], Awaitable[Answe
         logger.warning("Hub request rejected with status 503: %s", error)
         answer = UNAVAILABLE
     except ClientDisconnect:
-        # Nobody reads the response.
+        # The hub has disconnected, so nobody reads the response.
         answer = BROKEN
     except Exception:  # The response does not mention the error, and hubs try again.
         logger.exception("Hub request failed")

@@ -43,7 +43,7 @@ RANDOM_BYTES = 18
 MARK_BYTES = 18
 DIGESTS = frozenset({"sha1", "sha256", "sha384", "sha512"})
 TOKEN = re.compile(r"[A-Za-z0-9_-]{48}")
-# Client errors that are temporary, so that they do not mean that the hub refuses the subscription.
+# Temporary client errors: they do not mean that the hub refuses the subscription.
 TEMPORARY = frozenset({408, 425, 429})
 MAX_REASON_CHARACTERS = 200
 # Interval between checks for missing confirmations.
@@ -109,7 +109,7 @@ class Subscriptions:
         self.backoff = HubBackoff(self.chance)
 
     async def work(self) -> None:
-        """Check for due subscriptions until cancelled, also while the database is unavailable."""
+        """Check for due subscriptions until cancelled, even while the database is unavailable."""
         while True:
             try:
                 await self.check()
@@ -212,7 +212,7 @@ class Subscriptions:
         await self.patience.read(write)
 
     async def _apply_retry_after(self, host: str, reply: Reply) -> None:
-        """Pause all requests to a host, also those of crawls, until its Retry-After time."""
+        """Pause all requests to a host, including those of crawls, until its Retry-After time."""
         if reply.retry_after is None:
             return
         response = Response("http://hub", headers={"Retry-After": reply.retry_after})

@@ -67,7 +67,7 @@
     return [...new Set(changed)].join("\n");
   }
 
-  // Reload only once for each change: a page whose template fails does not change on a reload.
+  // Reload only once for each change: reloading does not update a page whose template fails.
   function reload() {
     const changed = changes(), key = `freshet ${location.pathname}`;
     if (changed && sessionStorage.getItem(key) !== changed) {

@@ -126,7 +126,7 @@ class Config(BaseSettings):
     error_interval_hours: Hours = Field(
         1.0,
         description="interval in hours after the third consecutive error, or after a refusal; "
-        "doubles with each further one",
+        "doubles with each further error or refusal",
     )
     error_retry_seconds: Seconds = Field(
         0.0,
@@ -138,7 +138,8 @@ class Config(BaseSettings):
     )
 
     push_poll_hours: Hours = Field(
-        72.0, description="interval in hours between polls of a feed that a WebSub hub pushes"
+        72.0,
+        description="interval in hours between polls of a feed whose posts a WebSub hub pushes",
     )
 
     # Replans.
@@ -371,7 +372,7 @@ class Config(BaseSettings):
     web_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="host names under which the web app is reachable, separated by commas; "
-        "everybody has to sign in if there are any",
+        "if set, all users have to sign in",
     )
 
     # Retention.
@@ -413,7 +414,7 @@ class Config(BaseSettings):
     )  # fmt: skip
     keep_plans_days: float = Field(
         365, ge=0, le=36_500,
-        description="number of days after which plans that no target has any more are deleted; "
+        description="number of days after which plans that no target uses anymore are deleted; "
         "0: never",
     )  # fmt: skip
 

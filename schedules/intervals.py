@@ -29,7 +29,7 @@ class Intervals:
 
     retry_hours:   delay after each of the first QUICK_RETRIES consecutive failures; 0: due in the
                    next run
-    error_hours:   delay after the next failure; doubles with each further one
+    error_hours:   delay after the next failure; doubles with each further error or refusal
     planned_hours: longest time to a planned visit; None: longest_hours
     """
 

@@ -164,7 +164,7 @@ class _Hashed:
         with path.open("rb") as file:
             while size > 0:
                 if not (data := file.read(min(CHUNK_BYTES, size))):
-                    problem = f"{size} bytes shorter than its index says"
+                    problem = f"{size} bytes shorter than its index states"
                     raise ArchiveError(f"{path}: {problem}. Run scrapy archive verify")
                 self.write(data)
                 size -= len(data)

@@ -309,7 +309,9 @@ async def _compare_all(
     async for batch in rebuild.posts(db):
         compared += await rebuild.compare(db, registry, batch, clock.now())
         posts += len(batch)
-        progress(f"{posts:,} of {count(total, 'post')} compared; crawls cannot run meanwhile")
+        progress(
+            f"{posts:,} of {count(total, 'post')} compared; no crawl can run during the rebuild"
+        )
     progress(f"{count(posts, 'post')} compared; storing their clusters")
     await rebuild.settle(db, registry, clock.now())
     return posts, compared

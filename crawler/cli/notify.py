@@ -142,7 +142,7 @@ def _summary(report: DeliveryReport) -> str:
         if channel["failed"]:
             words.append(f"{channel['failed']} failed")
         if channel["dead"]:
-            words.append(f"{channel['dead']} of them not tried again")
+            words.append(f"{channel['dead']} of them dead-lettered")
         if channel["unavailable"]:
             words.append("unavailable")
         if channel["closed_until"] is not None:

@@ -104,7 +104,7 @@ def _budget(plan: Report) -> str:
     """Return the budget, its source and the caps, to follow the number of requests."""
     caps = [f"at most {plan[name]:,} {time}" for name, time in CAPS if plan[name]]
     if plan["budget_per_day"] is None:
-        budget = "set by the policy, which takes no budget"
+        budget = "set by the policy, which ignores the budget"
     else:
         budget = f"of {plan['budget_per_day']:,.6g}"
         source = "unchanged" if plan["budget_kept"] else BUDGET_SOURCES.get(plan["budget_from"])

@@ -46,7 +46,7 @@ NOTIFICATIONS = "notifications are set up in Freshet"
 ONLY_GET = "Freshet only sends GET requests"
 # Settings of a watch that are not carried over, with the reason.
 LOST = {
-    "subtractive_selectors": "a field has no selectors of parts to leave out",
+    "subtractive_selectors": "fields cannot exclude parts of a page",
     **dict.fromkeys(
         ("ignore_text", "trigger_text", "text_should_not_be_present", "extract_text",
          "check_unique_lines", "sort_text_alphabetically", "remove_duplicate_lines"),
@@ -510,7 +510,7 @@ def _take_filter(watch: Watch, kind: str, argument: Any) -> None:
         selector = str(options.get("path" if kind == "xpath" else "selector") or argument or "")
         for key in ("exclude", "namespaces"):
             if options.get(key) and not watch.is_feed:
-                watch.lose(f"{kind}.{key}", "a field has one plain selector")
+                watch.lose(f"{kind}.{key}", "a field supports a single selector only")
         _take_part(watch, kind, selector, options)
 
 

@@ -93,7 +93,7 @@ class Cell(BaseModel):
     css: str | None = Key(None, description="CSS selector")
     xpath: str | None = Key(None, description="XPath selector")
     jmespath: str | None = Key(None, description="JMESPath expression, for JSON")
-    type: FieldType = Key(FieldType.TEXT, description="type of the value, as of a field")
+    type: FieldType = Key(FieldType.TEXT, description="type of the value, as for a field")
     fields: Fields = Key({}, description="several values by name, instead of a selector")
 
     database: str | None = Key(None, description="name of a database, instead of `url`")

@@ -225,7 +225,7 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, regex_engine="python-re")
 
-    name: str = Key(pattern=NAME, description="name of the rule, which is a part of message ids")
+    name: str = Key(pattern=NAME, description="name of the rule, which is part of message ids")
     events: Events = Key(
         OF_PAGES,
         min_length=1,

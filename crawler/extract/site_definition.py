@@ -218,9 +218,9 @@ class Wrapper(BaseModel):
         description="weights by URL pattern or `category:NAME`; the first match counts, and all "
         "other pages have `weight`",
     )
-    cost: Amount = Key(1.0, description="budget that a request takes")
+    cost: Amount = Key(1.0, description="budget that a request uses")
 
-    notify: Rules = Key((), description="rules of notifications about this site")
+    notify: Rules = Key((), description="notification rules for this site")
 
     databases: Sources = Key({}, description="databases that cells query, by name")
     cells: Cells = Key({}, description="cells by name: parts of pages and results of queries")
@@ -251,7 +251,7 @@ class Wrapper(BaseModel):
         if self.fields and unknown:
             raise ValueError(f"duplicates: {unknown[0]!r} is not a field of this site definition")
         if self.duplicates == ():
-            raise ValueError("duplicates: the list is empty. To not compare posts, use false")
+            raise ValueError("duplicates: the list is empty. To disable the comparison, use false")
         return self
 
     @model_validator(mode="after")

@@ -83,7 +83,7 @@ FAULTS = {
     10: "has expired",
     18: "is self-signed",
     19: "has a root certificate that this machine does not trust",
-    20: "is signed by an authority that this machine does not know",
+    20: "is signed by an authority that this machine does not trust",
     21: "lacks the intermediate certificates of its authority",
     23: "was revoked",
 }

@@ -214,7 +214,7 @@ class Queries:
             return await in_thread(lambda: self._result(cell), limit + GRACE_SECONDS)
         except TimeoutError:
             self._interrupt()
-            reason = f"no answer from database {self._name} in {limit:g} s"
+            reason = f"no response from database {self._name} within {limit:g} s"
             raise QueryFailed(reason, hangs=True) from None
         except SQLAlchemyError as error:
             raise QueryFailed(self._reason(error)) from None

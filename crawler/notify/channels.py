@@ -102,7 +102,7 @@ def _signing_secret(value: str) -> str:
         data = b""
     if not secret.startswith("whsec_") or len(data) not in SECRET_BYTES:
         raise ValueError(
-            "not 'whsec_' and 24 to 64 bytes in Base64. Make one: "
+            "not 'whsec_' and 24 to 64 bytes in Base64. Create one: "
             'echo "whsec_$(openssl rand -base64 32)"'
         )
     return secret

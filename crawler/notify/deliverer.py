@@ -184,7 +184,7 @@ class Deliverer:
             await lease.release()
         if result.dead:
             # A single line, however many messages failed.
-            message = "%s: messages not delivered and not tried again: %d, the last one: %s"
+            message = "%s: dead-lettered messages: %d; last failure: %s"
             logger.warning(message, outlet.name, result.dead, result.reason)
         return result
 

@@ -92,7 +92,7 @@ async def _send(
     except DeliveryFailed:
         raise
     except TimeoutError:
-        raise DeliveryFailed(f"no answer within {timeout_seconds:g} s") from None
+        raise DeliveryFailed(f"no response within {timeout_seconds:g} s") from None
     except smtplib.SMTPResponseException as error:
         text = error.smtp_error
         shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
@@ -357,7 +357,7 @@ async def _in_thread(receiver: Hashable, work: Callable[[], Result]) -> Result:
     receiver: key by which threads are limited to MAX_THREADS
     """
     if not _acquire_thread(receiver):
-        raise DeliveryFailed(f"{MAX_THREADS} earlier deliveries are still waiting for an answer")
+        raise DeliveryFailed(f"{MAX_THREADS} earlier deliveries are still waiting for a response")
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 

@@ -53,7 +53,7 @@ class ChannelReport(TypedDict):
     unavailable: bool
     """Whether the last attempts failed, so the others were postponed."""
     closed_until: datetime | None
-    """Time until which quiet hours or the limit an hour postponed messages; null: they did not."""
+    """Time until which quiet hours or the hourly limit postponed messages; null: none postponed."""
 
 
 class DeliveryReport(TypedDict):

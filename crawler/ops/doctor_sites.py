@@ -248,7 +248,7 @@ def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]
             continue
         by_url = {answer.url: answer for answer in answers.get(wrapper.name, ())}
         for url in urls[:MAX_HOSTS]:
-            silent = Answer(url, problem=f"no answer in {ROBOTS_SECONDS:g} s")
+            silent = Answer(url, problem=f"no response within {ROBOTS_SECONDS:g} s")
             answer = by_url.get(url, silent)
             findings.append(judge_robots(wrapper, pages[wrapper.name][url], answer))
         if (more := len(urls) - MAX_HOSTS) > 0:

@@ -126,8 +126,8 @@ class _InFolders:
                 process.kill()
                 process.join()
             raise EngineError(
-                "a process of the replan was killed, perhaps because memory was short: the old "
-                "plan stays in effect. Run scrapy replan again, with a larger --shards"
+                "a process of the replan was killed, possibly because it ran out of memory: the "
+                "old plan stays in effect. Run scrapy replan again, with a larger --shards"
             ) from None
         except BaseException:
             # No other step may write any longer. If the pool breaks now, `wait` would never return.

@@ -58,8 +58,8 @@ FEEDS_BY_POLICY = {
         "(policy min-delay)."
     ),
     "min-missing": (
-        "The interval is even: each fetch goes to the feed where it collects most posts (policy "
-        "min-missing)."
+        "The interval is even: each fetch goes to the feed where it collects the most posts "
+        "(policy min-missing)."
     ),
 }
 _BY_GROUP = (

@@ -75,7 +75,7 @@ Value = TypeVar("Value")
 # Number of targets in a shard. Such a shard takes a few hundred megabytes in the largest step.
 TARGETS_OF_A_SHARD = 100_000
 OPTIMAL = POLICIES[0]
-NO_SILENCES = "a replan in shards looks for no silent targets. Run scrapy silence --check"
+NO_SILENCES = "a replan in shards does not check for silent targets. Run scrapy silence --check"
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class Comparison(TypedDict):
     verdict: str
     """Whether the posts are duplicates, and why."""
     label: Label | None
-    """What a person decided on the two posts; null if nobody did."""
+    """Label that a user gave the pair; null: none."""
     is_long: bool
     """Whether `diff` compares only the beginnings of long texts."""
     diff: list[DiffRow]

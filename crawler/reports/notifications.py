@@ -196,5 +196,5 @@ def _limits(channel: Channel) -> list[str]:
     if channel.debounce_minutes:
         words.append(f"waits {channel.debounce_minutes:g} min for further events of a page")
     if channel.confirm:
-        words.append("sends what the next visit confirms")
+        words.append("sends only what the next visit confirms")
     return words

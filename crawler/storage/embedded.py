@@ -179,7 +179,7 @@ class EmbeddedServer:
         """Return the error message for a running server that does not answer."""
         pid, since = self.pid(), self.silent_since()
         problem = (
-            f"mongod (process {pid}, data in {self.folder}) is not responding "
+            f"mongod (process {pid}, data in {self.folder}) has not responded "
             f"since {since:%Y-%m-%d %H:%M:%S} UTC"
         )
         if self.is_stopped():

@@ -71,8 +71,8 @@ async def replace(db: Database, rule: Rule, edits: int | None, by: str, now: dat
     update: Document = {"$set": _fields(rule, by, now), "$inc": {"edits": 1}}
     if not (await db.notification_rules.update_one(query, update)).matched_count:
         raise ConfigError(
-            "Somebody has changed or removed this rule meanwhile. Open it again in a new tab, and "
-            "copy your changes to it"
+            "Someone has changed or removed this rule in the meantime. Open it again in a new tab, "
+            "and copy your changes to it"
         )
 
 

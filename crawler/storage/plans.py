@@ -216,7 +216,7 @@ async def activate_staged(db: Database, plan: Document, count: int) -> None:
     """Activate a plan that is staged for `count` targets, as `activate` does."""
     if not await _change_state(db, plan, STAGING, ACTIVATING, {"updated": count}):
         await _staged(db, plan).drop()
-        raise StorageError("another replan has started meanwhile: this one changed nothing")
+        raise StorageError("another replan has started in the meantime: this one changed nothing")
     await _copy_to_targets(db, plan, plan["at"])
 
 

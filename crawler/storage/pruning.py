@@ -83,7 +83,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "notification_rules": Limit(
             "one per rule of the web app", "removed by an editor; at most 200"
         ),
-        "leases": Limit("one per site, channel and kind of work", "none, as names are few"),
+        "leases": Limit("one per site, channel and kind of work", "none; there are few names"),
         "hosts": Limit("one per host that asked for a pause", "deleted after the pause"),
         "signatures": Limit("one per post that is compared", "deleted with its post"),
         "clusters": Limit("one per group of near-duplicates", "deleted with its last copy"),

@@ -241,7 +241,7 @@ class SizeLimits:
             )  # fmt: skip
         if result.bytes > self._site_bytes:
             logger.warning(
-                "%s: all old versions removed: the current contents have %.0f MB, more than "
+                "%s: all old versions removed: the current contents take %.0f MB, more than "
                 "FRESHET_MAX_SITE_MB (%.0f)",
                 self._spider, result.bytes / MEGABYTE, self._site_bytes / MEGABYTE,
             )  # fmt: skip

@@ -222,8 +222,8 @@ async def _load(
         say(f"checking {shape.name}: {stored:,} of {collection.documents:,}")
     if (stored, digest.hexdigest()) != (collection.documents, collection.sha256):
         raise StorageError(
-            f"{shape.name}: MongoDB returned other documents than were stored. Check its disk with "
-            "scrapy doctor; the database is unchanged"
+            f"{shape.name}: MongoDB returned documents that differ from those stored. "
+            "Check its disk with scrapy doctor; the database is unchanged"
         )
 
 

@@ -242,7 +242,7 @@ VALIDATORS: dict[str, Document] = {
             "hint": shown("string", "kind of that change hint: `lastmod` or `list`"),
             "feed_size": count("for a feed: number of posts in its document, as plans use it"),
             "stated_interval_hours": number(
-                "for a feed: minimum interval that it asks for, in hours"
+                "for a feed: minimum interval that the feed requests, in hours"
             ),
             "execution_ms": shown("number", "for a cell: recent mean duration of a refresh in ms"),
             "learning": shown_object(
@@ -435,7 +435,7 @@ VALIDATORS: dict[str, Document] = {
             "gaps": count("number of visits that missed posts"),
             "last_gap_at": shown("time or null", "last visit that missed posts"),
             "bounds": shown_object(
-                "polls that the feed asks for",
+                "polling limits that the feed states",
                 {
                     "every_hours": shown("number or null", "minimum interval in hours"),
                     "skip_hours": shown("array of numbers", "hours of the UTC day without polls"),

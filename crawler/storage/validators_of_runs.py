@@ -87,7 +87,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             "policy": shown("string", "allocation policy; `learn` for a sampling phase"),
             "objective": shown("string", "objective of the policy `optimal`"),
             "budget_per_day": shown(
-                "number or null", "mean requests per day; null if the policy takes no budget"
+                "number or null", "mean requests per day; null if the policy uses no budget"
             ),
             "budget_from": shown(
                 "string",
@@ -176,7 +176,7 @@ RUN_VALIDATORS: dict[str, Document] = {
                 }
             },
             "weight": number("weight of all other pages"),
-            "cost": number("budget that a request takes"),
+            "cost": number("budget that a request uses"),
             "list_interval_hours": shown("number or null", "initial interval of list pages"),
             "item_interval_hours": shown("number or null", "initial interval of items"),
             "min_interval_hours": shown("number or null", "minimum planned interval"),
@@ -188,7 +188,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             "inputs": shown(
                 "string or null",
                 "digest of code, settings and definition of the last run; while it stays the same, "
-                "runs with nothing due end at once",
+                "runs with nothing due end immediately",
             ),
             "patterns": shown("object", "number of targets by digest of the URL pattern"),
             "paused_at": time(
@@ -198,7 +198,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             "kept_bytes": shown("number", "uncompressed bytes of all versions of the site"),
             "definition": document(
                 ["reader", "keys", "stored"],
-                "site definition; absent if a spider class has it",
+                "site definition; absent if a spider class defines the site",
                 {
                     "reader": text("name of the spider that reads it"),
                     "keys": text("keys as JSON"),
@@ -261,7 +261,7 @@ RUN_VALIDATORS: dict[str, Document] = {
             "target": text("URL of the target; empty for a whole site"),
             "at": time("time of the event"),
             "data": shown_object(
-                "what templates see of the event",
+                "event data available to templates",
                 {
                     "title": shown("string or null", "title of the page"),
                     "before": shown("object or null", "values before the event, at most 20"),
@@ -280,7 +280,7 @@ RUN_VALIDATORS: dict[str, Document] = {
                 "not tried again, or `dropped`: the next visit found another state",
             ),
             "confirm": shown_object(
-                "the state that the next visit has to find; absent if that does not matter",
+                "state that the next visit must find; absent: any",
                 {
                     "outcomes": shown("array of strings", "outcomes, one of which it has"),
                     "content_hash": shown("string or null", "hash of the content; absent: any"),

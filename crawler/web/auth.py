@@ -158,7 +158,7 @@ async def _user_of(request: Request, token: str | None) -> User | None:
     if request.state.was_forwarded:
         raise HTTPException(
             403,
-            "This request came through a proxy, but nobody has to sign in. Run scrapy web user add "
+            "This request came through a proxy, but the app has no users. Run scrapy web user add "
             "NAME, and start scrapy web with --trusted-proxy",
         )
     return User(LOCAL, Role.EDITOR)

@@ -357,7 +357,7 @@ def _explain(config: Config, key: str) -> Explanation:
     async def explain() -> Explanation:
         async with opened(config) as db:
             if (target := await find(db, key)) is None:
-                raise ConfigError("target not found. It was deleted meanwhile")
+                raise ConfigError("target not found: it has been deleted")
             now = Clock(config.clock_offset_hours).now()
             return await explain_target(db, config, target, now, lambda _: None, MAX_READ)
 

@@ -30,7 +30,7 @@ class Command(ActionsCommand):
             "scrapy duplicates kept --forget archive",
         ),
         "rebuild": Action(
-            "Compare all posts again with the current settings; crawls cannot run meanwhile",
+            "Compare all posts again with the current settings; no crawl can run meanwhile",
             "scrapy duplicates rebuild -s FRESHET_DUPLICATES=words",
         ),
     }

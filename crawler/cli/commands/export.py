@@ -49,7 +49,7 @@ class Command(FreshetCommand):
         parser.add_argument(
             "--since", metavar="T", type=time_or_age,
             help="write all days since a day or time (UTC), or since a time ago such as 7d, again; "
-            "only visits, versions and posts (default: only what is new)",
+            "only visits, versions and posts (default: only new rows)",
         )  # fmt: skip
         parser.add_argument(
             "--spider", action="append", metavar="NAME",

@@ -25,7 +25,9 @@ class Command(ActionsCommand):
             "Print the messages that past events would cause, without sending them",
             "scrapy notify preview --rule cheap --last 100",
         ),
-        "dead": Action("List messages that are not tried again", "scrapy notify dead"),
+        "dead": Action(
+            "List dead letters: messages that are no longer retried", "scrapy notify dead"
+        ),
         "retry": Action(
             "Send dead letters again with the next delivery", "scrapy notify retry --all"
         ),

@@ -53,7 +53,7 @@ class Command(FreshetCommand):
             help="age from which visits are aggregated by day and runs are deleted; 0: never "
             "(default: FRESHET_KEEP_VISITS_DAYS, 365, and FRESHET_KEEP_RUNS_DAYS, 90). Daily "
             "aggregates are deleted after FRESHET_KEEP_AGGREGATES_DAYS (1095), plans that no "
-            "target has any more after FRESHET_KEEP_PLANS_DAYS (365)",
+            "target uses anymore after FRESHET_KEEP_PLANS_DAYS (365)",
         )  # fmt: skip
         parser.add_argument(
             "--dry-run", action="store_true",

@@ -98,5 +98,7 @@ class Command(FreshetCommand):
 
         async with opened(self.config) as db, writers_locked_out(db, self.config):
             if is_empty and (used := await collection_in_use(db)) is not None:
-                raise ConfigError(f"{used} has got documents meanwhile. Stop all other processes")
+                raise ConfigError(
+                    f"{used} is no longer empty. Stop all other processes, then try again"
+                )
             await backup.restore(db, progress)

@@ -209,9 +209,9 @@ async def _require_users(config: Config, options: WebOptions) -> None:
     if not is_loopback(options.host):
         reason = f"--host {options.host}: other machines could change everything without signing in"
     elif options.push is not None:
-        reason = "--public-url: everybody who knows the URL could change everything"
+        reason = "--public-url: anyone who knows the URL could change everything"
     elif options.proxies:
-        reason = "--trusted-proxy: everybody behind the proxy could change everything"
+        reason = "--trusted-proxy: anyone behind the proxy could change everything"
     else:
         reason = "FRESHET_WEB_HOSTS: other machines could change everything without signing in"
     raise ConfigError(f"{reason}. Run scrapy web user add NAME --role editor first")

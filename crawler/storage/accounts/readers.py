@@ -142,7 +142,9 @@ class Reader:
         compiled(pattern)
         mutes = tuple(dict.fromkeys((*self.mutes, pattern)))
         if len(mutes) > MAX_MUTES:
-            raise ValueError(f"more than {MAX_MUTES} patterns. Remove one, or join some with |")
+            raise ValueError(
+                f"more than {MAX_MUTES} patterns. Remove one, or combine several with |"
+            )
         return replace(self, mutes=mutes)
 
     def unmute(self, pattern: str) -> Self:

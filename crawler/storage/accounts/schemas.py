@@ -82,7 +82,7 @@ ACCOUNT_VALIDATORS: dict[str, Document] = {
         {
             "_id": shown("string", "SHA-256 of the token"),
             "user": text("name of the user that the token acts for"),
-            "label": text("what the token is for, in the words of its creator"),
+            "label": text("purpose of the token, as described by its creator"),
             "scopes": texts("what the token may do: `read`, `write`"),
             "created_at": time("time when the token was added"),
             "used_at": maybe_time("time of a recent request, exact to the hour; null before any"),
@@ -121,7 +121,7 @@ ACCOUNT_VALIDATORS: dict[str, Document] = {
                 "Atom feed of the user's changes; absent: none",
                 {
                     "token": text("SHA-256 of the secret in the feed's URL"),
-                    "created_at": time("time when the URL was made"),
+                    "created_at": time("time when the URL was created"),
                 },
             ),
         },

@@ -149,12 +149,12 @@ DEDUP_VALIDATORS: dict[str, Document] = {
         ["post", "created", "seen", "rank", "source", "at", "signature_scheme", "sketch"],
         "signatures by which posts are compared: one document per post",
         {
-            "_id": typed(["int", "long"], "number made from the post's `_id`"),
+            "_id": typed(["int", "long"], "number derived from the post's `_id`"),
             "post": text("`_id` of the post"),
             "created": time("date of the post"),
             "seen": time("time when the post was first seen"),
             "rank": time("time by which sources are ordered; the earliest is the original's"),
-            "source": typed(["int", "long"], "number made from the feed or host"),
+            "source": typed(["int", "long"], "number derived from the feed or host"),
             "at": time("time when the signature was stored"),
             "signature_scheme": text("name and version of the signature scheme"),
             "sketch": typed("binData", "MinHash sketch; 130 or 266 bytes for most texts"),
@@ -162,7 +162,7 @@ DEDUP_VALIDATORS: dict[str, Document] = {
                 "array", "LSH bands that the post owns; a unique index. Absent if Redis has them"
             ),
             "cluster": typed("objectId", "`_id` of the cluster"),
-            "item": typed(["int", "long"], "number made from the post's `item`"),
+            "item": typed(["int", "long"], "number derived from the post's `item`"),
             "fence": shown("number", "fence number of the visit of the post's target"),
             "page_fence": shown("number", "fence number of the visit of the page of a feed post"),
             "text": shown("binary", "compressed text, only in `check_NAME_signatures`"),
@@ -197,7 +197,7 @@ DEDUP_VALIDATORS: dict[str, Document] = {
     ),
     "boilerplate": validator(
         ["revision", "version", "posts", "common", "pending", "at"],
-        "text that the posts of a source share, for the 20,000 sources that learned most recently",
+        "text that the posts of a source share, for the 20,000 most recently updated sources",
         {
             "_id": text("spider and feed URL, or spider and host"),
             "posts": typed("array", "the newest 48 posts that were learned from")

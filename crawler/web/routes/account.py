@@ -152,7 +152,7 @@ async def audit_page(request: Request, _: EditorDep, store: StoreDep, place: Pla
 class Me(BaseModel):
     """The user that the request acts for."""
 
-    name: str = Field(description="name of the user; `local` if nobody has to sign in")
+    name: str = Field(description="name of the user; `local` if the app has no users")
     role: Role = Field(description="role of the user")
     can_write: bool = Field(description="whether this request could change anything")
 

@@ -401,7 +401,7 @@ async def start_preview(
 ) -> JobState:
     """Start a dry run of a replan; its result is BudgetPreview."""
     if choice.budget is None:
-        raise ConfigError("budget: is missing. Example: 265")
+        raise ConfigError("budget: missing. Example: 265")
     return started(planner.start(PREVIEW, user.name, now, **choice.model_dump()))
 
 

@@ -378,7 +378,7 @@ async def feed(
     """Return the newest changes as Atom to anyone who has the secret address."""
     reader = await readers.of_feed(store.db, token) if token else None
     if reader is None or not await _may_read(request, store, reader):
-        raise HTTPException(404, "This feed does not exist any more. Make a new address in Freshet")
+        raise HTTPException(404, "This feed no longer exists. Create a new address in Freshet")
     entries = await read_feed(store.db, reader, FEED_ENTRIES, now)
     base = own_origin(request)
     # The id must not contain the secret, because feed readers show and share ids.

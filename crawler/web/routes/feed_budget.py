@@ -156,7 +156,7 @@ async def start_preview(
 ) -> JobState:
     """Start a dry run of a replan of feeds; its result is FeedBudgetPreview."""
     if choice.budget is None:
-        raise ConfigError("budget: is missing. Example: 265")
+        raise ConfigError("budget: missing. Example: 265")
     return started(planner.start(FEED_PREVIEW, user.name, now, budget=choice.budget))
 
 

@@ -124,8 +124,8 @@ class EditedFeed(FeedNames):
 
     before: FeedNames | None = Field(
         None,
-        description="title and folders when the edit began: the edit is refused (409) if others "
-        "are stored; null: overwrite them",
+        description="title and folders when the edit began: the edit is rejected (409) if the "
+        "stored values differ; null: overwrite them",
     )
 
 
@@ -245,8 +245,8 @@ async def edit(request: Request, _: EditorDep, store: StoreDep) -> Response:
     title = tidy(form["title"], TITLE_CHARACTERS) or None
     if form.is_valid and not await subscriptions.edit(store.db, key, title, folders, before):
         form.reject(
-            "", "Somebody has changed this feed meanwhile. Its current values are in the list of "
-            "feeds; reload this page, or send the form again to overwrite them",
+            "", "Someone else changed this feed in the meantime. Its current values are in the "
+            "list of feeds; reload this page, or send the form again to overwrite them",
         )  # fmt: skip
         stored_title, stored_folders = await subscriptions.edited(store.db, key)
         form.values["title_before"] = stored_title or ""
@@ -431,7 +431,7 @@ async def edit_api(
     stored = await subscriptions.edited(store.db, key)
     before = (new.before.title, _folders(new.before.folders)) if new.before else stored
     if not await subscriptions.edit(store.db, key, title, folders, before):
-        raise Busy("somebody has changed this feed meanwhile. Read it again")
+        raise Busy("someone else changed this feed in the meantime. Read it again")
     request.state.audit = _in_words(key, title, folders)
     return await feed_api(store, key)
 

@@ -84,7 +84,7 @@ async def new(request: Request, store: StoreDep, url: Url) -> Response:
     """Show the form of a new site, with proposed patterns."""
     if _pages(request).get(url) is None:
         form = Form.of({"url": url})
-        form.reject("url", "The fetched pages were kept for an hour. Fetch them again")
+        form.reject("url", "The fetched pages have expired after an hour. Fetch them again")
         return await _index(request, store, form)
     edit = DefinitionEdit(name=site_setup.site_name(url), start_urls=[url])
     return await _editor(request, edit, None, Form())

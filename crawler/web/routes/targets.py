@@ -35,7 +35,7 @@ DONE = {
     "recheck": "The target is due: the next run of its site visits it.",
     "mute": "The target is muted. It is not visited until you unmute it.",
     "unmute": "The target is no longer muted: the next run of its site visits it.",
-    "limits": "The limits are stored. The next visit respects them, and so does the next plan.",
+    "limits": "The limits are stored. They apply from the next visit and the next plan on.",
 }
 
 

@@ -93,13 +93,15 @@ async def add(request: Request, user: EditorDep, store: StoreDep, now: NowDep) -
     new = form.parse(NewUser)
     await require_password(request, user, store, form)
     if new is not None and user.is_local and new.role is not Role.EDITOR:
-        form.reject("role", "The first user must be an editor, or nobody could change anything")
+        form.reject(
+            "role", "The first user must be an editor; otherwise no one can change anything"
+        )
     password_hash = await new_password_hash(request, form)
     if new is not None and password_hash is not None:
         try:
             name = users.name_of(new.name)
             if user.is_local and await users.any_exists(store.db):
-                raise ConfigError("Another user has been added meanwhile. Sign in")
+                raise ConfigError("Another user was added in the meantime. Sign in")
             await users.add(store.db, name, new.role, password_hash, now)
         except ConfigError as error:
             form.reject("name", error)

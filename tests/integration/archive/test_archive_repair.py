@@ -280,7 +280,7 @@ def test_an_export_of_a_file_that_lost_its_end_fails(config: Config, tmp_path: P
     write(config, exchange(1))
     (file,) = files_of(folder_of(config, "shop"))
     os.truncate(file.path, file.size - 5)
-    with pytest.raises(ArchiveError, match="5 bytes shorter than its index says"):
+    with pytest.raises(ArchiveError, match="5 bytes shorter than its index states"):
         wacz.export(file.path.parent, tmp_path / "a.wacz", "shop", "x", NOW, lambda _: None)
     assert not list(tmp_path.glob("*.wacz"))
 

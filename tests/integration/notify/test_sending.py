@@ -165,7 +165,7 @@ def test_a_flapping_receiver_can_drop_the_repetition(hooks: Hooks) -> None:
 def test_a_slow_receiver_is_given_up_in_time(hooks: Hooks) -> None:
     hooks.answers = [hang]
     started = time.monotonic()
-    assert failure_of(webhook(hooks), seconds=0.3).reason == "no answer within 0.3 s"
+    assert failure_of(webhook(hooks), seconds=0.3).reason == "no response within 0.3 s"
     assert time.monotonic() - started < 5
 
 
@@ -368,7 +368,7 @@ def test_a_mail_server_that_hangs_is_given_up_with_its_thread() -> None:
     with running(MailServer()) as server:
         server.hangs = True
         started = time.monotonic()
-        assert failure_of(mail(server), seconds=0.3).reason == "no answer within 0.3 s"
+        assert failure_of(mail(server), seconds=0.3).reason == "no response within 0.3 s"
         assert time.monotonic() - started < 5
         deadline = time.monotonic() + 5
         while deliveries() and time.monotonic() < deadline:
@@ -415,7 +415,7 @@ def test_a_service_of_apprise_that_hangs_holds_up_no_other_channel(hooks: Hooks)
 
     (error,) = asyncio.run(both())
     assert isinstance(error, DeliveryFailed)
-    assert error.reason == "no answer within 0.5 s"
+    assert error.reason == "no response within 0.5 s"
 
 
 @pytest.mark.soak
@@ -436,7 +436,7 @@ def test_threads_of_a_hanging_service_are_bounded_and_leave_others_theirs(hooks:
     earlier = len(deliveries())
     reasons = asyncio.run(many())
     assert len(deliveries()) <= earlier + MAX_THREADS + 1
-    assert f"{MAX_THREADS} earlier deliveries are still waiting for an answer" in reasons
+    assert f"{MAX_THREADS} earlier deliveries are still waiting for a response" in reasons
     hooks.is_over.set()
     for thread in deliveries():
         thread.join(20)

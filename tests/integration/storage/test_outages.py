@@ -223,7 +223,7 @@ def _commands_name_the_stopped_server(
     status = freshet("db", "status")
     assert status.code == 1
     assert status.out.startswith(f"mongod (process {pid}, data in {data})")
-    assert "is not responding since" in status.out
+    assert "has not responded since" in status.out
     assert status.out.endswith(f"Continue it: kill -CONT {pid}\n")
     report = json.loads(freshet("db", "status", "--json").out)
     assert (report["running"], report["pid"]) == (False, pid)
@@ -251,7 +251,7 @@ def test_a_server_that_stays_stopped_ends_the_run_with_one_line(
         errors = [line for line in err.splitlines() if " ERROR: " in line]
         assert len(errors) == 1, short(err)
         assert "MongoDB unavailable for" in errors[0]
-        assert "is not responding since" in errors[0]
+        assert "has not responded since" in errors[0]
 
         freshet.crawl(wrapper)
         with opened(folder / "data") as db:

@@ -260,7 +260,7 @@ def test_two_people_edit_one_feed(local: Browser, database: Db) -> None:
     assert (stored["title"], stored["categories"]) == ("Mine", ["News", "Sport/Local"])
     late = local.post("/feeds/edit", form | {"title": "Other"})
     assert late.status_code == 422
-    assert "Somebody has changed this feed" in late.text
+    assert "Someone else changed this feed" in late.text
     assert 'value="Other"' in late.text
     assert database.targets.find_one({"_id": FEED})["title"] == "Mine"
 

@@ -198,7 +198,7 @@ def test_rules_are_added_edited_and_removed(local: Browser, stored: tuple[Db, st
     assert send(local, "/rule", **RULE | edited).status_code == 303
     late = send(local, "/rule", **RULE | edited)
     assert late.status_code == 422
-    assert "Somebody has changed or removed this rule" in late.text
+    assert "Someone has changed or removed this rule" in late.text
     assert db.notification_rules.find_one({"_id": "cheap"})["keys"]["events"] == ["new"]
     assert send(local, "/rule/remove", key="cheap").status_code == 303
     assert db.notification_rules.count_documents({}) == 0

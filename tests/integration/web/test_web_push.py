@@ -99,7 +99,7 @@ def test_a_public_app_without_users_is_refused(freshet: Freshet) -> None:
     done = freshet("web", "--port", 0, "--public-url", "https://public.example")
     assert (done.code, done.complaint) == (
         1,
-        "scrapy web: --public-url: everybody who knows the URL could change everything. "
+        "scrapy web: --public-url: anyone who knows the URL could change everything. "
         "Run scrapy web user add NAME --role editor first",
     )
 

@@ -48,7 +48,7 @@ def test_a_port_in_use_is_one_line(freshet: Freshet) -> None:
     [
         (("--host", "0.0.0.0"), {}, "--host 0.0.0.0: other machines could change everything"),
         (("--host", "::"), {}, "--host ::: other machines"),
-        (("--trusted-proxy", "127.0.0.1"), {}, "--trusted-proxy: everybody behind the proxy"),
+        (("--trusted-proxy", "127.0.0.1"), {}, "--trusted-proxy: anyone behind the proxy"),
         ((), {"FRESHET_WEB_HOSTS": "freshet.example"}, "FRESHET_WEB_HOSTS: other machines"),
         (("--host", "example"), {}, "--host, --port: 'example' is not an IP address"),
         (("--port", "x"), {}, "--host, --port: '127.0.0.1:x' is not [HOST:]PORT"),

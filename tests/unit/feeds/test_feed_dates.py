@@ -132,4 +132,4 @@ def test_the_day_of_publishing_counts_before_that_of_an_update() -> None:
 
 def test_dates_that_nobody_can_read_are_asked_after_a_few_times_only() -> None:
     parsed = dated(*(f"{n} nonsense" for n in range(2000)))
-    assert parsed.problems == ("2,000 dates not understood, such as '0 nonsense'",)
+    assert parsed.problems == ("2,000 dates could not be parsed, such as '0 nonsense'",)

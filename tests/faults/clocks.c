@@ -1,6 +1,7 @@
 /* Shifts the wall clock of the process into which this library is preloaded (LD_PRELOAD), like a
  * wrong clock or an NTP step. The file CLOCK_SHIFT_FILE contains one double, the seconds to add; it
- * is mapped, so later writes take effect immediately. Monotonic clocks do not change. */
+ * is mapped, so later writes take effect immediately. Monotonic clocks do not change. The variable
+ * may be set later, in a fork. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 
 static volatile double *shift;
 
-__attribute__((constructor)) static void begin(void) {
+static void begin(void) {
     const char *path = getenv("CLOCK_SHIFT_FILE");
     int file = path == NULL ? -1 : open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
@@ -24,6 +25,8 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 static void move(time_t *seconds, long *parts, long in_a_second) {
+    if (shift == NULL)
+        begin();
     double by = shift == NULL ? 0 : *shift, whole = floor(by);
     *seconds += (time_t)whole;
     *parts += (long)((by - whole) * in_a_second);

@@ -17,6 +17,8 @@ from pathlib import Path
 SOURCE = Path(__file__).with_suffix(".c")
 # The largest clock error of a worker in practice: ten minutes in either direction.
 STEP_SECONDS = 600.0
+# The variable of the file with the error of a process's clock.
+SHIFT = "CLOCK_SHIFT_FILE"
 
 
 def can_move() -> bool:
@@ -40,7 +42,7 @@ class WrongClock:
     @property
     def env(self) -> dict[str, str]:
         """Return the variables of a process that uses this clock."""
-        return {"LD_PRELOAD": str(_library(self._folder)), "CLOCK_SHIFT_FILE": str(self._file)}
+        return {"LD_PRELOAD": str(library(self._folder)), SHIFT: str(self._file)}
 
 
 def step(clocks: list[WrongClock], chance: random.Random) -> None:
@@ -49,7 +51,8 @@ def step(clocks: list[WrongClock], chance: random.Random) -> None:
 
 
 @cache
-def _library(folder: Path) -> Path:
+def library(folder: Path) -> Path:
+    """Compile the library into a folder and return its path."""
     made = folder / "clocks.so"
     words = ["cc", "-shared", "-fPIC", "-O1", "-o", made, SOURCE, "-ldl", "-lm"]
     subprocess.run(words, check=True)

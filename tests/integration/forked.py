@@ -1,8 +1,9 @@
 """Modules run as with `python -m`, in processes that `starter` forks.
 
-All test processes of a run share a starter. It starts at the first connection to its socket, whose
-path is in the environment. In tests, `sys.executable` is `launcher`, so that the processes that
-Freshet starts are forked as well; the interpreter itself is `running.PYTHON`.
+All test processes of a run share a starter, and another one for processes with a wrong clock. Each
+starts at the first connection to its socket, whose path is in the environment. In tests,
+`sys.executable` is `launcher`, so that the processes that Freshet starts are forked as well; the
+interpreter itself is `running.PYTHON`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TextIO
 
+from tests.faults.clocks import SHIFT, library
 from tests.integration import launcher
 from tests.site import running
 
 # On other platforms, the system libraries do not support forks.
 CAN_FORK = sys.platform == "linux"
+# The path of the socket of the starter for processes with a wrong clock.
+OF_CLOCKS = "TEST_STARTER_OF_CLOCKS"
 
 
 class Forked:
@@ -46,7 +50,9 @@ class Forked:
             err = os.dup(stderr.fileno())
         self._starter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._starter.settimeout(launcher.START_SECONDS)
-        self._starter.connect(os.environ[launcher.SOCKET])
+        # The library that shifts the clock has no effect on a fork of a process without it.
+        variable = OF_CLOCKS if SHIFT in env else launcher.SOCKET
+        self._starter.connect(os.environ[variable])
         request = {"module": module, "args": list(args), "env": dict(env), "tied": False}
         with Path(os.devnull).open("rb") as nothing:
             fds = [nothing.fileno(), out, err]
@@ -131,15 +137,18 @@ def python(
     stderr: IO[str] | int = subprocess.PIPE,
 ) -> Process:
     """Run a module in the project folder; its stdout is a pipe, and its stderr unless given."""
-    # LD_PRELOAD has no effect on a fork.
-    start = Forked if CAN_FORK and "LD_PRELOAD" not in env else running.python
+    start = Forked if CAN_FORK else running.python
     return start(module, args, env, stderr)
 
 
 class Starter:
-    """The starter of a run of tests, from `listen` to `end` in the process that began the run."""
+    """A starter of a run of tests, from `listen` to `end` in the process that began the run.
 
-    def __init__(self) -> None:
+    variable: name of the variable that has the path of its socket
+    """
+
+    def __init__(self, variable: str) -> None:
+        self._variable = variable
         self._folder = Path(tempfile.mkdtemp(prefix="starter-"))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._end, self._ended = os.pipe()
@@ -155,12 +164,12 @@ class Starter:
         words = shlex.join([running.PYTHON, "-IS", str(Path(launcher.__file__))])
         program.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
         program.chmod(0o755)
-        os.environ[launcher.SOCKET] = path
+        os.environ[self._variable] = path
         self._thread.start()
 
     def end(self) -> None:
         """Stop the starter, after all processes have been started."""
-        del os.environ[launcher.SOCKET]
+        del os.environ[self._variable]
         os.close(self._ended)
         self._thread.join()
         if self._process is not None:
@@ -173,10 +182,13 @@ class Starter:
         if self._end in select.select([self._listener, self._end], [], [])[0]:
             return
         command = [running.PYTHON, "-m", "tests.integration.starter"]
+        is_of_clocks = self._variable == OF_CLOCKS
+        preloaded = {"LD_PRELOAD": str(library(self._folder))} if is_of_clocks else {}
         # Its standard input ends with this process.
         self._process = subprocess.Popen(
             [*command, str(self._listener.fileno()), _executable()],
             cwd=running.ROOT,
+            env=os.environ | preloaded,
             stdin=self._end,
             stdout=subprocess.DEVNULL,
             pass_fds=[self._listener.fileno()],
@@ -188,8 +200,9 @@ def begin() -> None:
     if CAN_FORK:
         # Worker processes inherit the environment.
         if launcher.SOCKET not in os.environ:
-            _of_this_process.append(Starter())
-            _of_this_process[0].listen()
+            for variable in (launcher.SOCKET, OF_CLOCKS):
+                _of_this_process.append(Starter(variable))
+                _of_this_process[-1].listen()
         sys.executable = _executable()
 
 

@@ -1,8 +1,9 @@
 """A Python interpreter for the processes that Freshet starts in tests, for `sys.executable`.
 
-`-m MODULE` with a module of Freshet is run in a fork of the starter, with the streams of this
-process, which relays signals and the exit code. Everything else is run by the interpreter itself.
-Runs without the project's packages and imports little, because a test may start ten of it.
+`-m MODULE` with a module of Freshet or of the demo is run in a fork of the starter, with the
+streams of this process, which relays signals and the exit code. Everything else is run by the
+interpreter itself. Runs without the project's packages and imports little, because a test may start
+ten of it.
 """
 
 import json
@@ -17,6 +18,7 @@ SOCKET = "TEST_STARTER"
 # The starter loads all libraries before it answers for the first time.
 START_SECONDS = 120
 PACKAGES = ("scrapy", "crawler", "spiders")
+OF_DEMO = ("tests.site.demo", "tests.site.runs")
 RELAYED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -32,7 +34,7 @@ def can_fork(words: list[str]) -> bool:
     return (
         len(words) > 1
         and words[0] == "-m"
-        and words[1].partition(".")[0] in PACKAGES
+        and (words[1].partition(".")[0] in PACKAGES or words[1] in OF_DEMO)
         and SOCKET in os.environ
         # It has no effect on a fork.
         and "LD_PRELOAD" not in os.environ

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 from datetime import timedelta
 from multiprocessing.synchronize import Barrier
 from random import Random
@@ -14,7 +15,9 @@ from tests.integration.claiming import NOW, candidate, edited, index, text
 
 GROUPS, PROCESSES, BATCH = 120, 4, 10
 WORDS = 200
-SPAWN = multiprocessing.get_context("spawn")
+# Starts processes from one that has loaded this module and what it imports.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])
 
 
 def key_of(turn: int, group: int, process: int) -> str:
@@ -39,9 +42,11 @@ class Claimers:
 
     def __init__(self, uri: str, turns: int, redis: str | None = None) -> None:
         # The barrier's semaphores must live as long as the processes.
-        self._barrier = SPAWN.Barrier(PROCESSES)
+        self._barrier = SERVER.Barrier(PROCESSES)
         self.processes = [
-            SPAWN.Process(target=_work, args=(uri, redis, turns, process, self._barrier))
+            SERVER.Process(
+                target=_work, args=(dict(os.environ), uri, redis, turns, process, self._barrier)
+            )
             for process in range(PROCESSES)
         ]
         for process in self.processes:
@@ -63,7 +68,12 @@ class Claimers:
         return [process.exitcode for process in self.processes]
 
 
-def _work(uri: str, redis: str | None, turns: int, process: int, barrier: Barrier) -> None:
+def _work(
+    env: dict[str, str], uri: str, redis: str | None, turns: int, process: int, barrier: Barrier
+) -> None:
+    # The server has the environment of the test that used it first.
+    os.environ.clear()
+    os.environ.update(env)
     asyncio.run(_claim(uri, redis, turns, process, barrier))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +32,7 @@ from crawler.dedup.sketch import (
 from crawler.errors import BandsLost
 from crawler.storage.dedup.redis import EMPTYING, RedisBands
 from crawler.storage.redis import open_redis
+from tests.integration.claimers import SERVER
 from tests.integration.redis_server import private_server, url_of
 
 pytestmark = pytest.mark.redis
@@ -383,7 +383,7 @@ def test_four_processes_at_once_make_one_original_in_every_group(server: ValkeyS
     async def story(bands: RedisBands, client: Redis) -> None:
         workers = [(url, prefix, worker) for worker in range(WORKERS)]
         await RedisBands(client, prefix).begin(SCHEME)
-        with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(WORKERS, SERVER) as pool:
             done = list(pool.map(claims_of_a_worker, *zip(*workers, strict=True)))
         originals = sorted(group for worker in done for group, original in worker if original)
         assert originals == list(range(GROUPS))

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -398,19 +398,18 @@ def content_hash(i: int, k: int) -> str:
 
 def text_of(i: int, k: int) -> str:
     """Return version `k` of a text; versions differ in one word."""
-    words = VOCABULARY[np.random.default_rng(i).integers(0, len(VOCABULARY), WORDS)].tolist()
+    known = _vocabulary()
+    words = known[np.random.default_rng(i).integers(0, len(known), WORDS)].tolist()
     if k:
         words[(k * 7) % WORDS] = f"version{k}"
     return " ".join(words) + "."
 
 
+@cache
 def _vocabulary() -> Array:
     rng = np.random.default_rng(SEED + 3)
     letters = np.array(list("aeiou" * 3 + "bcdfghjklmnpqrstvwxyz"))
     return np.array(["".join(rng.choice(letters, n)) for n in rng.integers(3, 11, 20_000)], object)
-
-
-VOCABULARY = _vocabulary()
 
 
 def fill(uri: str, sizes: Sizes) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -119,10 +120,16 @@ class Posts:
         return asyncio.run(there())
 
 
+@lru_cache(8)
+def _configured(uri: str, redis: str | None) -> Config:
+    """Read the configuration once for each database, because it takes as long as a claim."""
+    return Config.load(mongo_uri=uri, redis_url=redis)
+
+
 @asynccontextmanager
 async def index(uri: str, redis: str | None) -> AsyncIterator[tuple[Database, Registry]]:
     """Open the index of a database, with claims in Redis if a URL is given."""
-    config = Config.load(mongo_uri=uri, redis_url=redis)
+    config = _configured(uri, redis)
     client: AsyncMongoClient[Row]
     async with AsyncMongoClient(uri, tz_aware=True, w="majority", journal=True) as client:
         db = client.get_default_database()

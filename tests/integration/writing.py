@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from pymongo.errors import PyMongoError
@@ -32,6 +33,7 @@ BEGIN = datetime(2026, 3, 2, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 SITE = "http://127.0.0.1:9/"
 EVERY = Intervals(1.0, 1.0, 672.0)
+UNUSED = Config.load(mongo_uri="mongodb://unused")
 RULES = Rules(EVERY, EVERY, 3, feeds=EVERY)
 WRAPPER = Wrapper.of({"name": "site", "start_urls": [SITE], "item_pages": "/item-"}, "a test")
 
@@ -54,8 +56,7 @@ class Process:
         """Repair the data of earlier runs, and begin a run."""
         from crawler.frontier.lifecycle import prepare
 
-        config = Config.load(mongo_uri="mongodb://unused")
-        await prepare(self.db, self._registry, WRAPPER, config, self.started, full=False)
+        await prepare(self.db, self._registry, WRAPPER, UNUSED, self.started, full=False)
 
     async def due(self, *names: str) -> list[Target]:
         """Return targets as they are handed out; create missing targets."""
@@ -94,13 +95,7 @@ async def process(
     lease_seconds: duration of its run lease, which only storing renews; 0: no lease
     commit_ms:     maximum time to wait for more visits
     """
-    config = Config.load(
-        mongo_uri=uri,
-        redis_url=redis,
-        mongo_timeout_seconds=1,
-        commit_size=100,
-        commit_retry_seconds=1,
-    ).model_copy(update={"commit_ms": commit_ms})
+    config = _configured(uri, redis).model_copy(update={"commit_ms": commit_ms})
     stack = AsyncExitStack()
     crawl: Process | None = None
     try:
@@ -117,6 +112,18 @@ async def process(
                 await crawl.writer.close()
         with suppress(PyMongoError):
             await stack.aclose()
+
+
+@lru_cache(8)
+def _configured(uri: str, redis: str | None) -> Config:
+    """Read the configuration once for each database, because it takes as long as a batch."""
+    return Config.load(
+        mongo_uri=uri,
+        redis_url=redis,
+        mongo_timeout_seconds=1,
+        commit_size=100,
+        commit_retry_seconds=1,
+    )
 
 
 async def taken(store: Store, seconds: float) -> Lease:

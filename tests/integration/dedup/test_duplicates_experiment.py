@@ -33,6 +33,7 @@ from tests.bench.dedup.layouts import (
     index_bytes,
     scratch,
 )
+from tests.database_pool import DatabasePool
 from tests.integration.harness import ROOT, Db, Result, Row
 
 # The benchmark's own tests.
@@ -71,8 +72,8 @@ async def filled(layout: Layout) -> None:
     await layout.collection.create_indexes(layout.indexes())
 
 
-@pytest.fixture
-def found(stored: tuple[Db, str]) -> dict[str, list[Found]]:
+@pytest.fixture(scope="module")
+def found(pool: DatabasePool) -> dict[str, list[Found]]:
     """Return the results of each layout."""
 
     async def all_found(db: Database, name: str) -> list[Found]:
@@ -81,10 +82,11 @@ def found(stored: tuple[Db, str]) -> dict[str, list[Found]]:
             await filled(layout)
             return [await layout.find(features) for features in ASKED]
 
-    return {
-        name: on(stored[1], lambda db, name=name: all_found(db, name))  # type: ignore[misc]
-        for name in LAYOUTS
-    }
+    with pool.empty() as (_, uri):
+        return {
+            name: on(uri, lambda db, name=name: all_found(db, name))  # type: ignore[misc]
+            for name in LAYOUTS
+        }
 
 
 def agreeing(features: list[int], upto: int = 6) -> set[int]:

@@ -10,6 +10,8 @@ REPLAY := $(VENV)/replay/.installed
 PIP_INSTALL := $(PY) deploy/install.py
 PIP_COMPILE := $(PY) -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+# A module's tests run in one process, and the longest modules start first: see tests/conftest.py.
+PYTEST := $(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder
 TYPED := crawler spiders pipelines schedules tests/site
 ARGS :=
 # With it set, as in many containers, each of a thousand processes would compile the same modules again.
@@ -19,7 +21,7 @@ BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak lint docs bench clean venv venv-dev lock
+.PHONY: help demo test soak test-all lint docs bench clean venv venv-dev lock
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -28,10 +30,13 @@ demo: $(RUNTIME) ## Crawl the local demo site and show what changed; WEB=1 opens
 	@DEMO_BEGAN=$(BEGAN) exec $(PY) -m tests.site.demo $(if $(WEB),--web) $(ARGS)
 
 test: $(DEV) ## Run the tests
-	@$(PY) -m pytest -n auto --dist worksteal -m "not soak" $(ARGS)
+	@$(PYTEST) -m "not soak" $(ARGS)
 
 soak: $(DEV) ## Run the long tests: kills, outages, races, hostile input, a browser, the demo
-	@$(PY) -m pytest -n auto --dist worksteal -m soak $(ARGS)
+	@$(PYTEST) -m soak $(ARGS)
+
+test-all: $(DEV) ## Run both in one go, which takes less time than one after the other
+	@$(PYTEST) $(ARGS)
 
 lint: $(DEV) ## Check style, format, types and import directions; all four always run
 	@failed=0; \

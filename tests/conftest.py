@@ -31,6 +31,27 @@ MEMORY = Path("/dev/shm")
 AMPLE_BYTES = 8 << 30
 # The marks of all tests of a module.
 ALL_LONG = re.compile(rb"^pytestmark = .*mark\.soak\b", re.M)
+# The modules that take longest start first, else one of them would run alone at the end.
+LONGEST = (
+    "integration/cli/test_documented_commands.py",
+    "integration/extract/test_sources.py",
+    "integration/planning/test_replan_in_shards.py",
+    "integration/storage/test_outages.py",
+    "integration/storage/test_fences.py",
+    "integration/frontier/test_failed_runs.py",
+    "integration/frontier/test_workers.py",
+    "integration/notify/test_kills.py",
+    "integration/cli/test_demo.py",
+    "integration/storage/test_clocks.py",
+    "integration/dedup/test_claims_move.py",
+    "integration/web/test_web_input.py",
+    "integration/frontier/test_due_again.py",
+    "integration/dedup/test_duplicates_experiment.py",
+    "integration/planning/test_kernels.py",
+    "integration/browser/test_hostile_views.py",
+    "unit/fetch/test_worst_texts.py",
+    "unit/cli/test_docs.py",
+)
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
 # The machine may be busy.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -69,10 +90,10 @@ def pytest_unconfigure() -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return three times the number of processors: many tests wait for servers and clocks.
 
-    The long tests wait for most of their time, so that two processors run ten of them at once.
+    Four more if only the long tests run, which wait for most of their time; two more if all run.
     """
-    processors = os.cpu_count() or 2
-    return 3 * processors + 4 if config.option.markexpr == "soak" else 3 * processors
+    more = {"soak": 4, "": 2}
+    return 3 * (os.cpu_count() or 2) + more.get(config.option.markexpr, 0)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -89,10 +110,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a MongoDB server."""
+    """Mark the tests that need a MongoDB server, and put the longest modules first."""
     for item in items:
         if "mongo" in getattr(item, "fixturenames", ()):
             item.add_marker("mongo")
+    places = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 @pytest.fixture(scope="session")
